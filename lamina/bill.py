@@ -1,0 +1,156 @@
+"""The memory bill: what a program will need, byte by byte, before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from lamina.errors import DefinitionError
+from lamina.program.program import Program
+from lamina.reports import Rectangle, bytes_text, plot_plan, table_text
+from lamina.shapes import shape_text
+
+_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+@dataclass(frozen=True)
+class MemoryBill:
+    """What one compiled step needs, in bytes. `print` shows it as a table.
+
+    Attributes:
+        batch_size: the number of examples the step is for.
+        program: the compiled step with its plan; nothing of it is allocated.
+    """
+
+    batch_size: int
+    program: Program
+
+    def _kind(self, kind: str) -> int:
+        return sum(buffer.bytes for buffer in self.program.of_kind(kind))
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The network's parameters."""
+        return self._kind("parameter")
+
+    @property
+    def state_bytes(self) -> int:
+        """Optimizer state, running statistics and the step counter."""
+        return self._kind("state")
+
+    @property
+    def input_bytes(self) -> int:
+        """One batch of inputs and targets, as they arrive."""
+        return self._kind("input")
+
+    @property
+    def constant_bytes(self) -> int:
+        """Arrays that the network fixes."""
+        return self._kind("constant")
+
+    @property
+    def arena_bytes(self) -> int:
+        """Activations, gradients and everything else that lives within a step."""
+        return self.program.plan.arena_bytes
+
+    @property
+    def persistent_bytes(self) -> int:
+        """All but the arena."""
+        return self.parameter_bytes + self.state_bytes + self.input_bytes + self.constant_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """What the step needs in all: persistent memory and the arena."""
+        return self.persistent_bytes + self.arena_bytes
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        """What no plan of these steps could go below: the arena as small as its largest step."""
+        return self.persistent_bytes + self.program.plan.largest_live_bytes
+
+    def __str__(self) -> str:
+        rows = [
+            ("parameters", bytes_text(self.parameter_bytes)),
+            ("optimizer and other state", bytes_text(self.state_bytes)),
+            (f"inputs and targets, {self.batch_size} examples", bytes_text(self.input_bytes)),
+            ("constants", bytes_text(self.constant_bytes)),
+            ("arena", bytes_text(self.arena_bytes)),
+        ]
+        total = ("peak", bytes_text(self.peak_bytes))
+        overview = table_text(("memory", "bytes"), rows, align="lr", footer=total)
+        bound = f"lower bound {bytes_text(self.lower_bound_bytes)}"
+        steps = len(self.program.steps)
+        return f"{overview}\n{bound}; {steps} steps, no allocation while they run"
+
+    def buffers(self) -> str:
+        """Every buffer of the arena as a table: size, place, and the steps that need it."""
+        rows = [
+            (
+                place.buffer,
+                shape_text(buffer.shape, buffer.dtype),
+                bytes_text(place.bytes),
+                str(place.offset),
+                f"{place.first}-{min(place.last, len(self.program.steps) - 1)}",
+            )
+            for place in self.program.plan.allocations
+            for buffer in [self.program.buffers[place.buffer]]
+        ]
+        return table_text(("buffer", "shape", "bytes", "offset", "steps"), rows, align="llrrr")
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Writes a picture: bytes over the program's course, a rectangle for each buffer.
+
+        Raises:
+            MissingExtraError: without matplotlib.
+        """
+        rectangles = [
+            Rectangle(
+                place.buffer,
+                place.offset,
+                place.bytes,
+                place.first,
+                place.last,
+                group=_group(place.buffer),
+                in_place=bool(place.in_place_of),
+            )
+            for place in self.program.plan.allocations
+        ]
+        plot_plan(
+            rectangles,
+            path,
+            steps=[step.name for step in self.program.steps],
+            peak_bytes=self.arena_bytes,
+            lower_bound_bytes=self.program.plan.largest_live_bytes,
+            persistent={
+                "parameters": self.parameter_bytes,
+                "state": self.state_bytes,
+                "inputs": self.input_bytes,
+                "constants": self.constant_bytes,
+            },
+            title=f"{self.program.name}, {self.batch_size} examples",
+        )
+
+
+def _group(buffer: str) -> str:
+    """The layer that a buffer belongs to."""
+    return buffer.rsplit(".", 1)[0].split("/update")[0]
+
+
+def parse_bytes(text: int | str) -> int:
+    """A number of bytes: an int, or text such as `"2 GiB"`, `"500 MB"`.
+
+    Raises:
+        DefinitionError: if the text is no size.
+    """
+    if isinstance(text, int):
+        return text
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text.strip()[len(number) :].strip().lower() or "b"
+    try:
+        return int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError):
+        raise DefinitionError(
+            "this is no amount of memory",
+            facts=(("expected", '"2 GiB", "500 MB" or a number of bytes'), ("found", repr(text))),
+        ) from None

@@ -1,0 +1,1 @@
+"""The compiler: from a graph to a program. Start with `pipeline.py`."""

@@ -1,0 +1,99 @@
+"""Reverse-mode differentiation: gradients as graph.
+
+The derivative of a graph is again a graph of ops, so gradients can be differentiated in turn, and
+the compiler treats them like anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.errors import GradientError, ShapeError
+from lamina.graph import LEAF, Tensor, constant, labelled, topological
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.elementwise import add
+from lamina.shapes import shape_text
+
+
+def gradients(
+    output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """The derivatives of an output with respect to tensors it was computed from.
+
+    Args:
+        output: a float tensor. Without a seed its elements are summed, which for one element per
+            example gives each example its own derivative.
+        with_respect_to: float tensors; those that the output does not depend on get zeros.
+        seed: the upstream gradient, in the shape of the output; ones by default.
+
+    Returns:
+        One tensor for each of `with_respect_to`, in its shape and dtype.
+
+    Raises:
+        GradientError: where an op on the way has no derivative, or a dtype is not a float.
+        ShapeError: where the seed has another shape than the output.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input()
+        >>> (slope,) = lm.gradients(x * x, [x])
+        >>> lm.compile(inputs=[x], outputs=[slope])([3.0])
+        array([6.], dtype=float32)
+    """
+    for tensor in (output, *with_respect_to):
+        if not tensor.dtype.is_float:
+            raise GradientError(
+                "only floating-point tensors have derivatives",
+                facts=(("expected", "f32 or f64"), ("found", repr(tensor))),
+                where=str(tensor.origin),
+                advice="Cast integers first: ops.cast(x, 'float32').",
+            )
+    if seed is None:
+        seed = broadcast_to(constant(1.0, output.dtype), output.shape)
+    elif (seed.shape, seed.dtype) != (output.shape, output.dtype):
+        raise ShapeError(
+            "the seed of a gradient must look like the output",
+            facts=(
+                ("output", shape_text(output.shape, output.dtype)),
+                ("seed", shape_text(seed.shape, seed.dtype)),
+            ),
+            advice="Leave the seed out for a gradient of the sum of the output.",
+        )
+    sources = set(with_respect_to)
+    needed = _depending_on(output, sources)
+    upstream: dict[Tensor, Tensor] = {output: seed}
+    for node in reversed(topological([output])):
+        arriving = upstream.get(node)
+        if arriving is None or node not in needed or node.op is LEAF:
+            continue
+        if not any(operand in needed for operand in node.operands):
+            continue
+        if node.op.gradient is None:
+            raise GradientError(
+                f"{node.op.name} has no derivative, and the output depends on it",
+                where=str(node.origin),
+                advice="Cut the dependence with ops.stop_gradient, or use a smooth op.",
+            )
+        with labelled(node.origin):
+            parts = node.op.gradient(node, arriving)
+            for operand, part in zip(node.operands, parts, strict=True):
+                if part is not None and operand in needed:
+                    known = upstream.get(operand)
+                    upstream[operand] = part if known is None else add(known, part)
+    return tuple(
+        upstream[tensor]
+        if tensor in upstream
+        else broadcast_to(constant(0.0, tensor.dtype), tensor.shape)
+        for tensor in with_respect_to
+    )
+
+
+def _depending_on(output: Tensor, sources: set[Tensor]) -> set[Tensor]:
+    """The tensors on the way from the sources to the output, floats only."""
+    found: set[Tensor] = set()
+    for node in topological([output]):
+        if node.dtype.is_float and (
+            node in sources or any(operand in found for operand in node.operands)
+        ):
+            found.add(node)
+    return found

@@ -1,0 +1,444 @@
+"""Fusion: which tensors are stored, and which are computed together in one step.
+
+First the *anchors* are chosen: tensors that a loop nest must produce as such, because they are
+reductions, contractions, results, operands of contractions, or too dear to compute twice. Every
+other tensor is folded into its users. Then anchors are joined into groups, greedily, wherever one
+loop nest can compute them together (`lower.lower_group` decides) and no cycle arises.
+
+An updated parameter is written in place, so all who read its old value come first: these orders
+count as dependencies when groups are joined and scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.compiler.lower import NotOneStep, is_leaf, is_view, lower_group
+from lamina.errors import InternalError
+from lamina.graph import Graph, Tensor, apply
+from lamina.ops.lowering import (
+    Contracting,
+    Elementwise,
+    Generator,
+    Movement,
+    Reduction,
+    Scanning,
+    Scattering,
+)
+from lamina.ops.movement import RESHAPE
+from lamina.program.scalar import EXPENSIVE, Apply, Local, parts
+from lamina.shapes import size_of, static
+
+# A tensor that reads one stored tensor and applies at most this many cheap primitives is computed
+# again for each user rather than stored.
+CHEAP_PRIMITIVES = 4
+# Expressions deeper than this are cut, so that neither compilers nor people drown in them.
+DEEPEST_EXPRESSION = 48
+
+Anchors = dict[Tensor, None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Anchors that one step computes.
+
+    Attributes:
+        members: operands before users.
+        stored: the members that other groups, or callers, need.
+    """
+
+    members: tuple[Tensor, ...]
+    stored: frozenset[Tensor]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A graph with its division into steps.
+
+    Attributes:
+        graph: with identities added where a result needs a buffer of its own.
+        groups: in the order in which they run.
+        in_place: the anchors that overwrite a leaf's buffer, and that leaf.
+    """
+
+    graph: Graph
+    groups: tuple[Group, ...]
+    in_place: Mapping[Tensor, Tensor]
+
+
+def fuse(graph: Graph) -> Fused:
+    """Divides a simplified graph into groups and orders them."""
+    graph, in_place = _with_own_results(graph)
+    anchors = _choose_anchors(graph)
+    joiner = _Joiner(graph, anchors, in_place)
+    joiner.join()
+    return Fused(graph, joiner.schedule(), in_place)
+
+
+def _identity(tensor: Tensor) -> Tensor:
+    return apply(RESHAPE, tensor, shape=tensor.shape)
+
+
+def _with_own_results(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
+    """Gives every result that is a leaf, or that two leaves take, a tensor of its own.
+
+    An update whose old value is still read by something that needs the new one goes through a
+    copy as well.
+    """
+    outputs = tuple((n, _identity(t) if is_leaf(t) else t) for n, t in graph.outputs)
+    in_place: dict[Tensor, Tensor] = {}
+    updates: list[tuple[Tensor, Tensor]] = []
+    users = _users(graph.nodes())
+    for target, value in graph.updates:
+        if is_leaf(value) or value in in_place or _read_after(target, value, users):
+            value = _identity(value)
+        in_place[value] = target
+        updates.append((target, value))
+    return Graph(graph.inputs, outputs, tuple(updates)), in_place
+
+
+def _users(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
+    users: dict[Tensor, list[Tensor]] = {node: [] for node in nodes}
+    for node in nodes:
+        for operand in dict.fromkeys(node.operands):
+            users[operand].append(node)
+    return users
+
+
+def _read_after(target: Tensor, value: Tensor, users: Mapping[Tensor, list[Tensor]]) -> bool:
+    """Whether something that needs the new value of a leaf may read the old one as well."""
+    downstream = _reachable(users[value], lambda node: users[node])
+    if not downstream:
+        return False
+    return target in _reachable(
+        downstream, lambda node: () if node is value else node.operands
+    )
+
+
+def _reachable(
+    start: Iterable[Tensor], following: Callable[[Tensor], Iterable[Tensor]]
+) -> set[Tensor]:
+    found: set[Tensor] = set()
+    pending = list(start)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(following(node))
+    return found
+
+
+def _choose_anchors(graph: Graph) -> Anchors:
+    nodes = graph.nodes()
+    users = _users(nodes)
+    anchors: dict[Tensor, None] = {
+        node: None
+        for node in nodes
+        if isinstance(node.op.lowering, Reduction | Contracting | Scanning | Scattering)
+        or (node in set(graph.roots) and not is_leaf(node))
+    }
+    consumers: dict[Tensor, set[Tensor]] = {}
+    for node in reversed(nodes):
+        if is_leaf(node):
+            continue
+        if node not in anchors:
+            consumers[node] = set[Tensor]().union(
+                *({u} if u in anchors else consumers[u] for u in users[node])
+            )
+    # Operands first, so that costs are known down to the stored tensors.
+    depth: dict[Tensor, int] = {}
+    for node in nodes:
+        depth[node] = 0
+        if is_leaf(node) or node in anchors:
+            continue
+        depth[node] = 1 + max((depth[operand] for operand in node.operands), default=0)
+        shared = len(consumers[node]) > 1 or _is_repeated(node, users[node])
+        if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION:
+            anchors[node] = None
+            depth[node] = 0
+    for node in nodes:
+        if isinstance(node.op.lowering, Contracting):
+            for operand in node.operands:
+                _make_view(operand, anchors)
+    order = {node: number for number, node in enumerate(nodes)}
+    return dict.fromkeys(sorted(anchors, key=order.__getitem__))
+
+
+def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:
+    """Whether some user computes it several times, because it broadcasts it."""
+    size = size_of(static(node.shape))
+    return any(
+        isinstance(user.op.lowering, Elementwise | Movement)
+        and size < size_of(static(user.shape))
+        and user.op.name not in ("concat", "pad")
+        for user in users
+    )
+
+
+def _expression(node: Tensor, anchors: Anchors) -> tuple[set[Tensor], list[Tensor]]:
+    """What an inlined tensor reads (stored tensors of more than one element) and computes."""
+    sources: set[Tensor] = set()
+    inside: dict[Tensor, None] = {}
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if one is not node and (is_leaf(one) or one in anchors):
+            if size_of(static(one.shape)) > 1:
+                sources.add(one)
+        elif one not in inside:
+            inside[one] = None
+            pending.extend(one.operands)
+    return sources, list(inside)
+
+
+def _is_cheap(node: Tensor, anchors: Anchors) -> bool:
+    """Whether computing it again costs less than storing and loading it."""
+    sources, inside = _expression(node, anchors)
+    if size_of(static(node.shape)) == 1:
+        # A single number: storing it is next to nothing, computing it for every element is not.
+        return not any(_is_expensive(one) for one in inside)
+    if not sources:
+        return True
+    computed = [one for one in inside if isinstance(one.op.lowering, Elementwise)]
+    return (
+        len(sources) == 1
+        and len(computed) <= CHEAP_PRIMITIVES
+        and not any(_is_expensive(one) for one in inside)
+    )
+
+
+def _is_expensive(node: Tensor) -> bool:
+    lowering = node.op.lowering
+    if isinstance(lowering, Generator):
+        return True
+    if not isinstance(lowering, Elementwise):
+        return False
+    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
+    scalar = lowering.scalar(node, probes)
+    return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for p in parts(scalar))
+
+
+def _make_view(operand: Tensor, anchors: Anchors) -> None:
+    """Stores whatever keeps a contraction's operand from being read where it lies."""
+    while not is_leaf(operand) and operand not in anchors:
+        ends = {node: "" for node in _boundary(operand, anchors) if not _is_number(node)}
+        if is_view(operand, ends):
+            return
+        # Look below a movement: perhaps what it moves is what must be stored.
+        movable = isinstance(operand.op.lowering, Movement) and len(operand.operands) == 1
+        below = operand.operands[0]
+        if not movable or _is_number(below) or not is_view(operand, {below: ""}):
+            anchors[operand] = None
+            return
+        operand = below
+
+
+def _boundary(node: Tensor, anchors: Anchors) -> set[Tensor]:
+    """The leaves and anchors that a tensor's expression ends at."""
+    found: set[Tensor] = set()
+    seen: set[Tensor] = set()
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if is_leaf(one) or one in anchors:
+            found.add(one)
+        else:
+            pending.extend(one.operands)
+    return found
+
+
+class _Joiner:
+    """Joins anchors into groups; holds the groups and what must come before what."""
+
+    def __init__(self, graph: Graph, anchors: Anchors, in_place: Mapping[Tensor, Tensor]) -> None:
+        self.anchors = anchors
+        self.in_place = in_place
+        self.results = set(graph.roots)
+        self.order = {node: number for number, node in enumerate(graph.nodes())}
+        self.sources = {anchor: _direct_sources(anchor, anchors) for anchor in anchors}
+        self.users: dict[Tensor, set[Tensor]] = {anchor: set() for anchor in anchors}
+        self.readers: dict[Tensor, set[Tensor]] = {}
+        for anchor, sources in self.sources.items():
+            for source in sources:
+                self.users.setdefault(source, set()).add(anchor)
+                if is_leaf(source):
+                    self.readers.setdefault(source, set()).add(anchor)
+        self.group_of = {anchor: number for number, anchor in enumerate(anchors)}
+        self.members = {number: (anchor,) for number, anchor in enumerate(anchors)}
+        # The groups that must come directly before each group.
+        self.needs = {
+            self.group_of[anchor]: {self.group_of[one] for one in self._required(anchor)}
+            for anchor in anchors
+        }
+
+    def _required(self, anchor: Tensor) -> set[Tensor]:
+        """The anchors that must be computed before this one, or with it."""
+        required = {source for source in self.sources[anchor] if source in self.anchors}
+        if anchor in self.in_place:
+            required |= self.readers.get(self.in_place[anchor], set()) - {anchor}
+        return required
+
+    def join(self) -> None:
+        for anchor in self.anchors:
+            producers = sorted(
+                (source for source in self.sources[anchor] if source in self.anchors),
+                key=self.order.__getitem__,
+                reverse=True,
+            )
+            for producer in producers:
+                self._try(self.group_of[producer], self.group_of[anchor])
+        self._join_siblings()
+
+    def _join_siblings(self) -> None:
+        """Joins groups that do not use each other but run over the same points."""
+        by_size: dict[int, list[int]] = {}
+        for number, members in self.members.items():
+            if not any(isinstance(m.op.lowering, Contracting) for m in members):
+                by_size.setdefault(self._points(members), []).append(number)
+        for points, numbers in by_size.items():
+            for position, first in enumerate(numbers):
+                for second in numbers[position + 1 :]:
+                    if first in self.members and second in self.members and (
+                        points == 1 or self._share_input(first, second)
+                    ):
+                        self._try(first, second)
+
+    def _points(self, members: Sequence[Tensor]) -> int:
+        sizes = [
+            size_of(static(m.operands[0].shape if _is_reduction(m) else m.shape)) for m in members
+        ]
+        return max(sizes)
+
+    def _share_input(self, first: int, second: int) -> bool:
+        inputs = [
+            {
+                source
+                for member in self.members[number]
+                for source in self.sources[member]
+                if size_of(static(source.shape)) > 1
+            }
+            for number in (first, second)
+        ]
+        return bool(inputs[0] & inputs[1])
+
+    def _try(self, first: int, second: int) -> bool:
+        """Joins two groups if that is one legal step; the group takes the first's number."""
+        if first == second or self._through_others(first, second):
+            return False
+        members = tuple(
+            sorted((*self.members[first], *self.members[second]), key=self.order.__getitem__)
+        )
+        if not self._lowers(members):
+            return False
+        for member in members:
+            self.group_of[member] = first
+        self.members[first] = members
+        del self.members[second]
+        self.needs[first] = (self.needs[first] | self.needs.pop(second)) - {first, second}
+        for needed in self.needs.values():
+            if second in needed:
+                needed.remove(second)
+                needed.add(first)
+        return True
+
+    def _lowers(self, members: tuple[Tensor, ...]) -> bool:
+        stored = self._stored(members)
+        buffers = {
+            source: self._buffer_key(source)
+            for member in members
+            for source in self.sources[member]
+            if source not in members and not _is_number(source)
+        }
+        try:
+            lower_group(
+                members, {m: self._buffer_key(m) for m in stored}, buffers, "candidate"
+            )
+        except NotOneStep:
+            return False
+        return True
+
+    def _buffer_key(self, node: Tensor) -> str:
+        target = self.in_place.get(node, node)
+        return str(target.number)
+
+    def _stored(self, members: tuple[Tensor, ...]) -> list[Tensor]:
+        inside = set(members)
+        return [m for m in members if m in self.results or self.users[m] - inside]
+
+    def _through_others(self, first: int, second: int) -> bool:
+        """Whether one group must come before the other with a third in between."""
+        return self._path(first, second) or self._path(second, first)
+
+    def _path(self, start: int, end: int) -> bool:
+        """Whether `end` needs `start` by way of another group."""
+        pending = [number for number in self.needs[end] if number != start]
+        seen: set[int] = set()
+        while pending:
+            number = pending.pop()
+            if number == start:
+                return True
+            if number not in seen:
+                seen.add(number)
+                pending.extend(self.needs[number])
+        return False
+
+    def schedule(self) -> tuple[Group, ...]:
+        """The groups in an order that frees memory early, among those that are allowed."""
+        waiting = dict(self.needs)
+        groups = {
+            number: Group(members, frozenset(self._stored(members)))
+            for number, members in self.members.items()
+        }
+        unread = {
+            anchor: {self.group_of[user] for user in self.users[anchor]} - {self.group_of[anchor]}
+            for anchor in self.anchors
+        }
+        done: list[Group] = []
+        while waiting:
+            finished = self.needs.keys() - waiting.keys()
+            ready = [n for n, required in waiting.items() if required <= finished]
+            if not ready:
+                raise InternalError("the steps of a program wait for each other in a circle")
+
+            def cost(number: int) -> tuple[int, int]:
+                group = groups[number]
+                grown = sum(_bytes(m) for m in group.stored if m not in self.in_place)
+                freed = sum(
+                    _bytes(source)
+                    for source in {s for m in group.members for s in self.sources[m]}
+                    if source in self.anchors
+                    and source not in group.members
+                    and source not in self.results
+                    and not unread[source] - finished - {number}
+                )
+                return grown - freed, min(self.order[m] for m in group.members)
+
+            best = min(ready, key=cost)
+            del waiting[best]
+            done.append(groups[best])
+        return tuple(done)
+
+
+def _bytes(node: Tensor) -> int:
+    return size_of(static(node.shape)) * node.dtype.itemsize
+
+
+def _is_reduction(node: Tensor) -> bool:
+    return isinstance(node.op.lowering, Reduction)
+
+
+def _is_number(node: Tensor) -> bool:
+    """Whether the tensor is a constant that is written into expressions as a literal."""
+    return is_leaf(node) and node.op.name == "constant" and size_of(static(node.shape)) == 1
+
+
+def _direct_sources(anchor: Tensor, anchors: Anchors) -> set[Tensor]:
+    """The leaves and anchors that computing an anchor reads."""
+    found: set[Tensor] = set()
+    for operand in anchor.operands:
+        found |= _boundary(operand, anchors)
+    return found

@@ -1,0 +1,447 @@
+"""Lowering: a group of tensors becomes one step of the program.
+
+A group computes some *anchors* (reductions, contractions and whatever must be stored) in one loop
+nest. All other tensors are folded into the expressions that use them: a tensor's scalar at given
+coordinates is pulled from its operands, down to buffers. A group is legal exactly if it lowers,
+so fusion tries and this file decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.errors import InternalError
+from lamina.graph import CONSTANT, LEAF, Tensor
+from lamina.ops.lowering import (
+    Contracting,
+    Coordinates,
+    Elementwise,
+    Generator,
+    Movement,
+    Reduction,
+    Scanning,
+    Scattering,
+)
+from lamina.program.index import Axis, Index, axes_of, axis_index, flatten, unflatten
+from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
+from lamina.program.steps import (
+    Contraction,
+    Loop,
+    Reduce,
+    Scan,
+    Stage,
+    Step,
+    Store,
+    Write,
+    loads_of,
+    stores_of,
+)
+from lamina.shapes import size_of, static
+
+
+class NotOneStep(Exception):
+    """The group cannot be one step; fusion then leaves it in parts."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The iteration space of a group and the place of each of its anchors in it.
+
+    Attributes:
+        outer: the parallel axes.
+        inner: the axes that its reductions combine; empty if there are none.
+        places: the coordinates at which each anchor is computed. Reductions and anchors as small
+            as they are computed once for each outer point, the others for each inner point too.
+        full: the anchors that are computed at every inner point.
+    """
+
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    places: Mapping[Tensor, Coordinates]
+    full: frozenset[Tensor]
+
+
+def lower_group(
+    members: Sequence[Tensor],
+    stored: Mapping[Tensor, str],
+    buffers: Mapping[Tensor, str],
+    name: str,
+) -> Step:
+    """The step that computes a group.
+
+    Args:
+        members: the group's anchors, operands before users.
+        stored: the members that must be stored, and the buffers that take them.
+        buffers: where anchors of other groups, leaves and array constants lie.
+        name: of the step.
+
+    Raises:
+        NotOneStep: where one loop nest cannot compute all members.
+    """
+    special = [m for m in members if isinstance(m.op.lowering, Scanning | Scattering)]
+    if special:
+        if len(members) > 1:
+            raise NotOneStep
+        lowered = _lower_special(special[0], _Puller({}, buffers), stored[special[0]], name)
+    else:
+        contractions = [m for m in members if isinstance(m.op.lowering, Contracting)]
+        if contractions:
+            lowered = _lower_contraction(members, contractions, stored, buffers, name)
+        else:
+            lowered = _lower_loop(members, stored, buffers, name)
+    _check_own_reads(lowered)
+    return lowered
+
+
+def _check_own_reads(step: Step) -> None:
+    """A step may read what it overwrites only at the very place that it writes."""
+    places = {store.buffer: store.index for store in stores_of(step) if not store.accumulate}
+    for load in loads_of(step):
+        if load.buffer in places and (load.bounds or load.index != places[load.buffer]):
+            raise NotOneStep
+    if isinstance(step, Contraction):
+        from_views = {load.buffer for view in (step.left, step.right) for load in [_view(view)]}
+        if from_views & places.keys():
+            raise NotOneStep
+
+
+class _Puller:
+    """Scalars of tensors at coordinates, down to loads and the group's own results."""
+
+    def __init__(
+        self,
+        places: Mapping[Tensor, Coordinates],
+        buffers: Mapping[Tensor, str],
+    ) -> None:
+        self.places = places
+        self.buffers = buffers
+        self.locals: dict[Tensor, Local] = {}
+        self._known: dict[tuple[Tensor, Coordinates], Scalar] = {}
+
+    def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
+        """The scalar of a tensor at coordinates.
+
+        Raises:
+            NotOneStep: if it needs a result of this group from another iteration.
+        """
+        if node in self.places:
+            shape = static(node.shape)
+            if flatten(coordinates, shape) != flatten(self.places[node], shape):
+                raise NotOneStep
+            if node in self.locals:
+                return self.locals[node]
+        elif node in self.buffers:
+            offset = flatten(coordinates, static(node.shape))
+            return Load(self.buffers[node], offset, node.dtype)
+        key = (node, coordinates)
+        if key not in self._known:
+            self._known[key] = self.expression(node, coordinates)
+        return self._known[key]
+
+    def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
+        """The same, computed here even if it is stored elsewhere."""
+        lowering = node.op.lowering
+        if isinstance(lowering, Elementwise):
+            operands = tuple(
+                self.pull(operand, broadcast_coordinates(coordinates, static(operand.shape)))
+                for operand in node.operands
+            )
+            return lowering.scalar(node, operands)
+        if isinstance(lowering, Movement | Generator):
+            return lowering.scalar(
+                node, coordinates, lambda operand, at: self.pull(node.operands[operand], at)
+            )
+        if node.op is CONSTANT and size_of(static(node.shape)) == 1:
+            return Literal(node.attributes["value"].array.reshape(()).item(), node.dtype)
+        # A reduction or contraction that its group has not computed yet, out of order.
+        raise NotOneStep
+
+
+def broadcast_coordinates(coordinates: Coordinates, shape: tuple[int, ...]) -> Coordinates:
+    """Where an operand of the shape is read, for a point of the broadcast result."""
+    own = coordinates[len(coordinates) - len(shape) :]
+    return tuple(
+        Index() if extent == 1 else place for place, extent in zip(own, shape, strict=True)
+    )
+
+
+def _axes(prefix: str, extents: Iterable[int]) -> tuple[Axis, ...]:
+    return tuple(Axis(f"{prefix}{number}", extent) for number, extent in enumerate(extents))
+
+
+def _indices(axes: Iterable[Axis]) -> Coordinates:
+    return tuple(axis_index(axis) for axis in axes)
+
+
+def _real(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    """The axes that iterate: those of extent 1 do not appear in any index."""
+    return tuple(axis for axis in axes if axis.extent != 1)
+
+
+def _place(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
+    """Coordinates of a tensor with as many elements as the axes have points, in their order."""
+    shape = static(node.shape)
+    extents = tuple(axis.extent for axis in axes)
+    if shape == extents:
+        return _indices(axes)
+    return unflatten(flatten(_indices(axes), extents), shape)
+
+
+def _lower_loop(
+    members: Sequence[Tensor],
+    stored: Mapping[Tensor, str],
+    buffers: Mapping[Tensor, str],
+    name: str,
+) -> Loop:
+    space = _loop_space(members)
+    puller = _Puller(space.places, buffers)
+    used = {operand for member in members for operand in _inlined_operands(member, buffers)}
+    stages: list[Stage] = []
+    for member in members:
+        if member in space.full:
+            continue
+        label = f"r{len(puller.locals)}"
+        lowering = member.op.lowering
+        if isinstance(lowering, Reduction):
+            (operand,) = member.operands
+            value = puller.pull(operand, _reduced_places(member, space))
+            stages.append(Reduce(label, lowering.combine, _real(space.inner), value, member.dtype))
+        elif space.inner and member in used:
+            # Computed once for each outer point, not again at every inner point.
+            value = puller.expression(member, space.places[member])
+            stages.append(Reduce(label, "sum", (), value, member.dtype))
+        else:
+            continue
+        puller.locals[member] = Local(label, member.dtype)
+    writes = {True: list[Store](), False: list[Store]()}
+    for member in members:
+        if member in stored:
+            place = space.places[member]
+            value = puller.pull(member, place)
+            store = Store(stored[member], flatten(place, static(member.shape)), value)
+            writes[member in space.full].append(store)
+    if writes[True]:
+        stages.append(Write(_real(space.inner), tuple(writes[True])))
+    if writes[False]:
+        stages.append(Write((), tuple(writes[False])))
+    return Loop(name, _real(space.outer), tuple(stages))
+
+
+def _inlined_operands(member: Tensor, buffers: Mapping[Tensor, str]) -> set[Tensor]:
+    """Every tensor that computing the member here looks at, down to stored ones."""
+    found: set[Tensor] = set()
+    pending = list(member.operands)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            if node not in buffers:
+                pending.extend(node.operands)
+    return found
+
+
+def _loop_space(members: Sequence[Tensor]) -> Space:
+    reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
+    if not reductions:
+        largest = max(members, key=lambda m: m.rank)
+        outer = _axes("i", static(largest.shape))
+        return _space(members, outer, ())
+    source = reductions[0].operands[0]
+    shape, reduced = static(source.shape), set[int](reductions[0].attributes["axes"])
+    outer = _axes("i", (shape[axis] for axis in range(len(shape)) if axis not in reduced))
+    inner = _axes("k", (shape[axis] for axis in range(len(shape)) if axis in reduced))
+    pattern = _pattern(reductions[0])
+    if any(_pattern(other) != pattern for other in reductions):
+        raise NotOneStep
+    return _space(members, outer, inner)
+
+
+def _pattern(reduction: Tensor) -> tuple[tuple[int, bool], ...]:
+    """The extents of a reduction's operand, axes of extent 1 aside, and which are combined."""
+    shape = static(reduction.operands[0].shape)
+    axes: tuple[int, ...] = reduction.attributes["axes"]
+    return tuple((extent, axis in axes) for axis, extent in enumerate(shape) if extent != 1)
+
+
+def _space(members: Sequence[Tensor], outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> Space:
+    outer_size = size_of([axis.extent for axis in outer])
+    full_size = outer_size * size_of([axis.extent for axis in inner])
+    reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
+    places: dict[Tensor, Coordinates] = {}
+    full: set[Tensor] = set()
+    for member in members:
+        size = size_of(static(member.shape))
+        if isinstance(member.op.lowering, Reduction) or size == outer_size:
+            places[member] = _place(member, outer)
+        elif size == full_size and all(_combines_last_axes(r) for r in reductions):
+            places[member] = _place(member, (*outer, *inner))
+            full.add(member)
+        else:
+            raise NotOneStep
+    return Space(outer, inner, places, frozenset(full))
+
+
+def _combines_last_axes(reduction: Tensor) -> bool:
+    flags = [combined for _, combined in _pattern(reduction)]
+    return flags == sorted(flags)
+
+
+def _reduced_places(reduction: Tensor, space: Space) -> Coordinates:
+    """Where a reduction reads its operand: outer axes and inner axes in the operand's order."""
+    shape = static(reduction.operands[0].shape)
+    axes: tuple[int, ...] = reduction.attributes["axes"]
+    outer, inner = iter(_real(space.outer)), iter(_real(space.inner))
+    return tuple(
+        Index() if extent == 1 else axis_index(next(inner if axis in axes else outer))
+        for axis, extent in enumerate(shape)
+    )
+
+
+def _lower_contraction(
+    members: Sequence[Tensor],
+    contractions: Sequence[Tensor],
+    stored: Mapping[Tensor, str],
+    buffers: Mapping[Tensor, str],
+    name: str,
+) -> Contraction:
+    node = contractions[0]
+    if len(contractions) > 1 or any(isinstance(m.op.lowering, Reduction) for m in members):
+        raise NotOneStep
+    left_names: tuple[str, ...] = node.attributes["left"]
+    right_names: tuple[str, ...] = node.attributes["right"]
+    output_names: tuple[str, ...] = node.attributes["output"]
+    left, right = node.operands
+    if output_names and output_names[-1] not in right_names:
+        # Columns are what lies side by side in the result.
+        left, right, left_names, right_names = right, left, right_names, left_names
+    extents = dict(zip(left_names, static(left.shape), strict=True))
+    extents |= dict(zip(right_names, static(right.shape), strict=True))
+    axes = {label: Axis(f"i{n}", extents[label]) for n, label in enumerate(output_names)}
+    inner_names = [label for label in left_names if label not in axes]
+    axes |= {label: Axis(f"k{n}", extents[label]) for n, label in enumerate(inner_names)}
+    output_axes = tuple(axes[label] for label in output_names)
+    size = size_of([axis.extent for axis in output_axes])
+    places: dict[Tensor, Coordinates] = {}
+    for member in members:
+        if size_of(static(member.shape)) != size:
+            raise NotOneStep
+        places[member] = _place(member, output_axes)
+    puller = _Puller(places, buffers)
+    result = Local("sum", node.dtype)
+    puller.locals[node] = result
+    stores = tuple(
+        Store(
+            stored[member],
+            flatten(places[member], static(member.shape)),
+            puller.pull(member, places[member]),
+        )
+        for member in members
+        if member in stored
+    )
+
+    def group(wanted: Iterable[str]) -> tuple[Axis, ...]:
+        return _real(axes[label] for label in wanted)
+
+    def view(operand: Tensor, names: tuple[str, ...]) -> Scalar:
+        scalar = _Puller({}, buffers).pull(operand, _indices(axes[label] for label in names))
+        _view(scalar)
+        return scalar
+
+    return Contraction(
+        name=name,
+        batch=group(n for n in output_names if n in left_names and n in right_names),
+        rows=group(n for n in output_names if n not in right_names),
+        columns=group(n for n in output_names if n not in left_names),
+        inner=group(inner_names),
+        left=view(left, left_names),
+        right=view(right, right_names),
+        result=result.name,
+        dtype=node.dtype,
+        stores=stores,
+    )
+
+
+def _view(scalar: Scalar) -> Load:
+    """The load behind a view.
+
+    Raises:
+        NotOneStep: if the scalar is more than a load with casts.
+    """
+    while isinstance(scalar, Apply) and scalar.primitive == "cast":
+        scalar = scalar.operands[0]
+    if not isinstance(scalar, Load):
+        raise NotOneStep
+    return scalar
+
+
+def is_view(node: Tensor, buffers: Mapping[Tensor, str]) -> bool:
+    """Whether a contraction can read the tensor where its source lies."""
+    try:
+        _view(_Puller({}, buffers).pull(node, _indices(_axes("i", static(node.shape)))))
+    except NotOneStep:
+        return False
+    return True
+
+
+def _lower_special(node: Tensor, puller: _Puller, buffer: str, name: str) -> Loop:
+    lowering = node.op.lowering
+    shape = static(node.shape)
+    if isinstance(lowering, Scanning):
+        along: int = node.attributes["axis"]
+        axes = _axes("i", shape)
+        place = tuple(
+            axis_index(axis) * -1 + (axis.extent - 1)
+            if number == along and node.attributes["reverse"]
+            else axis_index(axis)
+            for number, axis in enumerate(axes)
+        )
+        scan = Scan(
+            axes[along],
+            lowering.combine,
+            puller.pull(node.operands[0], place),
+            buffer,
+            flatten(place, shape),
+            node.dtype,
+        )
+        others = (axis for number, axis in enumerate(axes) if number != along)
+        return Loop(name, _real(others), (scan,))
+    if not isinstance(lowering, Scattering):
+        raise InternalError(f"{node.op.name} has no lowering")
+    return _lower_scatter(node, lowering, puller, buffer, name)
+
+
+def _lower_scatter(
+    node: Tensor, lowering: Scattering, puller: _Puller, buffer: str, name: str
+) -> Loop:
+    """Zeros first, then additions in order, side by side along the axes that stay in place."""
+    shape = static(node.shape)
+    values = node.operands[0]
+    axes = _axes("k", static(values.shape))
+    place = lowering.place(node, _indices(axes), lambda n, at: puller.pull(node.operands[n], at))
+    shared: dict[int, Axis] = {}
+    for number, coordinate in enumerate(place):
+        for axis in _real(axes):
+            alone = all(axis not in axes_of(c) for n, c in enumerate(place) if n != number)
+            if coordinate == axis_index(axis) and axis.extent == shape[number] and alone:
+                shared[number] = axis
+    cleared = tuple(
+        shared.get(number, Axis(f"i{number}", extent)) for number, extent in enumerate(shape)
+    )
+    outer = tuple(shared.values())
+    zero = Store(buffer, flatten(_indices(cleared), shape), Literal(0, node.dtype))
+    value = puller.pull(values, _indices(axes))
+    addition = Store(buffer, flatten(place, shape), value, accumulate=True)
+    return Loop(
+        name,
+        outer,
+        (
+            Write(tuple(a for a in _real(cleared) if a not in outer), (zero,)),
+            Write(tuple(a for a in _real(axes) if a not in outer), (addition,), sequential=True),
+        ),
+    )
+
+
+def is_leaf(node: Tensor) -> bool:
+    """Whether the tensor is a buffer from the start: an input, parameter, state or constant."""
+    return node.op is LEAF or node.op is CONSTANT

@@ -1,0 +1,194 @@
+"""Memory planning: a place in one arena for every temporary.
+
+Each temporary is alive from the step that writes it to the last one that reads it. A result may
+take over the place of an operand that dies in the same step, if every element is read only where
+it is written. The rest is packing of rectangles (bytes by time): several greedy orders are tried,
+then, if the largest live set is not met, a bounded search from a fixed seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.program.program import Allocation, Buffer, Plan
+from lamina.program.scalar import loads
+from lamina.program.steps import Contraction, Step, loads_of, reads_of, stores_of, writes_of
+
+# Large buffers start at cache lines; small ones need no more than their elements do.
+CACHE_LINE_BYTES = 64
+LARGE_BYTES = 4096
+# How many orders the search tries, when the greedy ones leave gaps.
+SEARCH_ROUNDS = 400
+
+
+@dataclass(frozen=True)
+class _Lifetime:
+    buffer: Buffer
+    first: int
+    last: int
+
+
+@dataclass
+class _Block:
+    """Buffers that follow one another in one place."""
+
+    lifetimes: list[_Lifetime]
+    alignment: int
+
+    @property
+    def bytes(self) -> int:
+        return self.lifetimes[0].buffer.bytes
+
+    @property
+    def first(self) -> int:
+        return self.lifetimes[0].first
+
+    @property
+    def last(self) -> int:
+        return self.lifetimes[-1].last
+
+
+def plan_memory(
+    buffers: Mapping[str, Buffer], steps: Sequence[Step], outputs: Sequence[str]
+) -> Plan:
+    """Places every temporary buffer.
+
+    Args:
+        buffers: all buffers of the program, by name.
+        steps: in the order in which they run.
+        outputs: buffers that callers read after the last step.
+    """
+    lifetimes = _lifetimes(buffers, steps, outputs)
+    blocks = _blocks(lifetimes, steps)
+    alive = [0] * max(len(steps), 1)
+    for block in blocks:
+        for step in range(block.first, min(block.last, len(steps) - 1) + 1):
+            alive[step] += block.bytes
+    offsets, size = _pack(blocks, max(alive))
+    allocations: list[Allocation] = []
+    for block, offset in zip(blocks, offsets, strict=True):
+        taken_over = ""
+        for lifetime in block.lifetimes:
+            name = lifetime.buffer.name
+            allocations.append(
+                Allocation(name, offset, block.bytes, lifetime.first, lifetime.last, taken_over)
+            )
+            taken_over = name
+    allocations.sort(key=lambda a: (a.first, a.offset))
+    return Plan(size, max(alive), tuple(allocations))
+
+
+def _lifetimes(
+    buffers: Mapping[str, Buffer], steps: Sequence[Step], outputs: Sequence[str]
+) -> dict[str, _Lifetime]:
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        for name in writes_of(step):
+            first.setdefault(name, number)
+            last[name] = number
+        for name in reads_of(step):
+            last[name] = number
+    last.update(dict.fromkeys(outputs, len(steps)))
+    return {
+        name: _Lifetime(buffer, first[name], last[name])
+        for name, buffer in buffers.items()
+        if buffer.kind == "temporary"
+    }
+
+
+def _blocks(lifetimes: Mapping[str, _Lifetime], steps: Sequence[Step]) -> list[_Block]:
+    block_of: dict[str, _Block] = {}
+    blocks: list[_Block] = []
+    for lifetime in sorted(lifetimes.values(), key=lambda one: one.first):
+        name = lifetime.buffer.name
+        for operand in sorted(_replaceable(lifetime, steps[lifetime.first], lifetimes)):
+            block = block_of[operand]
+            if block.lifetimes[-1].buffer.name == operand:
+                block.lifetimes.append(lifetime)
+                block_of[name] = block
+                break
+        else:
+            itemsize = lifetime.buffer.dtype.itemsize
+            large = lifetime.buffer.bytes >= LARGE_BYTES
+            block = _Block([lifetime], CACHE_LINE_BYTES if large else itemsize)
+            block_of[name] = block
+            blocks.append(block)
+    return blocks
+
+
+def _replaceable(
+    result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetime]
+) -> list[str]:
+    """The operands of a step whose place the result may take over."""
+    stores = [store for store in stores_of(step) if store.buffer == result.buffer.name]
+    if len(stores) != 1 or stores[0].accumulate:
+        return []
+    places: dict[str, set[object]] = {}
+    for load in loads_of(step):
+        places.setdefault(load.buffer, set()).add((load.index, load.bounds))
+    views = set[str]()
+    if isinstance(step, Contraction):
+        views = {load.buffer for load in loads(step.left, step.right)}
+    size = result.buffer.bytes
+    return [
+        name
+        for name, reads in places.items()
+        if name in lifetimes
+        and name not in views
+        and name != result.buffer.name
+        and lifetimes[name].last == result.first
+        and lifetimes[name].buffer.bytes == size
+        and lifetimes[name].buffer.dtype.itemsize == result.buffer.dtype.itemsize
+        and reads == {(stores[0].index, ())}
+    ]
+
+
+def _pack(blocks: Sequence[_Block], target: int) -> tuple[list[int], int]:
+    """Offsets for the blocks, and the size of the arena that holds them."""
+    numbers = range(len(blocks))
+    keys: list[Callable[[int], tuple[int, ...]]] = [
+        lambda n: (-blocks[n].bytes, blocks[n].first),
+        lambda n: (-(blocks[n].last - blocks[n].first + 1) * blocks[n].bytes,),
+        lambda n: (blocks[n].first, -blocks[n].bytes),
+        lambda n: (-(blocks[n].last - blocks[n].first), -blocks[n].bytes),
+    ]
+    orders = [sorted(numbers, key=key) for key in keys]
+    best_order = min(orders, key=lambda order: _place(blocks, order)[1])
+    best = _place(blocks, best_order)
+    generator = random.Random(0)
+    for _ in range(SEARCH_ROUNDS):
+        if best[1] <= target or len(blocks) < 2:
+            break
+        order = list(best_order)
+        moved = order.pop(generator.randrange(len(order)))
+        order.insert(generator.randrange(len(order) + 1), moved)
+        candidate = _place(blocks, order)
+        if candidate[1] <= best[1]:
+            best_order, best = order, candidate
+    return best
+
+
+def _place(blocks: Sequence[_Block], order: Sequence[int]) -> tuple[list[int], int]:
+    """Each block in turn at the lowest offset where it meets no block alive at the same time."""
+    offsets = [0] * len(blocks)
+    placed: list[int] = []
+    size = 0
+    for number in order:
+        block = blocks[number]
+        neighbours = sorted(
+            (offsets[other], offsets[other] + blocks[other].bytes)
+            for other in placed
+            if blocks[other].first <= block.last and block.first <= blocks[other].last
+        )
+        offset = 0
+        for start, end in neighbours:
+            if offset + block.bytes <= start:
+                break
+            offset = max(offset, -(-end // block.alignment) * block.alignment)
+        offsets[number] = offset
+        placed.append(number)
+        size = max(size, offset + block.bytes)
+    return offsets, size

@@ -1,0 +1,245 @@
+"""Simplification: the same graph, said with fewer tensors.
+
+Common subexpressions are shared, constants folded, and operations that change nothing dropped.
+Every rule holds for NaN, infinities and signed zeros: `x * 0` stays, `x * 1` goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
+from lamina.ops.lowering import Elementwise, Generator, Scattering
+from lamina.shapes import size_of, static
+
+# Constants are folded while the result stays this small, in elements.
+LARGEST_FOLDED = 256
+
+
+def simplify(graph: Graph) -> Graph:
+    """Applies the rules until nothing changes."""
+    while True:
+        simpler = rewrite(_without_moved_contractions(graph), _sharing(_simplified))
+        if len(simpler.nodes()) == len(graph.nodes()):
+            return simpler
+        graph = simpler
+
+
+Rule = Callable[[Tensor], Tensor]
+
+
+def _sharing(rule: Rule) -> Callable[[Tensor, tuple[Tensor, ...]], Tensor]:
+    """A rewriting rule that gives equal tensors once."""
+    known: dict[Any, Tensor] = {}
+
+    def shared(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        new = rule(rebuild(node, operands))
+        key = (new.op, new.operands, tuple(sorted(new.attributes.items())))
+        return known.setdefault(key, new)
+
+    return shared
+
+
+def _simplified(node: Tensor) -> Tensor:
+    if node.op in (LEAF, CONSTANT):
+        return node
+    folded = _folded(node)
+    if folded is not None:
+        return folded
+    if isinstance(node.op.lowering, Elementwise):
+        node = _without_broadcasts(node)
+    rule = _RULES.get(node.op.name)
+    simpler = rule(node) if rule else None
+    if simpler is None:
+        return node
+    return _simplified(simpler) if simpler not in node.operands else simpler
+
+
+def _without_moved_contractions(graph: Graph) -> Graph:
+    """A contraction that is only used transposed is computed in the order that is wanted."""
+    users = Counter(operand for node in graph.nodes() for operand in node.operands)
+    users.update(graph.roots)
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        if node.op.name == "transpose" and operands[0].op.name == "contract":
+            (before,) = node.operands
+            if users[before] == 1:
+                names: tuple[str, ...] = operands[0].attributes["output"]
+                wanted = tuple(names[axis] for axis in node.attributes["axes"])
+                return rebuild(operands[0], operands[0].operands, output=wanted)
+        return rebuild(node, operands)
+
+    return rewrite(graph, rule)
+
+
+def _folded(node: Tensor) -> Tensor | None:
+    """The node's value, if all it depends on is known and the result is small."""
+    if isinstance(node.op.lowering, Generator | Scattering):
+        return None
+    if not node.operands or any(operand.op is not CONSTANT for operand in node.operands):
+        return None
+    size = size_of(static(node.shape))
+    if size > LARGEST_FOLDED or (node.op.name == "broadcast_to" and size > 1):
+        return None
+    values = (operand.attributes["value"].array for operand in node.operands)
+    with np.errstate(all="ignore"):
+        return constant(np.asarray(node.op.reference(*values, **node.attributes)), node.dtype)
+
+
+def _without_broadcasts(node: Tensor) -> Tensor:
+    """Elementwise ops broadcast by themselves: an explicit broadcast before one is dropped."""
+    for position, operand in enumerate(node.operands):
+        if operand.op.name == "broadcast_to":
+            bare = (*node.operands[:position], operand.operands[0], *node.operands[position + 1 :])
+            if node.op.infer(bare, node.attributes)[0] == node.shape:
+                return _without_broadcasts(rebuild(node, bare))
+    return node
+
+
+def _is(tensor: Tensor, number: float) -> bool:
+    """Whether every element is the constant number."""
+    if tensor.op.name == "broadcast_to":
+        return _is(tensor.operands[0], number)
+    if tensor.op is not CONSTANT:
+        return False
+    array = tensor.attributes["value"].array
+    return array.size == 1 and bool(array.reshape(())[()] == number)
+
+
+def _multiply(node: Tensor) -> Tensor | None:
+    left, right = node.operands
+    for one, other in ((left, right), (right, left)):
+        if one.shape == node.shape and _is(other, 1):
+            return one
+        if one.shape == node.shape and _is(other, -1) and node.dtype.is_float:
+            return ops.neg(one)
+    return None
+
+
+def _divide(node: Tensor) -> Tensor | None:
+    left, right = node.operands
+    return left if left.shape == node.shape and _is(right, 1) else None
+
+
+def _add(node: Tensor) -> Tensor | None:
+    left, right = node.operands
+    if right.op.name == "neg":
+        return ops.sub(left, right.operands[0])
+    if left.op.name == "neg":
+        return ops.sub(right, left.operands[0])
+    return None
+
+
+def _subtract(node: Tensor) -> Tensor | None:
+    left, right = node.operands
+    if left.shape == node.shape and _is(right, 0):
+        return left
+    return ops.add(left, right.operands[0]) if right.op.name == "neg" else None
+
+
+def _power(node: Tensor) -> Tensor | None:
+    base, exponent = node.operands
+    if base.shape != node.shape:
+        return None
+    if _is(exponent, 1):
+        return base
+    return ops.mul(base, base) if _is(exponent, 2) else None
+
+
+def _negative(node: Tensor) -> Tensor | None:
+    (operand,) = node.operands
+    return operand.operands[0] if operand.op.name == "neg" else None
+
+
+def _where(node: Tensor) -> Tensor | None:
+    _, left, right = node.operands
+    return left if left is right and left.shape == node.shape else None
+
+
+def _unchanged(node: Tensor) -> Tensor | None:
+    """For ops that return their operand when shape and dtype stay the same."""
+    (operand,) = node.operands
+    return operand if (operand.shape, operand.dtype) == (node.shape, node.dtype) else None
+
+
+def _reshape(node: Tensor) -> Tensor | None:
+    (operand,) = node.operands
+    if operand.op.name == "reshape":
+        return ops.reshape(operand.operands[0], node.shape)
+    return _unchanged(node)
+
+
+def _transpose(node: Tensor) -> Tensor | None:
+    (operand,) = node.operands
+    axes: tuple[int, ...] = node.attributes["axes"]
+    if axes == tuple(range(len(axes))):
+        return operand
+    if operand.op.name == "transpose":
+        inner: tuple[int, ...] = operand.attributes["axes"]
+        return ops.transpose(operand.operands[0], tuple(inner[axis] for axis in axes))
+    # Moving axes of extent 1 moves no element.
+    kept = [axis for axis in axes if operand.shape[axis] != 1]
+    return ops.reshape(operand, node.shape) if kept == sorted(kept) else None
+
+
+def _sum(node: Tensor) -> Tensor | None:
+    (operand,) = node.operands
+    axes: tuple[int, ...] = node.attributes["axes"]
+    if all(operand.shape[axis] == 1 for axis in axes):
+        return ops.reshape(operand, node.shape)
+    if operand.op.name != "broadcast_to" or not operand.dtype.is_float:
+        return None
+    # Equal summands: one of them times their number.
+    source = operand.operands[0]
+    lead = operand.rank - source.rank
+    repeated = [
+        axis
+        for axis in axes
+        if axis < lead or (source.shape[axis - lead] == 1 and operand.shape[axis] != 1)
+    ]
+    if len(repeated) != len(axes):
+        return None
+    kept = tuple(
+        (1 if axis < lead else source.shape[axis - lead])
+        for axis in range(operand.rank)
+        if axis not in axes
+    )
+    count = size_of([size for axis in axes if isinstance(size := operand.shape[axis], int)])
+    total = ops.mul(ops.reshape(source, kept), float(count))
+    return ops.broadcast_to(total, node.shape)
+
+
+def _scatter_along_axis(node: Tensor) -> Tensor | None:
+    """One value for each row needs no scattering: it stands where the position is the index."""
+    values, indices = node.operands
+    axis: int = node.attributes["axis"]
+    if values.shape[axis] != 1:
+        return None
+    shape = tuple(node.shape[axis] if a == axis else 1 for a in range(node.rank))
+    positions = ops.reshape(ops.arange(static(node.shape)[axis], indices.dtype), shape)
+    return ops.where(ops.equal(positions, indices), values, 0.0)
+
+
+_RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
+    "mul": _multiply,
+    "div": _divide,
+    "add": _add,
+    "sub": _subtract,
+    "pow": _power,
+    "neg": _negative,
+    "where": _where,
+    "cast": _unchanged,
+    "broadcast_to": _unchanged,
+    "slice": _unchanged,
+    "pad": _unchanged,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "sum": _sum,
+    "scatter_along_axis": _scatter_along_axis,
+    "stop_gradient": _unchanged,
+}

@@ -1,0 +1,8 @@
+"""Examples in memory, readers for common files, and a small set that comes with the package."""
+
+from lamina.data.dataset import Dataset as Dataset
+from lamina.data.dataset import as_dataset as as_dataset
+from lamina.data.digits import digits as digits
+from lamina.data.idx import mnist as mnist
+from lamina.data.idx import read_idx as read_idx
+from lamina.data.readers import load as load

@@ -1,0 +1,163 @@
+"""Files of arrays: `.npy`, `.npz` and HDF5. Nothing in them is run, and no pickle is read."""
+
+from __future__ import annotations
+
+import importlib
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from lamina.data.edge import (
+    RESTORE,
+    ByteStream,
+    read_at_most,
+    reading,
+    require_plausible,
+)
+from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
+from lamina.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
+
+# Names under which inputs and targets are looked for, in pairs.
+NAME_PAIRS = (("x", "y"), ("inputs", "targets"), ("images", "labels"))
+
+# The arrays of a file by name, each read only when it is called for.
+LazyArrays = Mapping[str, Callable[[], Array]]
+
+
+def read_npy(path: Path) -> Array:
+    """The array in a `.npy` file."""
+    with reading(path, "an npy file"), path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        return _read_npy_stream(file, size, path.name)
+
+
+def read_npz(path: Path, targets: str | None) -> tuple[Array, Array | None]:
+    """Inputs and targets from a `.npz` archive."""
+    with reading(path, "an npz archive"), zipfile.ZipFile(path) as archive:
+        members = {
+            info.filename.removesuffix(".npy"): info
+            for info in archive.infolist()
+            if info.filename.endswith(".npy")
+        }
+
+        def reader(name: str) -> Callable[[], Array]:
+            return lambda: _read_npz_member(archive, members[name])
+
+        return _pick({name: reader(name) for name in members}, targets)
+
+
+def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
+    """Inputs and targets from the arrays at the root of an HDF5 file."""
+    try:
+        h5py: Any = importlib.import_module("h5py")
+    except ImportError as error:
+        raise missing_extra("h5py", "data", f"reading {path.name}") from error
+    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+        size = path.stat().st_size
+        # Links and virtual arrays could lead to other files of this machine: left out.
+        arrays = {
+            str(name): file[name]
+            for name in file
+            if isinstance(file.get(name, getlink=True), h5py.HardLink)
+            and isinstance(file[name], h5py.Dataset)
+            and not (file[name].is_virtual or file[name].external)
+        }
+
+        def reader(name: str) -> Callable[[], Array]:
+            return lambda: _read_hdf5_array(arrays[name], size, name)
+
+        return _pick({name: reader(name) for name in arrays}, targets)
+
+
+def _pick(arrays: LazyArrays, targets: str | None) -> tuple[Array, Array | None]:
+    """Inputs and targets by their names; a lone array is the inputs."""
+    if targets is not None:
+        others = [name for name in arrays if name != targets]
+        known = [name for name, _ in NAME_PAIRS if name in others]
+        candidates = known or others
+        if targets in arrays and len(candidates) == 1:
+            return arrays[candidates[0]](), arrays[targets]()
+    else:
+        for inputs_name, targets_name in NAME_PAIRS:
+            if inputs_name in arrays and targets_name in arrays:
+                return arrays[inputs_name](), arrays[targets_name]()
+        if len(arrays) == 1:
+            return next(iter(arrays.values()))(), None
+    pairs = ", ".join(f"{inputs}/{outputs}" for inputs, outputs in NAME_PAIRS)
+    raise DataError(
+        "the file does not say which arrays are inputs and targets",
+        facts=(
+            ("expected", pairs if targets is None else f"{targets} and one array of inputs"),
+            ("found", ", ".join(sorted(arrays)) or "no arrays"),
+        ),
+        advice="Name the targets, load(path, targets='name'), or save the arrays as x and y.",
+    )
+
+
+def _read_npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FileFormatError(
+            f"{info.filename} is compressed in a way NumPy does not use",
+            facts=(("expected", "stored or deflate"), ("found", f"method {info.compress_type}")),
+            advice="Write the file with numpy.savez or numpy.savez_compressed.",
+        )
+    require_plausible(info.file_size, info.compress_size, info.filename)
+    with archive.open(info) as stream:
+        return _read_npy_stream(stream, info.file_size, info.filename)
+
+
+def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array:
+    """The array in npy format in a stream of `available` bytes."""
+    version = npy_format.read_magic(stream)
+    if version == (1, 0):
+        shape, column_major, dtype = npy_format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, column_major, dtype = npy_format.read_array_header_2_0(stream)
+    else:
+        raise FileFormatError(
+            f"{name} has an unknown version of the npy format",
+            facts=(("expected", "1.0 or 2.0"), ("found", f"{version[0]}.{version[1]}")),
+            advice="Write the array with numpy.save or numpy.savez.",
+        )
+    _require_dtype(dtype, name)
+    payload = size_of(shape) * dtype.itemsize
+    content = bytearray()
+    if 0 <= payload <= available:
+        content = read_at_most(cast(ByteStream, stream), payload + 1)
+    if len(content) != payload:
+        raise FileFormatError(
+            f"{name} does not hold what its header declares",
+            facts=(
+                ("declared", f"{dtype.name}{shape_text(shape)}, {payload:,} bytes"),
+                ("found", f"{available:,} bytes with the header"),
+            ),
+            advice=RESTORE,
+        )
+    array = np.frombuffer(content, dtype)
+    array = array.reshape(shape[::-1]).T if column_major else array.reshape(shape)
+    return np.ascontiguousarray(array, dtype.newbyteorder("=")).reshape(shape)
+
+
+def _read_hdf5_array(array: Any, size_on_disk: int, name: str) -> Array:
+    dtype: np.dtype[Any] = array.dtype
+    shape: tuple[int, ...] = array.shape
+    _require_dtype(dtype, name)
+    if shape == () or 0 in shape:
+        return np.zeros(shape, dtype)  # refused with a clear error by Dataset
+    require_plausible(size_of(shape) * dtype.itemsize, size_on_disk, name)
+    return np.asarray(array[()], dtype.newbyteorder("="))
+
+
+def _require_dtype(dtype: np.dtype[Any], name: str) -> None:
+    """Refuses types that hold no plain numbers, pickled objects among them, before reading."""
+    if dtype.hasobject or dtype.kind not in "biuf":
+        raise DTypeError(
+            f"{name} does not hold plain numbers",
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", str(dtype))),
+            advice="Convert the array to numbers and save it again; pickled objects are not read.",
+        )

@@ -1,0 +1,391 @@
+"""`Dataset`: examples in memory, checked once, cut into batches in a repeatable order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from lamina.errors import DataError, DTypeError
+from lamina.program.philox import random_bits
+from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
+
+Inputs = Array | tuple[Array, ...]
+Batch = tuple[Inputs, Array | None]
+
+# Streams of the random number generator, far from the small numbers that layers take.
+_ORDER_STREAM = 0x6F726472
+_SPLIT_STREAM = 0x73706C74
+_PIECE = 1 << 18
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Examples, and what is to be learnt from them. Arrays are kept as they are, not copied.
+
+    Nothing is converted: images stay uint8, and become floats on the device.
+
+    Args:
+        inputs: an array whose first axis counts the examples, or a tuple of such arrays for a
+            network with several inputs.
+        targets: an array with as many examples, or None.
+
+    Raises:
+        DataError: if there are no examples, or the arrays differ in their number.
+        DTypeError: if an array is not float32, float64, int32, int64, uint8 or bool.
+
+    >>> Dataset(np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1]))
+    4 examples: x f32[3], y i64[]
+    """
+
+    inputs: Inputs
+    targets: Array | None = None
+
+    def __post_init__(self) -> None:
+        named = self._named_arrays()
+        for name, value in named:
+            _check(name, value)
+        (first_name, first), *others = named
+        for name, value in others:
+            if len(value) != len(first):
+                raise DataError(
+                    f"the {first_name} and the {name} differ in the number of examples",
+                    facts=(
+                        (first_name, f"{len(first):,} examples, {_full_text(first)}"),
+                        (name, f"{len(value):,} examples, {_full_text(value)}"),
+                    ),
+                    advice="The first axis counts the examples and must be equally long in all.",
+                )
+
+    @classmethod
+    def from_arrays(cls, inputs: npt.ArrayLike, targets: npt.ArrayLike | None = None) -> Dataset:
+        """A data set from whatever NumPy takes for an array: nested lists, tensors on the CPU.
+
+        >>> Dataset.from_arrays([[0.5, 1.5], [2.5, 3.5]], [0, 1])
+        2 examples: x f64[2], y i64[]
+        """
+        return cls(
+            _to_array("inputs", inputs), None if targets is None else _to_array("targets", targets)
+        )
+
+    @property
+    def input_arrays(self) -> tuple[Array, ...]:
+        """The inputs as a tuple, even if there is only one."""
+        return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
+
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one example of each input, without the batch axis."""
+        return tuple(array.shape[1:] for array in self.input_arrays)
+
+    @property
+    def input_dtypes(self) -> tuple[DType, ...]:
+        """The element type of each input."""
+        return tuple(as_dtype(array.dtype) for array in self.input_arrays)
+
+    @property
+    def target_shape(self) -> tuple[int, ...] | None:
+        """The shape of one target, without the batch axis; None without targets."""
+        return None if self.targets is None else self.targets.shape[1:]
+
+    @property
+    def target_dtype(self) -> DType | None:
+        """The element type of the targets; None without targets."""
+        return None if self.targets is None else as_dtype(self.targets.dtype)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes: one more than the largest label.
+
+        Raises:
+            DataError: if the targets are not labels: missing, not integers, or negative.
+        """
+        if self.targets is None or as_dtype(self.targets.dtype).kind != "int":
+            found = "no targets" if self.targets is None else _full_text(self.targets)
+            raise DataError(
+                "the targets are not class labels",
+                facts=(("expected", "integers from 0"), ("found", found)),
+                advice="Only targets of an integer type have classes.",
+            )
+        smallest = int(self.targets.min())
+        if smallest < 0:
+            position = int(np.argmin(self.targets.reshape(len(self), -1).min(axis=1)))
+            raise DataError(
+                "a class label is negative",
+                facts=(
+                    ("expected", "integers from 0"),
+                    ("found", f"{smallest} in example {position}"),
+                ),
+                advice="Number the classes from 0, or remove the examples that have none.",
+            )
+        return int(self.targets.max()) + 1
+
+    def __len__(self) -> int:
+        return len(self.input_arrays[0])
+
+    def __repr__(self) -> str:
+        arrays = self.input_arrays
+        names = ["x"] if len(arrays) == 1 else [f"x{index}" for index in range(len(arrays))]
+        parts = [
+            f"{name} {_example_text(array)}" for name, array in zip(names, arrays, strict=True)
+        ]
+        if self.targets is not None:
+            parts.append(f"y {_example_text(self.targets)}")
+        return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(parts)}"
+
+    def take(self, indices: npt.ArrayLike) -> Dataset:
+        """The examples at these positions, copied, in this order; a position may come twice.
+
+        Raises:
+            DataError: if `indices` is empty, not a row of integers, or out of range.
+        """
+        positions = np.asarray(indices)
+        if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
+            raise DataError(
+                "the positions of examples must be a row of integers",
+                facts=(
+                    ("expected", "i64[any number from 1]"),
+                    ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
+                ),
+                advice="Turn a mask into positions with numpy.flatnonzero(mask).",
+            )
+        low, high = int(positions.min()), int(positions.max())
+        if low < 0 or high >= len(self):
+            raise DataError(
+                "a position lies outside the data set",
+                facts=(
+                    ("expected", f"0 to {len(self) - 1}"),
+                    ("found", str(low if low < 0 else high)),
+                ),
+                advice="Positions count from 0; negative ones do not count from the end.",
+            )
+        return self._select(positions)
+
+    def subset(self, start: int, stop: int | None = None) -> Dataset:
+        """The examples from `start` up to `stop` (without it), sharing this data set's memory.
+
+        Raises:
+            DataError: unless 0 <= start < stop <= len.
+
+        >>> Dataset(np.arange(10)).subset(0, 3).inputs
+        array([0, 1, 2])
+        """
+        end = len(self) if stop is None else stop
+        if not 0 <= start < end <= len(self):
+            raise DataError(
+                "there is no such part of the data set",
+                facts=(
+                    ("expected", f"0 <= start < stop <= {len(self)}"),
+                    ("found", f"start {start}, stop {end}"),
+                ),
+                advice="Ask for at least one example that is there.",
+            )
+        return self._select(slice(start, end))
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Deals the examples out at random: this fraction to the first part, the rest to the other.
+
+        The same seed gives the same parts on every machine. Each part has at least one example.
+
+        Raises:
+            DataError: if the fraction is not between 0 and 1, or there is only one example.
+        """
+        if not 0.0 < fraction < 1.0:
+            raise DataError(
+                "the fraction of a split must lie between 0 and 1",
+                facts=(("expected", "0 < fraction < 1"), ("found", str(fraction))),
+                advice="split(0.9) gives 90% to the first part.",
+            )
+        if len(self) < 2:
+            raise DataError(
+                "a single example cannot be split",
+                facts=(("expected", "2 examples or more"), ("found", "1")),
+                advice="Use the data set whole.",
+            )
+        first = min(max(int(fraction * len(self) + 0.5), 1), len(self) - 1)
+        order = _permutation(len(self), seed, 0, _SPLIT_STREAM)
+        return self._select(order[:first]), self._select(order[first:])
+
+    def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+        """The order of the examples in an epoch, int64[len]: the same on every machine.
+
+        >>> sorted(Dataset(np.arange(4)).order(seed=0, epoch=3).tolist())
+        [0, 1, 2, 3]
+        """
+        return _permutation(len(self), seed, epoch, _ORDER_STREAM)
+
+    def batches(
+        self, batch_size: int, seed: int | None = None, epoch: int = 0, drop_last: bool = False
+    ) -> Iterator[Batch]:
+        """Pairs (x, y) of one epoch; x is a tuple if the inputs are, y is None without targets.
+
+        Args:
+            batch_size: examples in a batch; the last may have fewer.
+            seed: shuffles by `order(seed, epoch)`; None keeps the stored order, and the batches
+                then share the data set's memory.
+            epoch: gives each epoch an order of its own.
+            drop_last: leaves a last, smaller batch out.
+
+        Raises:
+            DataError: at the call, if the batch size is below 1, or if no batch would be left.
+        """
+        if batch_size < 1 or (drop_last and batch_size > len(self)):
+            raise DataError(
+                "the batch size does not fit the data set",
+                facts=(
+                    ("expected", f"1 to {len(self)}" if drop_last else "1 or more"),
+                    ("found", str(batch_size)),
+                ),
+                advice="With drop_last=True a batch larger than the data set leaves nothing."
+                if batch_size > 0
+                else "Choose a batch size of at least 1.",
+            )
+        order = None if seed is None else self.order(seed, epoch)
+        stop = len(self) - len(self) % batch_size if drop_last else len(self)
+        return self._batches(order, batch_size, stop)
+
+    def _batches(
+        self, order: npt.NDArray[np.int64] | None, batch_size: int, stop: int
+    ) -> Iterator[Batch]:
+        for start in range(0, stop, batch_size):
+            rows = slice(start, min(start + batch_size, stop))
+            yield self._rows(rows if order is None else order[rows])
+
+    def _select(self, rows: slice | Array) -> Dataset:
+        return Dataset(*self._rows(rows))
+
+    def _rows(self, rows: slice | Array) -> Batch:
+        inputs, targets = self.inputs, self.targets
+        return (
+            tuple(array[rows] for array in inputs) if isinstance(inputs, tuple) else inputs[rows],
+            None if targets is None else targets[rows],
+        )
+
+    def _named_arrays(self) -> list[tuple[str, Array]]:
+        if isinstance(self.inputs, tuple):
+            if not self.inputs:
+                raise DataError(
+                    "the tuple of inputs is empty",
+                    facts=(("expected", "one array or more"), ("found", "()")),
+                    advice="Give one array for each input of the network.",
+                )
+            named = [(f"inputs[{index}]", array) for index, array in enumerate(self.inputs)]
+        else:
+            named = [("inputs", self.inputs)]
+        return named if self.targets is None else [*named, ("targets", self.targets)]
+
+
+def as_dataset(value: Dataset | tuple[Inputs, Array | None] | Array) -> Dataset:
+    """A `Dataset` from a data set, a pair (x, y) of arrays, or an array of inputs alone.
+
+    >>> as_dataset((np.zeros((2, 5), np.float32), np.ones((2, 1), np.float32)))
+    2 examples: x f32[5], y f32[1]
+    """
+    given = cast(object, value)  # callers without a type checker pass anything
+    if isinstance(given, Dataset):
+        return given
+    if isinstance(given, np.ndarray):
+        return Dataset(cast(Array, given))
+    if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) == 2:
+        inputs, targets = cast(tuple[Any, Any], given)
+        return Dataset(inputs, targets)
+    raise DataError(
+        "this is not a data set",
+        facts=(
+            ("expected", "a Dataset, a pair (x, y) of arrays, or an array"),
+            ("found", _type_text(value)),
+        ),
+        advice="Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple: ((a, b), y).",
+    )
+
+
+def _permutation(count: int, seed: int, step: int, stream: int) -> npt.NDArray[np.int64]:
+    """Sorts the positions by 64 random bits each; equal keys, if any, keep their order."""
+    keys = np.empty(count, np.uint64)
+    for start in range(0, count, _PIECE):  # in pieces, for the generator needs scratch memory
+        stop = min(start + _PIECE, count)
+        words = random_bits(seed, step, np.arange(2 * start, 2 * stop, dtype=np.int64), stream)
+        keys[start:stop] = (words[0::2].astype(np.uint64) << np.uint64(32)) | words[1::2]
+    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+
+
+def _to_array(name: str, value: npt.ArrayLike) -> Array:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:  # rows of uneven length, for one
+        raise DataError(
+            f"the {name} make no array",
+            facts=(("expected", "rows of equal length"), ("found", str(error))),
+            advice="Check that all examples have the same shape.",
+        ) from error
+
+
+def _check(name: str, value: object) -> None:
+    if not isinstance(value, np.ndarray):
+        raise DataError(
+            f"the {name} are not an array",
+            facts=(("expected", "a NumPy array"), ("found", _type_text(value))),
+            advice="Convert first: numpy.asarray(value, dtype='float32'), or Dataset.from_arrays.",
+        )
+    array = cast(Array, value)
+    if array.ndim == 0:
+        raise DataError(
+            f"the {name} have no axis of examples",
+            facts=(("expected", "one axis or more"), ("found", _full_text(array))),
+            advice="The first axis counts the examples; reshape the array to (1, ...).",
+        )
+    _check_dtype(name, array)
+    if array.size == 0:
+        raise DataError(
+            f"the {name} hold no data",
+            facts=(("expected", "no axis of length 0"), ("found", _full_text(array))),
+            advice="Check how the array was selected or loaded.",
+        )
+
+
+def _check_dtype(name: str, array: Array) -> None:
+    if array.dtype.name not in PUBLIC_DTYPES:
+        raise DTypeError(
+            f"the {name} have a dtype that Lamina does not have",
+            facts=(
+                ("expected", ", ".join(PUBLIC_DTYPES)),
+                ("found", f"{array.dtype.name}{shape_text(array.shape)}"),
+            ),
+            advice=_dtype_advice(array.dtype),
+        )
+    if not array.dtype.isnative:
+        raise DTypeError(
+            f"the {name} have another byte order than this machine",
+            facts=(("expected", array.dtype.newbyteorder("=").str), ("found", array.dtype.str)),
+            advice="Convert first: array.astype(array.dtype.newbyteorder('=')).",
+        )
+
+
+def _dtype_advice(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "f":
+        return "Convert first: array.astype('float32')."
+    if dtype.kind in "iu":
+        return "Convert first: array.astype('int32') or array.astype('int64')."
+    if dtype.kind == "O":
+        return "Often the rows have uneven lengths; build the array with a numeric dtype."
+    if dtype.kind in "US":
+        return "Number the classes: numpy.unique(array, return_inverse=True)[1]."
+    return "Convert it to numbers first."
+
+
+def _example_text(array: Array) -> str:
+    return shape_text(array.shape[1:], as_dtype(array.dtype))
+
+
+def _full_text(array: Array) -> str:
+    return f"{array.dtype.name}{shape_text(array.shape)}"
+
+
+def _type_text(value: object) -> str:
+    if isinstance(value, tuple):
+        items = ", ".join(type(item).__name__ for item in cast(tuple[object, ...], value))
+        return f"a tuple of ({items})"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,28 @@
+"""1,797 handwritten digits that come with the package, so that a first training needs no download.
+
+The test part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI
+Machine Learning Repository, 1998, https://doi.org/10.24432/C50P49), licence CC BY 4.0; see the
+file NOTICE beside this one. `tools/make_digits.py` made the two IDX files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lamina.data.dataset import Dataset
+from lamina.data.idx import as_images, as_labels, read_idx
+
+IMAGES_FILE = "digits-images-idx3-ubyte.gz"
+LABELS_FILE = "digits-labels-idx1-ubyte.gz"
+
+
+def digits() -> Dataset:
+    """The digits: uint8 images of shape (1, 8, 8) with values from 0 to 16, and int64 labels.
+
+    >>> digits()
+    1797 examples: x u8[1, 8, 8], y i64[]
+    """
+    folder = Path(__file__).parent
+    return Dataset(
+        as_images(read_idx(folder / IMAGES_FILE)), as_labels(read_idx(folder / LABELS_FILE))
+    )

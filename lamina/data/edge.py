@@ -1,0 +1,124 @@
+"""The edge to other people's files: what goes wrong there becomes one clear error.
+
+Sizes that a file declares are never trusted. Memory is taken as bytes arrive, and a size that a
+file of this length cannot hold is refused before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from lamina.errors import DataError, FileFormatError, LaminaError
+
+PathLike = str | os.PathLike[str]
+
+# DEFLATE, the method of gzip, zip and HDF5, makes at most 1032 bytes of one
+# (https://zlib.net/zlib_tech.html, "Maximum Compression Factor").
+_LARGEST_EXPANSION = 1032
+# Enough for the few bytes of headers around the smallest streams.
+_SLACK_BYTES = 4096
+_CHUNK_BYTES = 1 << 20
+
+RESTORE = "Fetch or write the file again; it was changed, or cut short on its way."
+
+
+class ByteStream(Protocol):
+    """Whatever bytes can be read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        ...
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Generator[None]:
+    """Names the file in every error, and turns a parser's exceptions into `FileFormatError`.
+
+    Args:
+        path: the file.
+        kind: what it is read as, with its article: `"an npz archive"`.
+    """
+    try:
+        yield
+    except LaminaError as error:
+        error.at(str(path))
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(
+            "there is no such file",
+            facts=(("current folder", str(Path.cwd())),),
+            advice="Check the spelling; a relative path counts from the current folder.",
+            where=str(path),
+        ) from error
+    except PermissionError as error:
+        raise DataError(
+            "the file may not be read",
+            facts=(("reason", error.strerror or str(error)),),
+            advice="Check who may read it.",
+            where=str(path),
+        ) from error
+    except MemoryError as error:
+        raise DataError(
+            "the data does not fit into memory",
+            facts=(("bytes on disk", f"{path.stat().st_size:,}"),),
+            advice="Split the file, or use a machine with more memory.",
+            where=str(path),
+        ) from error
+    # Broad on purpose: parsers of foreign formats raise almost anything at damaged files.
+    except Exception as error:
+        raise FileFormatError(
+            "the file is damaged",
+            facts=(
+                ("expected", kind),
+                ("found", f"{type(error).__name__}: {' '.join(str(error).split())}"),
+            ),
+            advice=RESTORE,
+            where=str(path),
+        ) from error
+
+
+def require_file(path: Path) -> None:
+    """Raises a `DataError` unless the path is a regular file (a pipe would wait for ever)."""
+    if path.exists() and not path.is_file():
+        raise DataError(
+            "this is not a file",
+            facts=(
+                ("expected", "a file"),
+                ("found", "a folder" if path.is_dir() else "a device or pipe"),
+            ),
+            advice="Name one file.",
+            where=str(path),
+        )
+
+
+def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None:
+    """Refuses a declared size that compression cannot have brought down to the stored size.
+
+    Raises:
+        FileFormatError: without a place; `reading` adds it.
+    """
+    largest = _LARGEST_EXPANSION * stored_bytes + _SLACK_BYTES
+    if declared_bytes > largest:
+        raise FileFormatError(
+            f"the header of {what} declares more than the file can hold",
+            facts=(
+                ("declared", f"{declared_bytes:,} bytes"),
+                ("stored", f"{stored_bytes:,} bytes, which expand to {largest:,} at most"),
+            ),
+            advice=RESTORE,
+        )
+
+
+def read_at_most(stream: ByteStream, count: int) -> bytearray:
+    """The next `count` bytes, or as many as there are; memory grows with what arrives."""
+    result = bytearray()
+    while len(result) < count:
+        chunk = stream.read(min(_CHUNK_BYTES, count - len(result)))
+        if not chunk:
+            break
+        result += chunk
+    return result

@@ -1,0 +1,195 @@
+"""IDX files, the format of MNIST and its relatives, plain or compressed with gzip.
+
+Two zero bytes, one byte for the element type, one for the number of axes, the axes as big-endian
+32-bit numbers, then the elements, big-endian, last axis fastest (http://yann.lecun.com/exdb/mnist).
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from lamina.data.dataset import Dataset
+from lamina.data.edge import (
+    RESTORE,
+    PathLike,
+    read_at_most,
+    reading,
+    require_file,
+    require_plausible,
+)
+from lamina.errors import DataError, FileFormatError
+from lamina.shapes import Array, shape_text, size_of
+
+GZIP_MAGIC = b"\x1f\x8b"
+_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_LARGEST_RANK = 32
+
+
+def read_idx(path: PathLike) -> Array:
+    """The array in an IDX file; gzip is recognised by the contents, not by the name.
+
+    Returns:
+        An array of the declared shape and type, in this machine's byte order.
+
+    Raises:
+        DataError: if there is no such file, or it may not be read.
+        FileFormatError: if it is not IDX, cut short, too long or damaged.
+    """
+    file_path = Path(path)
+    with reading(file_path, "an IDX file"):
+        require_file(file_path)
+        with file_path.open("rb") as file:
+            size_on_disk = file.seek(0, 2)
+            file.seek(0)
+            compressed = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            if not compressed:
+                return _read_stream(file, size_on_disk, compressed=False)
+            with gzip.GzipFile(fileobj=file) as stream:
+                return _read_stream(stream, size_on_disk, compressed=True)
+
+
+def mnist(folder: PathLike) -> tuple[Dataset, Dataset]:
+    """The training and the test set from the four files of MNIST, Fashion-MNIST and the like.
+
+    The files are `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and the same with `t10k`,
+    each with or without `.gz`.
+
+    Returns:
+        Two data sets with uint8 images of shape (1, height, width) and int64 labels.
+
+    Raises:
+        DataError: if the folder or one of the files is missing, or images and labels differ in
+            number.
+        FileFormatError: if a file is damaged.
+    """
+    root = Path(folder)
+    return _images_and_labels(root, "train"), _images_and_labels(root, "t10k")
+
+
+def is_mnist_folder(folder: Path) -> bool:
+    """Whether `mnist` is the function for this folder."""
+    return _find(folder, "train-images-idx3-ubyte") is not None
+
+
+def as_images(array: Array) -> Array:
+    """Gives grey images (uint8, three axes) their channel axis; leaves all else as it is."""
+    return array[:, None] if array.dtype == np.uint8 and array.ndim == 3 else array
+
+
+def as_labels(array: Array) -> Array:
+    """Turns class numbers stored in bytes into int64; leaves all else as it is."""
+    return array.astype(np.int64) if array.dtype == np.uint8 and array.ndim == 1 else array
+
+
+def _images_and_labels(folder: Path, part: str) -> Dataset:
+    arrays: list[Array] = []
+    for stem in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
+        path = _find(folder, stem)
+        if path is None:
+            raise DataError(
+                f"the file {stem}.gz is missing",
+                facts=(
+                    ("expected", f"{stem}.gz or {stem}"),
+                    ("found", _listing(folder)),
+                ),
+                advice="Put all four files of the data set into this folder.",
+                where=str(folder),
+            )
+        arrays.append(read_idx(path))
+    with reading(folder, "a folder of IDX files"):
+        return Dataset(as_images(arrays[0]), as_labels(arrays[1]))
+
+
+def _find(folder: Path, stem: str) -> Path | None:
+    for name in (f"{stem}.gz", stem):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def _listing(folder: Path) -> str:
+    if not folder.is_dir():
+        return "no such folder"
+    names = sorted(entry.name for entry in folder.iterdir())
+    shown = ", ".join(names[:8]) or "an empty folder"
+    return f"{shown}, ..." if len(names) > 8 else shown
+
+
+def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compressed: bool) -> Array:
+    dtype, shape, header_bytes = _read_header(stream)
+    payload = size_of(shape) * dtype.itemsize
+    declared = header_bytes + payload
+    facts = (
+        ("declared", f"{shape_text(shape)} of {dtype.name}, {declared:,} bytes with the header"),
+        ("size on disk", f"{size_on_disk:,} bytes{', compressed' if compressed else ''}"),
+    )
+    if not compressed and declared != size_on_disk:
+        problem = "is cut short" if size_on_disk < declared else "goes on after its last element"
+        raise FileFormatError(f"the file {problem}", facts=facts, advice=RESTORE)
+    require_plausible(declared, size_on_disk, "the IDX file")
+    # One byte more than declared: it must not be there, and asking for it makes gzip compare its
+    # checksum at the end of the stream.
+    try:
+        content = read_at_most(stream, payload + 1)
+    except EOFError:
+        raise FileFormatError("the file is cut short", facts=facts, advice=RESTORE) from None
+    if len(content) != payload:
+        found = f"{header_bytes + len(content):,} bytes"
+        problem, found = (
+            ("is cut short", found)
+            if len(content) < payload
+            else ("goes on after its last element", f"{found} or more")
+        )
+        raise FileFormatError(
+            f"the file {problem}", facts=(*facts, ("found", found)), advice=RESTORE
+        )
+    array = np.frombuffer(content, dtype).reshape(shape)
+    return array.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _read_header(
+    stream: BinaryIO | gzip.GzipFile,
+) -> tuple[np.dtype[np.generic], tuple[int, ...], int]:
+    """The element type, the shape, and the bytes that the header takes."""
+    magic = bytes(read_at_most(stream, 4))
+    known = ", ".join(f"{code:02x}" for code in _TYPES)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
+        raise FileFormatError(
+            "the file does not begin as an IDX file does",
+            facts=(
+                ("expected", f"00 00, an element type ({known}), the number of axes"),
+                ("found", magic.hex(" ") or "an empty file"),
+            ),
+            advice="Check that this is the right file; if it is, fetch it again.",
+        )
+    rank = magic[3]
+    if not 1 <= rank <= _LARGEST_RANK:
+        raise FileFormatError(
+            "the number of axes makes no sense",
+            facts=(("expected", f"1 to {_LARGEST_RANK}"), ("found", str(rank))),
+            advice=RESTORE,
+        )
+    encoded = read_at_most(stream, 4 * rank)
+    if len(encoded) < 4 * rank:
+        raise FileFormatError(
+            "the file ends within its header",
+            facts=(
+                ("expected", f"{4 + 4 * rank} bytes of header"),
+                ("found", f"{4 + len(encoded)} bytes"),
+            ),
+            advice=RESTORE,
+        )
+    shape: tuple[int, ...] = struct.unpack(f">{rank}I", encoded)
+    if 0 in shape:
+        raise FileFormatError(
+            "the header declares an array without elements",
+            facts=(("expected", "axes of 1 or more"), ("found", shape_text(shape))),
+            advice=RESTORE,
+        )
+    return np.dtype(_TYPES[magic[2]]), shape, 4 + 4 * rank

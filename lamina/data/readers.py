@@ -1,0 +1,142 @@
+"""`load`: looks at what a file holds and passes it to the reader for that format."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lamina.data.archives import read_hdf5, read_npy, read_npz
+from lamina.data.dataset import Dataset
+from lamina.data.edge import PathLike, reading, require_file
+from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
+from lamina.data.images import read_image_folder
+from lamina.data.tables import read_csv
+from lamina.errors import DataError, FileFormatError
+from lamina.shapes import Array
+
+_SIGNATURES = (
+    (b"\x93NUMPY", "npy"),
+    (b"PK\x03\x04", "npz"),
+    (b"PK\x05\x06", "npz"),  # an archive without members
+    (b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (GZIP_MAGIC, "idx"),
+    (b"\0\0", "idx"),
+)
+_SUFFIXES = {
+    ".npy": "npy",
+    ".npz": "npz",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".idx": "idx",
+    ".gz": "idx",
+}
+_LONGEST_SIGNATURE = 8
+_FORMATS = ".npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures"
+
+
+def load(path: PathLike, targets: PathLike | int | None = None) -> Dataset:
+    """Reads a data set; the format is told by the contents, or else by the ending.
+
+    | file | inputs | targets |
+    | --- | --- | --- |
+    | `.npz`, `.h5` | the array x, inputs or images | y, targets or labels; or the name given |
+    | `.npy` | the array | another such file, if given |
+    | IDX, also `.gz` | uint8 images get a channel axis | the labels' file, if given; int64 |
+    | `.csv` | the other columns, float32 | the last column, or the name or number given |
+    | folder | its pictures, uint8 | the number of their subfolder, int64 |
+
+    Args:
+        path: the file or folder.
+        targets: what is to be learnt, as in the table.
+
+    Raises:
+        DataError: if the file is missing, or what it holds makes no data set.
+        DTypeError: if it holds numbers of a type that Lamina does not have.
+        FileFormatError: if it is damaged or of an unknown kind.
+        MissingExtraError: if h5py or Pillow is needed and not installed.
+    """
+    source = Path(path)
+    with reading(source, "a data set"):
+        if source.is_dir():
+            inputs, outputs = _read_folder(source, targets)
+        else:
+            inputs, outputs = _read_file(source, targets)
+        return Dataset(inputs, outputs)
+
+
+def _read_folder(folder: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:
+    if is_mnist_folder(folder):
+        raise DataError(
+            "the folder holds two data sets, for training and for testing",
+            facts=(("expected", "one data set"), ("found", "the files of MNIST")),
+            advice="Use train, test = lamina.data.mnist(folder), or load one of its files.",
+        )
+    if targets is not None:
+        raise _useless_targets("a folder of pictures", targets)
+    return read_image_folder(folder)
+
+
+def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:
+    kind = _kind(path)
+    name = os.fspath(targets) if isinstance(targets, os.PathLike) else targets
+    if kind == "csv":
+        return read_csv(path, name)
+    if isinstance(name, int):
+        raise _useless_targets("this kind of file", name)
+    if kind == "npz":
+        return read_npz(path, name)
+    if kind == "hdf5":
+        return read_hdf5(path, name)
+    inputs = _read_array(path, kind)
+    if name is None:
+        return inputs, None
+    targets_path = Path(name)
+    with reading(targets_path, "an IDX or npy file"):
+        targets_kind = _kind(targets_path)
+        array = _read_array(targets_path, targets_kind)
+    return inputs, as_labels(array) if targets_kind == "idx" else array
+
+
+def _read_array(path: Path, kind: str) -> Array:
+    """The array of a file that holds one only."""
+    if kind == "npy":
+        return read_npy(path)
+    if kind == "idx":
+        return as_images(read_idx(path))
+    raise FileFormatError(
+        "the targets are in a file of another kind",
+        facts=(("expected", "an IDX or npy file"), ("found", kind)),
+        advice="Keep inputs and targets in one file, or each in a file of its own.",
+        where=str(path),
+    )
+
+
+def _kind(path: Path) -> str:
+    require_file(path)
+    with path.open("rb") as file:
+        beginning = file.read(_LONGEST_SIGNATURE)
+    for signature, kind in _SIGNATURES:
+        if beginning.startswith(signature):
+            return kind
+    by_name = _SUFFIXES.get(path.suffix.lower())
+    if by_name is not None and beginning:
+        return by_name
+    raise FileFormatError(
+        "the file is empty" if not beginning else "the kind of file is not known",
+        facts=(
+            ("expected", _FORMATS),
+            ("found", f"{path.suffix or 'no'} ending, first bytes {beginning.hex(' ') or 'none'}"),
+        ),
+        advice="Read the data by other means, and wrap the arrays: lamina.data.Dataset(x, y).",
+        where=str(path),
+    )
+
+
+def _useless_targets(what: str, targets: object) -> DataError:
+    return DataError(
+        f"targets cannot be chosen by {targets!r} in {what}",
+        facts=(("expected", "targets=None, or as in the documentation of load"),),
+        advice="Leave the argument targets out, or give a name.",
+    )

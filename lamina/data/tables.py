@@ -1,0 +1,130 @@
+"""Tables of numbers as text: `.csv`, also with semicolons or tabs."""
+
+from __future__ import annotations
+
+import csv
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from lamina.data.edge import reading
+from lamina.errors import DataError, FileFormatError
+from lamina.shapes import Array
+
+_DELIMITERS = ",;\t"
+# The largest range in which float64 holds every whole number.
+_EXACT = 2.0**53
+
+
+def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
+    """Inputs and targets from a table of numbers.
+
+    A first line that is not all numbers is a header.
+
+    Args:
+        path: the file, UTF-8.
+        targets: the name or the number (from 0; negative ones from the end) of the column to be
+            learnt; None means the last.
+
+    Returns:
+        Inputs float32[rows, columns - 1]; targets int64[rows] if all are whole numbers, else
+        float32[rows, 1].
+    """
+    with reading(path, "a table of numbers, UTF-8"):
+        delimiter, names, column_count = _read_layout(path)
+        column = _target_column(targets, names, column_count)
+        table = _read_numbers(path, delimiter, header=names is not None, columns=column_count)
+        inputs = np.delete(table, column, axis=1).astype(np.float32)
+        values = table[:, column]
+        whole = bool(np.all(np.isfinite(values) & (np.trunc(values) == values)))
+        if whole and bool(np.all(np.abs(values) <= _EXACT)):
+            return inputs, values.astype(np.int64)
+        return inputs, values.astype(np.float32)[:, None]
+
+
+def _read_layout(path: Path) -> tuple[str, list[str] | None, int]:
+    """The delimiter, the names in the header if there is one, and the number of columns."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+    delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
+    fields = [field.strip() for row in csv.reader([first], delimiter=delimiter) for field in row]
+    if len(fields) < 2:
+        raise FileFormatError(
+            "the first line is not a row of a table",
+            facts=(
+                ("expected", "two columns or more, divided by commas, semicolons or tabs"),
+                ("found", repr(first[:60])),
+            ),
+            advice="Check that this is the right file, and that it begins with the header or data.",
+        )
+    has_header = not all(_is_number(field) for field in fields)
+    return delimiter, fields if has_header else None, len(fields)
+
+
+def _target_column(targets: str | int | None, names: list[str] | None, count: int) -> int:
+    if targets is None:
+        return count - 1
+    if isinstance(targets, int):
+        if -count <= targets < count:
+            return targets % count
+    elif names is not None and targets in names:
+        return names.index(targets)
+    columns = ", ".join(names) if names is not None else f"{count} columns without names"
+    raise DataError(
+        f"there is no column {targets!r}",
+        facts=(("expected", f"0 to {count - 1}, or a name"), ("found", columns)),
+        advice="Name the column to be learnt as it stands in the header, or give its number.",
+    )
+
+
+def _read_numbers(path: Path, delimiter: str, *, header: bool, columns: int) -> Array:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = islice(file, 1 if header else 0, None)
+            rows = [line for line in lines if line.strip()]
+        if not rows:
+            raise DataError(
+                "the table has no rows",
+                facts=(("expected", "one row of numbers or more"), ("found", "only a header")),
+                advice="Check that the file was written to its end.",
+            )
+        table = np.loadtxt(
+            rows, np.float64, comments=None, delimiter=delimiter, quotechar='"', ndmin=2
+        )
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise _first_fault(path, delimiter, header, columns) or error from None
+    if table.shape[1] != columns:
+        raise _first_fault(path, delimiter, header, columns) or ValueError("uneven rows")
+    return table
+
+
+def _first_fault(path: Path, delimiter: str, header: bool, columns: int) -> FileFormatError | None:
+    """Reads the table again, slowly, to say where it is wrong."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter)
+        for row in islice(rows, 1 if header else 0, None):
+            if row and len(row) != columns:
+                return FileFormatError(
+                    f"line {rows.line_num} has another number of columns than the first",
+                    facts=(("expected", str(columns)), ("found", str(len(row)))),
+                    advice="Correct that line; a file cut short ends in such a line.",
+                )
+            for index, field in enumerate(row):
+                if not _is_number(field):
+                    return FileFormatError(
+                        f"line {rows.line_num}, column {index + 1} is not a number",
+                        facts=(("expected", "a number"), ("found", repr(field[:40]))),
+                        advice="Fill in missing values, and give words numbers, before loading.",
+                    )
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # Python takes 1_000 for a number, tables do not

@@ -1,0 +1,81 @@
+"""The scalar primitives in NumPy: what each one means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lamina.program.philox import random_bits
+from lamina.shapes import Array
+
+
+def _sigmoid(x: Array) -> Array:
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype)
+
+
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+_erf_of_each = np.frompyfunc(math.erf, 1, 1)
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(_erf_of_each(x), dtype=x.dtype)
+
+
+def _reciprocal(x: Array) -> Array:
+    return (1 / x).astype(x.dtype)
+
+
+# Every primitive of lamina.program.scalar but "cast", which the interpreter does itself.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "floor_divide": np.floor_divide,
+    "remainder": np.remainder,
+    "power": np.power,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "negative": np.negative,
+    "absolute": np.absolute,
+    "sign": np.sign,
+    "floor": np.floor,
+    "square_root": np.sqrt,
+    "reciprocal": _reciprocal,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_not": np.logical_not,
+    "select": np.where,
+    "random_bits": random_bits,
+    "shift_right": np.right_shift,
+}
+
+REDUCTIONS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "product": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}

@@ -1,0 +1,180 @@
+"""Running steps in NumPy: slow and obvious, the specification of `lamina.program`.
+
+A scalar expression is computed for all points of an iteration space at once: an array with one
+axis for each loop axis, of extent 1 where the expression does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from lamina.engines.interpreter.primitives import FUNCTIONS, REDUCTIONS
+from lamina.program.index import Axis, Index, Quotient, Remainder
+from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position, Scalar, Within
+from lamina.program.steps import Contraction, Loop, Reduce, Scan, Step, Store, Write
+from lamina.shapes import Array, size_of
+
+Flat = Mapping[str, Array]
+
+
+def run_step(step: Step, buffers: Flat) -> None:
+    """Runs one step over flat arrays, one for each buffer."""
+    with np.errstate(all="ignore"):
+        if isinstance(step, Loop):
+            _run_loop(step, buffers)
+        else:
+            _run_contraction(step, buffers)
+
+
+def _run_loop(loop: Loop, buffers: Flat) -> None:
+    locals_: dict[str, Array] = {}
+    for stage in loop.stages:
+        if isinstance(stage, Reduce):
+            locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_)
+        elif isinstance(stage, Write):
+            _store(stage.stores, _Points((*loop.axes, *stage.axes), buffers, locals_))
+        else:
+            _scan(stage, loop.axes, buffers, locals_)
+
+
+def _run_contraction(step: Contraction, buffers: Flat) -> None:
+    b, m, n, k = step.extents
+    left = _Points((*step.batch, *step.rows, *step.inner), buffers, {}).everywhere(step.left)
+    right = _Points((*step.batch, *step.inner, *step.columns), buffers, {}).everywhere(step.right)
+    product = np.matmul(left.reshape(b, m, k), right.reshape(b, k, n))
+    axes = (*step.batch, *step.rows, *step.columns)
+    result = product.reshape([axis.extent for axis in axes]).astype(step.dtype.numpy)
+    _store(step.stores, _Points(axes, buffers, {step.result: result}))
+
+
+def _reduced(
+    stage: Reduce, outer: tuple[Axis, ...], buffers: Flat, locals_: Mapping[str, Array]
+) -> Array:
+    """The reduction for every outer point: an array over the outer axes."""
+    points = _Points((*outer, *stage.axes), buffers, locals_)
+    values = points.everywhere(stage.value)
+    if not stage.axes:
+        return values
+    kept = values.shape[: len(outer)]
+    if stage.combine in REDUCTIONS:
+        axes = tuple(range(len(outer), values.ndim))
+        return REDUCTIONS[stage.combine].reduce(values, axis=axes, dtype=stage.dtype.numpy)
+    rows = values.reshape(*kept, size_of(values.shape[len(outer) :]))
+    choose = np.argmax if stage.combine == "argmax" else np.argmin
+    return np.asarray(choose(rows, axis=-1), dtype=stage.dtype.numpy)
+
+
+def _scan(
+    stage: Scan, outer: tuple[Axis, ...], buffers: Flat, locals_: Mapping[str, Array]
+) -> None:
+    points = _Points((*outer, stage.axis), buffers, locals_)
+    values = points.everywhere(stage.value)
+    running = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=stage.dtype.numpy)
+    points.locals["running"] = running
+    _store((Store(stage.buffer, stage.index, Local("running", stage.dtype)),), points)
+
+
+def _store(stores: Sequence[Store], points: _Points) -> None:
+    """Computes the values of all stores first, then writes them."""
+    values = [np.array(points.everywhere(store.value)) for store in stores]
+    for store, value in zip(stores, values, strict=True):
+        flat = points.buffers[store.buffer]
+        places = np.broadcast_to(points.index(store.index), points.extents)
+        if store.accumulate:
+            np.add.at(flat, places, value)
+        else:
+            flat[places] = value
+
+
+class _Points:
+    """All points of an iteration space, and the values of expressions there."""
+
+    def __init__(self, axes: Sequence[Axis], buffers: Flat, locals_: Mapping[str, Array]) -> None:
+        self.extents = tuple(axis.extent for axis in axes)
+        self.buffers = buffers
+        self.locals = dict(locals_)
+        self._number = {axis: number for number, axis in enumerate(axes)}
+        self._known: dict[Scalar, Array] = {}
+
+    def everywhere(self, scalar: Scalar) -> Array:
+        """The scalar at every point, in the full shape of the space."""
+        return np.broadcast_to(self.value(scalar), self.extents)
+
+    def value(self, scalar: Scalar) -> Array:
+        """The scalar at every point, of extent 1 along axes it does not depend on."""
+        if scalar not in self._known:
+            self._known[scalar] = np.asarray(self._computed(scalar))
+        return self._known[scalar]
+
+    def _computed(self, scalar: Scalar) -> Array:
+        if isinstance(scalar, Literal):
+            return np.full((1,) * len(self.extents), scalar.value, scalar.dtype.numpy)
+        if isinstance(scalar, Local):
+            local = self.locals[scalar.name]
+            return local.reshape(local.shape + (1,) * (len(self.extents) - local.ndim))
+        if isinstance(scalar, Position):
+            return self.index(scalar.index)
+        if isinstance(scalar, Within):
+            return self._within(scalar.bounds)
+        if isinstance(scalar, Load):
+            return self._loaded(scalar)
+        return self._applied(scalar)
+
+    def _applied(self, scalar: Apply) -> Array:
+        operands = [self.value(operand) for operand in scalar.operands]
+        dtype = scalar.dtype.numpy
+        if scalar.primitive == "cast":
+            return operands[0].astype(dtype)
+        return np.asarray(FUNCTIONS[scalar.primitive](*operands)).astype(dtype, copy=False)
+
+    def _loaded(self, load: Load) -> Array:
+        flat = self.buffers[load.buffer]
+        if not load.bounds and all(isinstance(atom, Axis) for atom, _ in load.index.terms):
+            return self._strided(flat, load.index)
+        inside = self._within(load.bounds)
+        places = np.where(inside, self.index(load.index), 0)
+        if flat.size == 0:
+            return np.zeros(places.shape, flat.dtype)
+        return np.where(inside, flat[places], flat.dtype.type(0))
+
+    def _strided(self, flat: Array, index: Index) -> Array:
+        """An affine load as a view."""
+        shape, strides = [1] * len(self.extents), [0] * len(self.extents)
+        for atom, coefficient in index.terms:
+            assert isinstance(atom, Axis)
+            number = self._number[atom]
+            shape[number] = atom.extent
+            strides[number] = coefficient * flat.itemsize
+        if size_of(shape) == 0:
+            return np.zeros(shape, flat.dtype)
+        return as_strided(flat[index.constant :], shape, strides)
+
+    def _within(self, bounds: Sequence[Bound]) -> Array:
+        parts = [
+            (places >= bound.low) & (places < bound.high)
+            for bound in bounds
+            for places in [self.index(bound.index)]
+        ]
+        everywhere = np.ones((1,) * len(self.extents), bool)
+        return reduce(np.logical_and, parts, everywhere)
+
+    def index(self, index: Index) -> Array:
+        """The index at every point, as int64."""
+        total = np.full((1,) * len(self.extents), index.constant, np.int64)
+        for atom, coefficient in index.terms:
+            if isinstance(atom, Axis):
+                shape = [1] * len(self.extents)
+                shape[self._number[atom]] = atom.extent
+                part = np.arange(atom.extent).reshape(shape)
+            elif isinstance(atom, Quotient):
+                part = self.index(atom.index) // atom.divisor
+            elif isinstance(atom, Remainder):
+                part = self.index(atom.index) % atom.divisor
+            else:
+                part = self.value(atom.value).astype(np.int64)
+            total = total + coefficient * part
+        return total

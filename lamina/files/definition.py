@@ -1,0 +1,176 @@
+"""A network as plain data, and back: layer names with their fields, op names with attributes.
+
+Reading runs no code from the file: names are looked up among Lamina's own classes and those the
+caller passes in, and everything is built through the same checks as when a person writes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from lamina import layers, ops
+from lamina.errors import DefinitionError, FileFormatError
+from lamina.graph import CONSTANT, LEAF, ConstantValue, Tensor, apply, constant
+from lamina.layers import init
+from lamina.layers.layer import LAYER, Input, Layer
+from lamina.network import Network
+from lamina.shapes import Array, DType, Size, as_dtype
+
+Json = Any
+
+
+def _own_classes() -> dict[str, type]:
+    """Lamina's layers, initialisers and regularisers, by the name under which they are saved."""
+    found: dict[str, type] = {}
+    for prefix, module in (("", layers), ("init.", init)):
+        for name, value in vars(module).items():
+            if isinstance(value, type) and dataclasses.is_dataclass(value):
+                found[prefix + name] = value
+    return found
+
+
+def encode(network: Network) -> tuple[Json, dict[str, Array]]:
+    """A network as JSON data, and the arrays that it fixes, by name.
+
+    Raises:
+        DefinitionError: if a layer has a field that is no plain value.
+    """
+    arrays: dict[str, Array] = {}
+    own = {cls: name for name, cls in _own_classes().items()}
+    positions = {node: number for number, node in enumerate(network.nodes)}
+
+    def plain(value: Any, where: str) -> Json:
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": repr(value)}
+        if isinstance(value, tuple | list):
+            items = cast(Sequence[Any], value)
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return {kind: [plain(item, where) for item in items]}
+        if isinstance(value, DType):
+            return {"dtype": value.name}
+        if isinstance(value, Size):
+            return {"size": [value.coefficient, value.offset]}
+        if isinstance(value, ConstantValue):
+            name = f"constant.{len(arrays)}"
+            arrays[name] = value.array
+            return {"array": name}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            name = own.get(type(value), type(value).__name__)
+            fields = {
+                field.name: plain(getattr(value, field.name), f"{where}.{field.name}")
+                for field in dataclasses.fields(value)
+                if field.init
+            }
+            return {"record": name, "fields": fields}
+        raise DefinitionError(
+            f"{where} cannot be saved",
+            facts=(("expected", "numbers, text, tuples, or records of them"),
+                   ("found", type(value).__name__)),
+            advice="Keep layer fields plain: a file holds data, never code.",
+        )
+
+    # One layer object may be applied several times: it is written once and shared again.
+    unique: dict[int, int] = {}
+    records: list[Json] = []
+    nodes: list[Json] = []
+    for node in network.nodes:
+        operands = [positions[operand] for operand in node.operands]
+        if node.op is LEAF:
+            shape = [d for d in node.shape[1:]]
+            dtype = None if node.attributes.get("flexible") else node.dtype.name
+            nodes.append({"input": shape, "dtype": dtype})
+        elif node.op is LAYER:
+            layer: Layer = node.attributes["layer"]
+            if id(layer) not in unique:
+                unique[id(layer)] = len(records)
+                records.append(plain(layer, network.path(node)))
+            nodes.append({"layer": unique[id(layer)], "operands": operands})
+        else:
+            attributes = {k: plain(v, node.op.name) for k, v in node.attributes.items()}
+            nodes.append({"op": node.op.name, "operands": operands, "attributes": attributes})
+    definition = {
+        "layers": records,
+        "nodes": nodes,
+        "inputs": [positions[tensor] for tensor in network.inputs],
+        "outputs": [positions[tensor] for tensor in network.outputs],
+    }
+    return definition, arrays
+
+
+def decode(
+    definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[type[Layer]]
+) -> Network:
+    """The network that `encode` wrote.
+
+    Args:
+        definition: the JSON data.
+        arrays: the arrays that it fixes.
+        user_layers: the caller's own layer classes that the network may contain.
+
+    Raises:
+        FileFormatError: for a class or op that is not known.
+        LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is no network; the
+            caller says which file it was.
+    """
+    classes = _own_classes() | {cls.__name__: cls for cls in user_layers}
+
+    def value_of(data: Json) -> Any:
+        if not isinstance(data, dict):
+            return data
+        table = cast(dict[str, Any], data)
+        if "tuple" in table:
+            return tuple(value_of(item) for item in table["tuple"])
+        if "list" in table:
+            return [value_of(item) for item in table["list"]]
+        if "float" in table:
+            return float(table["float"])
+        if "dtype" in table:
+            return as_dtype(str(table["dtype"]))
+        if "size" in table:
+            coefficient, offset = table["size"]
+            return Size(int(coefficient), int(offset))
+        if "array" in table:
+            return ConstantValue(arrays[table["array"]])
+        return record_of(table)
+
+    def record_of(table: dict[str, Any]) -> Any:
+        name = table["record"]
+        if name not in classes:
+            raise FileFormatError(
+                f"the network contains a {name}, which is not among Lamina's layers",
+                facts=(("known", ", ".join(sorted(classes))),),
+                advice=f"If it is your own, pass its class: lm.load(path, layers=[{name}]).",
+            )
+        return classes[name](**{k: value_of(v) for k, v in table["fields"].items()})
+
+    records = [record_of(table) for table in definition["layers"]]
+    nodes: list[Tensor] = []
+    for entry in definition["nodes"]:
+        operands = [_earlier(nodes, number) for number in entry.get("operands", [])]
+        if "input" in entry:
+            nodes.append(Input(*entry["input"], dtype=entry["dtype"]))
+        elif "layer" in entry:
+            nodes.append(records[entry["layer"]](*operands))
+        else:
+            attributes = {k: value_of(v) for k, v in entry["attributes"].items()}
+            if entry["op"] == CONSTANT.name:
+                nodes.append(constant(attributes["value"].array))
+            else:
+                nodes.append(apply(ops.BY_NAME[entry["op"]], *operands, **attributes))
+    return Network(
+        [_earlier(nodes, number) for number in definition["inputs"]],
+        [_earlier(nodes, number) for number in definition["outputs"]],
+    )
+
+
+def _earlier(nodes: Sequence[Tensor], number: int) -> Tensor:
+    if not 0 <= number < len(nodes):
+        raise IndexError(number)
+    return nodes[number]
+
+

@@ -1,0 +1,178 @@
+"""Model files: safetensors with the network as data, and a checksum over everything.
+
+A checkpoint is a model file with more tensors (the optimizer's state) and more notes (the
+history); it loads as a model, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lamina.errors import FileFormatError, LaminaError
+from lamina.files.atomic import write_atomically
+from lamina.files.definition import decode, encode
+from lamina.layers.layer import Layer
+from lamina.network import Network
+from lamina.shapes import Array, DType, as_dtype, shape_text, static
+
+FORMAT = "lamina-model-1"
+_ADVICE = "Save the model again; the file was changed, or cut short on its way."
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What a model file holds.
+
+    Attributes:
+        network: the definition.
+        dtype: of the parameters.
+        seed: of the model.
+        values: parameters and states, by name.
+        extra: further tensors of a checkpoint, by name.
+        notes: further JSON data of a checkpoint.
+    """
+
+    network: Network
+    dtype: DType
+    seed: int
+    values: Mapping[str, Array]
+    extra: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
+    """Writes a model file, all or nothing.
+
+    Raises:
+        DefinitionError: if a layer holds something that is not data.
+        DataError: if the file cannot be written.
+    """
+    from safetensors.numpy import save
+
+    definition, constants = encode(model.network)
+    tensors = {f"values/{name}": value for name, value in model.values.items()}
+    tensors |= {f"constants/{name}": value for name, value in constants.items()}
+    tensors |= {f"extra/{name}": value for name, value in model.extra.items()}
+    tensors = {name: np.ascontiguousarray(t).reshape(t.shape) for name, t in tensors.items()}
+    metadata = {
+        "format": FORMAT,
+        "network": json.dumps(definition),
+        "dtype": model.dtype.name,
+        "seed": str(model.seed),
+        "notes": json.dumps(dict(model.notes)),
+    }
+    metadata["checksum"] = _checksum(metadata, tensors)
+    write_atomically(path, save(tensors, metadata))
+
+
+def read_model(path: str | os.PathLike[str], layers: Sequence[type[Layer]] = ()) -> ModelFile:
+    """Reads a model file; runs no code from it, and gives all of it or an error.
+
+    Args:
+        path: of the file.
+        layers: the caller's own layer classes that the network may contain.
+
+    Raises:
+        FileFormatError: if the file is missing, cut short, damaged, or of another kind.
+    """
+    where = os.fspath(path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FileFormatError(
+            f"the file cannot be read: {error.strerror or error}",
+            where=where,
+            advice="Check the path.",
+        ) from error
+    tensors, metadata = _parse(data, where)
+    try:
+        return _assemble(tensors, metadata, layers)
+    except FileFormatError as error:
+        raise error.at(where) from None
+    except (LaminaError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise _damaged("its network cannot be rebuilt", where, str(error)) from error
+    except (RecursionError, OverflowError, MemoryError) as error:
+        raise _damaged("its network cannot be rebuilt", where, type(error).__name__) from error
+
+
+def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """Tensors and metadata, checked against the checksum."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors: dict[str, Array] = load(data)
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found = f"{len(data):,} bytes that are no safetensors file: {error}"
+        raise _damaged("the file is damaged or of another kind", where, found) from error
+    except (RecursionError, OverflowError, MemoryError) as error:
+        found = type(error).__name__
+        raise _damaged("the file is damaged or of another kind", where, found) from error
+    if metadata.get("format") != FORMAT:
+        raise FileFormatError(
+            "this is not a model file of Lamina",
+            facts=(("expected", FORMAT), ("found", str(metadata.get("format")))),
+            where=where,
+            advice="lm.load reads what Model.save wrote.",
+        )
+    if metadata.pop("checksum", "") != _checksum(metadata, tensors):
+        raise _damaged("the file is damaged", where, "a checksum that does not match its contents")
+    return tensors, metadata
+
+
+def _assemble(
+    tensors: Mapping[str, Array], metadata: Mapping[str, str], layers: Sequence[type[Layer]]
+) -> ModelFile:
+    def part(prefix: str) -> dict[str, Array]:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    network = decode(json.loads(metadata["network"]), part("constants/"), layers)
+    dtype = as_dtype(metadata["dtype"])
+    values = part("values/")
+    record = network.trace(dtype=dtype, training=True).record
+    expected = {
+        name: variable.tensor
+        for name, variable in (*record.parameters.items(), *record.states.items())
+    }
+    for name, tensor in expected.items():
+        found = values.get(name)
+        shape = static(tensor.shape)
+        if found is None or found.shape != shape or found.dtype != dtype.numpy:
+            raise FileFormatError(
+                f"the tensor {name!r} does not fit the network",
+                facts=(
+                    ("expected", shape_text(shape, dtype)),
+                    ("found", "nothing" if found is None else f"{found.dtype}{found.shape}"),
+                ),
+                advice=_ADVICE,
+            )
+    values = {name: values[name] for name in expected}
+    notes = json.loads(metadata["notes"])
+    return ModelFile(network, dtype, int(metadata["seed"]), values, part("extra/"), notes)
+
+
+def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:
+    """SHA-256 over names, shapes, dtypes and bytes of everything in the file."""
+    digest = hashlib.sha256()
+    for name, text in sorted(metadata.items()):
+        digest.update(json.dumps([name, text]).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, tensor.dtype.str, list(tensor.shape)]).encode())
+        digest.update(np.ascontiguousarray(tensor).tobytes())
+    return digest.hexdigest()
+
+
+def _damaged(problem: str, where: str, found: str) -> FileFormatError:
+    expected = "a whole model file, as Model.save writes it"
+    facts = (("expected", expected), ("found", found))
+    return FileFormatError(problem, facts=facts, where=where, advice=_ADVICE)

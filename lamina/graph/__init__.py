@@ -1,0 +1,30 @@
+"""Graphs: tensors and the ops that join them; what the user said, before any decision is made."""
+
+from lamina.graph.bind import bind_batch as bind_batch
+from lamina.graph.evaluate import evaluate as evaluate
+from lamina.graph.show import show as show
+from lamina.graph.tensor import CONSTANT as CONSTANT
+from lamina.graph.tensor import LEAF as LEAF
+from lamina.graph.tensor import Attributes as Attributes
+from lamina.graph.tensor import ConstantValue as ConstantValue
+from lamina.graph.tensor import Graph as Graph
+from lamina.graph.tensor import Leaf as Leaf
+from lamina.graph.tensor import Lowering as Lowering
+from lamina.graph.tensor import Op as Op
+from lamina.graph.tensor import Origin as Origin
+from lamina.graph.tensor import Sample as Sample
+from lamina.graph.tensor import Tensor as Tensor
+from lamina.graph.tensor import TensorLike as TensorLike
+from lamina.graph.tensor import apply as apply
+from lamina.graph.tensor import constant as constant
+from lamina.graph.tensor import described as described
+from lamina.graph.tensor import labelled as labelled
+from lamina.graph.tensor import leaf as leaf
+from lamina.graph.tensor import located as located
+from lamina.graph.tensor import operators as operators
+from lamina.graph.tensor import path_after as path_after
+from lamina.graph.tensor import rebuild as rebuild
+from lamina.graph.tensor import rewrite as rewrite
+from lamina.graph.tensor import source_line as source_line
+from lamina.graph.tensor import topological as topological
+from lamina.graph.verify import verify as verify

@@ -1,0 +1,392 @@
+"""Tensors, ops and graphs: what the user said.
+
+A `Tensor` is a symbolic value: the output of an `Op` applied to other tensors. It knows its shape
+and dtype and holds no data. Everything here is immutable, so a graph can be shared freely, and a
+pass over it builds a new one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lamina.errors import LaminaError
+from lamina.shapes import Array, DType, Shape, as_dtype, shape_text
+
+Attributes = Mapping[str, Any]
+
+
+class Lowering:
+    """How the compiler turns an op into program steps; the kinds stand in `lamina.ops.lowering`."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs on which an op is tested: against its reference, its gradient, on every engine.
+
+    Attributes:
+        shapes: one shape for each operand.
+        attributes: the op's attributes.
+        low, high: the range from which operand values are drawn, evenly.
+        dtypes: of the operands; by default all of the float type under test. "float" stands
+            for that type.
+        differentiable: whether the gradient is checked by finite differences here.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: Attributes = field(default_factory=dict[str, Any])
+    low: float = -2.0
+    high: float = 2.0
+    dtypes: tuple[str, ...] = ()
+    differentiable: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """A primitive mathematical operation: all its rules in one record.
+
+    Attributes:
+        name: unique; what printed graphs show.
+        infer: the shape rule: (operands, attributes) -> (shape, dtype) of the result. Raises
+            `ShapeError` or `DTypeError`.
+        gradient: (result, upstream) -> for each operand the gradient that flows back to it, or
+            None where there is none. None if the op has no derivative at all.
+        reference: the NumPy oracle: (operand arrays..., **attributes) -> array.
+        lowering: how it becomes program steps.
+        samples: inputs for the generated tests.
+    """
+
+    name: str
+    infer: Callable[[tuple[Tensor, ...], Attributes], tuple[Shape, DType]]
+    gradient: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]] | None
+    reference: Callable[..., Array]
+    lowering: Lowering
+    samples: tuple[Sample, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a tensor comes from: the path of its layer, `"net/2:Linear"`, and the source line."""
+
+    path: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.source})" if self.path and self.source else (
+            self.path or self.source
+        )
+
+
+_origin: ContextVar[Origin] = ContextVar("origin", default=Origin())
+_numbers = itertools.count()
+_package_folder = str(Path(__file__).resolve().parents[1])
+
+
+@contextmanager
+def labelled(origin: Origin) -> Iterator[None]:
+    """Tensors made inside carry this origin; it changes names in messages and nothing else."""
+    token = _origin.set(origin)
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+def source_line() -> str:
+    """`"file.py:12"`: the innermost line of the caller's stack outside this package, or ""."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_package_folder) and not name.startswith("<"):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _new_origin() -> Origin:
+    current = _origin.get()
+    return current if current.source else Origin(current.path, source_line())
+
+
+# Filled by lamina.ops, so that `x + y` can be written on tensors: name -> function.
+operators: dict[str, Callable[..., Tensor]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A symbolic value; made by the functions in `lamina.ops`, by layers and by `lamina.Input`.
+
+    Python numbers may stand beside tensors in arithmetic; they take the tensor's dtype.
+
+    Attributes:
+        op: the op that makes it.
+        operands: the tensors the op is applied to.
+        attributes: the op's other arguments, immutable and hashable.
+        shape: dimensions; the batch may be left open (`lamina.shapes.Size`).
+        dtype: of the elements.
+        origin: the layer and source line that made it.
+        number: rises in the order in which tensors are made.
+    """
+
+    op: Op
+    operands: tuple[Tensor, ...]
+    attributes: Attributes
+    shape: Shape
+    dtype: DType
+    origin: Origin = field(default_factory=_new_origin)
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    # NumPy must not take over `array + tensor` by looking at elements.
+    __array_ufunc__ = None
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Tensor({shape_text(self.shape, self.dtype)}, {self.op.name})"
+
+    def __bool__(self) -> bool:
+        raise LaminaError(
+            "a tensor has no truth value: it holds no data yet",
+            where=str(self.origin),
+            advice="Use ops.where(condition, a, b) to choose between values.",
+        )
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise LaminaError(
+            "a tensor cannot be iterated over",
+            where=str(self.origin),
+            advice="Use ops.unstack(x, axis) or x[i].",
+        )
+
+    def __add__(self, other: TensorLike) -> Tensor:
+        return operators["add"](self, other)
+
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return operators["add"](other, self)
+
+    def __sub__(self, other: TensorLike) -> Tensor:
+        return operators["sub"](self, other)
+
+    def __rsub__(self, other: TensorLike) -> Tensor:
+        return operators["sub"](other, self)
+
+    def __mul__(self, other: TensorLike) -> Tensor:
+        return operators["mul"](self, other)
+
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        return operators["mul"](other, self)
+
+    def __truediv__(self, other: TensorLike) -> Tensor:
+        return operators["div"](self, other)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return operators["div"](other, self)
+
+    def __pow__(self, other: TensorLike) -> Tensor:
+        return operators["pow"](self, other)
+
+    def __rpow__(self, other: TensorLike) -> Tensor:
+        return operators["pow"](other, self)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return operators["matmul"](self, other)
+
+    def __neg__(self) -> Tensor:
+        return operators["neg"](self)
+
+    def __abs__(self) -> Tensor:
+        return operators["abs"](self)
+
+    def __lt__(self, other: TensorLike) -> Tensor:
+        return operators["less"](self, other)
+
+    def __le__(self, other: TensorLike) -> Tensor:
+        return operators["less_equal"](self, other)
+
+    def __gt__(self, other: TensorLike) -> Tensor:
+        return operators["greater"](self, other)
+
+    def __ge__(self, other: TensorLike) -> Tensor:
+        return operators["greater_equal"](self, other)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return operators["getitem"](self, key)
+
+
+TensorLike = Tensor | bool | int | float | Array
+
+
+def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
+    """The op applied to tensors: its shape rule is checked here.
+
+    Raises:
+        LaminaError: from the shape rule, with the layer and source line added.
+    """
+    try:
+        shape, dtype = op.infer(operands, attributes)
+    except LaminaError as error:
+        label = op.name.replace("_", " ").title().replace(" ", "")
+        raise located(error, path_after(operands, label)) from None
+    return Tensor(op, operands, attributes, shape, dtype)
+
+
+def located(error: LaminaError, path: str = "") -> LaminaError:
+    """The error with the layer and source line added that are being worked on.
+
+    Args:
+        path: of the tensor that was being made, used outside layers.
+    """
+    origin = _new_origin()
+    return error.at(str(Origin(origin.path or path, origin.source)))
+
+
+def path_after(operands: Sequence[Tensor], label: str) -> str:
+    """`"net/4:Add"`: the path of a tensor made from these, counting what comes before it."""
+    before = sum(node.op is not CONSTANT for node in topological(operands))
+    return f"net/{before}:{label}"
+
+
+def described(tensor: Tensor) -> str:
+    """`"f32[batch, 10]   from net/3:Linear"`, for the facts of an error."""
+    text = shape_text(tensor.shape, tensor.dtype)
+    return f"{text}   from {tensor.origin.path}" if tensor.origin.path else text
+
+
+class Leaf(Lowering):
+    """No step: the tensor is a buffer."""
+
+
+class ConstantValue:
+    """An immutable array that compares by content, so that equal constants are shared."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = np.array(array, order="C")
+        self.array.flags.writeable = False
+        self._key = (self.array.shape, self.array.dtype.str, self.array.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstantValue) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return repr(self.array.item()) if self.array.ndim == 0 else f"array{self.array.shape}"
+
+
+def _infer_leaf(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    return attributes["shape"], attributes["dtype"]
+
+
+def _leaf_reference(**_: Any) -> Array:
+    raise LaminaError("a leaf has no value of its own: feed it")
+
+
+def _infer_constant(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    array = attributes["value"].array
+    return array.shape, as_dtype(array.dtype)
+
+
+def _constant_reference(value: ConstantValue) -> Array:
+    return value.array
+
+
+LEAF = Op("leaf", _infer_leaf, lambda *_: (), _leaf_reference, Leaf())
+CONSTANT = Op("constant", _infer_constant, lambda *_: (), _constant_reference, Leaf())
+
+
+def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
+    """A value that comes from outside: role `"input"`, `"parameter"` or `"state"`."""
+    return apply(LEAF, name=name, role=role, shape=shape, dtype=dtype)
+
+
+def constant(value: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor with a fixed value; arrays keep their dtype unless one is given."""
+    array = np.asarray(value)
+    if dtype is None:
+        from_python = not isinstance(value, np.ndarray) and array.size
+        dtype = as_dtype(type(array.item(0)) if from_python else array.dtype)
+    return apply(CONSTANT, value=ConstantValue(array.astype(dtype.numpy)))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A function of its leaves: named results, and new values for parameters and state.
+
+    Attributes:
+        inputs: the leaves with role `"input"`, in the order in which callers give them; some may
+            be unused.
+        outputs: (name, tensor) pairs.
+        updates: (leaf, new value) pairs: after a run the leaf holds the new value. All new values
+            are functions of the old ones.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[tuple[str, Tensor], ...]
+    updates: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    @property
+    def roots(self) -> tuple[Tensor, ...]:
+        """Everything the graph must compute."""
+        return tuple(t for _, t in self.outputs) + tuple(t for _, t in self.updates)
+
+    def nodes(self) -> tuple[Tensor, ...]:
+        """Every tensor that a root depends on, operands first; inputs and updated leaves too."""
+        return topological((*self.inputs, *(leaf for leaf, _ in self.updates), *self.roots))
+
+
+def topological(roots: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """All tensors that the roots depend on, each after its operands."""
+    order: list[Tensor] = []
+    seen: set[Tensor] = set()
+    for root in roots:
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((operand, False) for operand in reversed(node.operands))
+    return tuple(order)
+
+
+Rule = Callable[[Tensor, tuple[Tensor, ...]], Tensor]
+
+
+def rebuild(node: Tensor, operands: tuple[Tensor, ...], **changed: Any) -> Tensor:
+    """The node with other operands or attributes, its shape inferred anew, its origin kept."""
+    if operands == node.operands and not changed:
+        return node
+    attributes = {**node.attributes, **changed}
+    shape, dtype = node.op.infer(operands, attributes)
+    return Tensor(node.op, operands, attributes, shape, dtype, node.origin)
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """The graph with every node, operands first, replaced by `rule(node, new operands)`."""
+    new: dict[Tensor, Tensor] = {}
+    for node in graph.nodes():
+        operands = tuple(new[operand] for operand in node.operands)
+        with labelled(node.origin):
+            new[node] = rule(node, operands)
+    return Graph(
+        tuple(new[t] for t in graph.inputs),
+        tuple((name, new[t]) for name, t in graph.outputs),
+        tuple((new[leaf_], new[t]) for leaf_, t in graph.updates),
+    )

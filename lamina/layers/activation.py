@@ -1,0 +1,301 @@
+"""Activation functions as layers: values and derivatives are PyTorch's, at the kinks as well.
+
+All take f32 or f64 of any shape and give the same shape and dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import place_of, require_choice, require_number
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.shapes import normalise_axis
+
+# Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017), section 2.
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+
+@dataclass(frozen=True)
+class Tanh(Layer):
+    """The hyperbolic tangent.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Tanh()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds tanh(x)."""
+        return ops.tanh(x)
+
+
+@dataclass(frozen=True)
+class Sigmoid(Layer):
+    """1 / (1 + exp(-x)).
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Sigmoid()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds sigmoid(x)."""
+        return ops.sigmoid(x)
+
+
+@dataclass(frozen=True)
+class ReLU(Layer):
+    """max(x, 0); the derivative at 0 is 0.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.ReLU()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds relu(x)."""
+        return ops.relu(x)
+
+
+@dataclass(frozen=True)
+class LeakyReLU(Layer):
+    """x above 0, slope x elsewhere; the derivative at 0 is the slope.
+
+    Args:
+        slope: the derivative below 0.
+
+    Raises:
+        DefinitionError: if the slope is not a finite number.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.LeakyReLU(0.2)(lm.Input(10))
+    """
+
+    slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_number(self, "slope", self.slope)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the choice between x and slope x."""
+        return ops.where(x > 0, x, x * self.slope)
+
+
+def _exponential_linear(x: Tensor, alpha: float, scale: float) -> Tensor:
+    """scale x above 0, scale alpha (exp(x) - 1) elsewhere."""
+    # expm1 sees no positive number: it would overflow, and 0 * infinity in the gradient is NaN.
+    below = ops.where(x > 0, 0.0, x)
+    return ops.where(x > 0, x * scale, ops.expm1(below) * (alpha * scale))
+
+
+@dataclass(frozen=True)
+class ELU(Layer):
+    """x above 0, alpha (exp(x) - 1) elsewhere.
+
+    After Clevert, Unterthiner, Hochreiter: Exponential linear units (2015).
+
+    Args:
+        alpha: minus the limit for x to minus infinity.
+
+    Raises:
+        DefinitionError: if alpha is not a finite number.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.ELU()(lm.Input(10))
+    """
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "alpha", self.alpha)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the choice between x and alpha (exp(x) - 1)."""
+        return _exponential_linear(x, self.alpha, 1.0)
+
+
+@dataclass(frozen=True)
+class SELU(Layer):
+    """1.0507 ELU(x) with alpha 1.6733: keeps mean 0 and variance 1 from layer to layer.
+
+    After Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017). The
+    weights should start with variance 1 / inputs.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.SELU()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the scaled ELU."""
+        return _exponential_linear(x, _SELU_ALPHA, _SELU_SCALE)
+
+
+@dataclass(frozen=True)
+class GELU(Layer):
+    """x times the probability that a standard normal number is below x.
+
+    After Hendrycks, Gimpel: Gaussian error linear units (2016).
+
+    Args:
+        approximate: `"none"` for x (1 + erf(x / sqrt 2)) / 2, `"tanh"` for
+            x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+
+    Raises:
+        DefinitionError: for another word.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.GELU("tanh")(lm.Input(10))
+    """
+
+    approximate: Literal["none", "tanh"] = "none"
+
+    def __post_init__(self) -> None:
+        require_choice(self, "approximate", self.approximate, ("none", "tanh"))
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds either form."""
+        if self.approximate == "none":
+            return x * 0.5 * (ops.erf(x * math.sqrt(0.5)) + 1.0)
+        inner = (x * x * x * 0.044715 + x) * math.sqrt(2.0 / math.pi)
+        return x * 0.5 * (ops.tanh(inner) + 1.0)
+
+
+@dataclass(frozen=True)
+class SiLU(Layer):
+    """x sigmoid(x), also called Swish.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.SiLU()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x sigmoid(x)."""
+        return x * ops.sigmoid(x)
+
+
+@dataclass(frozen=True)
+class Softplus(Layer):
+    """log(1 + exp(x)), a smooth ReLU.
+
+    Computed without overflow at any x; PyTorch cuts it off to x above 20, which differs from it
+    by less than 3e-9.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Softplus()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds softplus(x)."""
+        return ops.softplus(x)
+
+
+def _axis_within_example(layer: Layer, axis: int, x: Tensor) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        ShapeError: if there is no such axis, or it is the batch.
+    """
+    counted = normalise_axis(axis, x.rank)
+    if counted == 0:
+        raise ShapeError(
+            f"{type(layer).__name__} along the batch would mix examples",
+            facts=(("axis", str(axis)), ("found", described(x))),
+            advice="Axis 0 is the batch; name an axis of the example.",
+        )
+    return counted
+
+
+@dataclass(frozen=True)
+class Softmax(Layer):
+    """exp(x) / sum(exp(x)) along an axis, computed without overflow.
+
+    `CrossEntropy` takes the values before it, not the probabilities.
+
+    Args:
+        axis: of the tensor with its batch; not the batch.
+
+    Raises:
+        ShapeError: when applied to a tensor that has no such axis, or where it is the batch.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Softmax()(lm.Input(10))
+    """
+
+    axis: int = -1
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds softmax(x)."""
+        return ops.softmax(x, _axis_within_example(self, self.axis, x))
+
+
+@dataclass(frozen=True)
+class LogSoftmax(Layer):
+    """The logarithm of softmax along an axis, computed without overflow; goes with `NLL`.
+
+    Args:
+        axis: of the tensor with its batch; not the batch.
+
+    Raises:
+        ShapeError: when applied to a tensor that has no such axis, or where it is the batch.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.LogSoftmax()(lm.Input(10))
+    """
+
+    axis: int = -1
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds log_softmax(x)."""
+        return ops.log_softmax(x, _axis_within_example(self, self.axis, x))
+
+
+@dataclass(frozen=True)
+class Hardtanh(Layer):
+    """x, but not below low and not above high; the derivative at both bounds is 0.
+
+    Args:
+        low: the lower bound.
+        high: the upper bound.
+
+    Raises:
+        DefinitionError: unless low < high.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Hardtanh(0.0, 6.0)(lm.Input(10))
+    """
+
+    low: float = -1.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "low", self.low)
+        require_number(self, "high", self.high)
+        if self.low >= self.high:
+            raise DefinitionError(
+                "low must be below high",
+                facts=(
+                    ("expected", "low < high"),
+                    ("found", f"low={self.low!r}, high={self.high!r}"),
+                ),
+                where=place_of(self),
+            )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the choice between x and the bounds."""
+        return ops.where(x <= self.low, self.low, ops.where(x >= self.high, self.high, x))

@@ -1,0 +1,84 @@
+"""Checks of hyper-parameters, made when a layer, loss or optimizer is written down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+
+from lamina.errors import DefinitionError
+from lamina.graph import Origin, source_line
+
+
+def place_of(owner: object) -> str:
+    """Where a record is being made: `"Linear (train.py:12)"`; call it while it is made."""
+    return str(Origin(type(owner).__name__, source_line()))
+
+
+def require_whole(owner: object, name: str, value: object, minimum: int = 1) -> None:
+    """Checks a count.
+
+    Args:
+        owner: the record it belongs to, named in the error.
+        name: of the hyper-parameter.
+        value: what was given for it.
+        minimum: the smallest value allowed.
+
+    Raises:
+        DefinitionError: if it is not an int of at least the minimum.
+    """
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < minimum:
+        raise DefinitionError(
+            f"{name} must be a whole number of at least {minimum}",
+            facts=(("expected", f"{name} >= {minimum}"), ("found", repr(value))),
+            where=place_of(owner),
+        )
+
+
+def require_number(owner: object, name: str, value: object, interval: str = "(-inf, inf)") -> None:
+    """Checks a number.
+
+    Args:
+        owner: the record it belongs to, named in the error.
+        name: of the hyper-parameter.
+        value: what was given for it.
+        interval: where it must lie: `"[0, 1)"` includes 0 and excludes 1. NaN lies nowhere.
+
+    Raises:
+        DefinitionError: if it is no number, or lies outside.
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    closed_low, closed_high = interval[0] == "[", interval[-1] == "]"
+    inside = isinstance(value, Real) and not isinstance(value, bool)
+    if inside:
+        number = float(value)  # pyright: ignore[reportArgumentType]
+        inside = (low <= number if closed_low else low < number) and (
+            number <= high if closed_high else number < high
+        )
+    if not inside:
+        left = "" if low == -math.inf else f"{low:g} {'<=' if closed_low else '<'} "
+        right = "" if high == math.inf else f" {'<=' if closed_high else '<'} {high:g}"
+        bounds = f"{left}{name}{right}"
+        raise DefinitionError(
+            f"{name} is not a number in its range" if left or right else f"{name} is not a number",
+            facts=(
+                ("expected", bounds if left or right else "a finite number"),
+                ("found", repr(value)),
+            ),
+            where=place_of(owner),
+        )
+
+
+def require_choice(owner: object, name: str, value: object, choices: Sequence[str]) -> None:
+    """Checks a word.
+
+    Raises:
+        DefinitionError: if it is none of the choices.
+    """
+    if value not in choices:
+        raise DefinitionError(
+            f"{name} has no value {value!r}",
+            facts=(("expected", ", ".join(map(repr, choices))), ("found", repr(value))),
+            where=place_of(owner),
+        )

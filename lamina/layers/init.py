@@ -1,0 +1,382 @@
+"""Initial values of parameters, public as `lamina.init`.
+
+An initializer is a frozen record that is called with (shape, seed, stream) and gives a float64
+array. Its random numbers come from the counter generator (`lamina.program.philox`), so that a
+network starts with the same weights on every machine and engine; the stream is the number of the
+parameter in its network.
+
+Weights have the axes (outputs, inputs, *window). Their *fans* are the numbers of products that
+meet in one output, inputs times the size of the window, and that one input goes into, outputs
+times the size of the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import Graph, constant, evaluate
+from lamina.layers.checks import place_of, require_choice, require_number
+from lamina.program.philox import philox
+from lamina.shapes import Array, int64, shape_text, size_of
+
+Float64 = npt.NDArray[np.float64]
+Mode = Literal["fan_in", "fan_out"]
+Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """All elements 0.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.init.Zeros()((3,), seed=0, stream=0)
+        array([0., 0., 0.])
+    """
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Float64 zeros."""
+        return np.zeros(shape)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """All elements the same number.
+
+    Args:
+        value: the number.
+
+    Raises:
+        DefinitionError: if it is not a finite number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.init.Constant(0.5)((2,), seed=0, stream=0)
+        array([0.5, 0.5])
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "value", self.value)
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """The number in every place, float64."""
+        return np.full(shape, float(self.value))
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Random numbers, evenly from low (included) to high.
+
+    Args:
+        low: the lower bound.
+        high: the upper bound.
+
+    Raises:
+        DefinitionError: unless low <= high, both finite.
+
+    Example:
+        >>> import lamina as lm
+        >>> weight = lm.init.Uniform(-0.1, 0.1)((10, 784), seed=0, stream=0)
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "low", self.low)
+        require_number(self, "high", self.high)
+        if self.low > self.high:
+            raise DefinitionError(
+                "low must not be above high",
+                facts=(
+                    ("expected", "low <= high"),
+                    ("found", f"low={self.low!r}, high={self.high!r}"),
+                ),
+                where=place_of(self),
+            )
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Random float64 numbers; the same for the same seed and stream."""
+        return self.low + (self.high - self.low) * _uniform(shape, seed, stream)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normally distributed random numbers.
+
+    Args:
+        mean: of the distribution.
+        deviation: its standard deviation.
+
+    Raises:
+        DefinitionError: unless both are finite and the deviation is not negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> weight = lm.init.Normal(deviation=0.02)((10, 784), seed=0, stream=0)
+    """
+
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "mean", self.mean)
+        require_number(self, "deviation", self.deviation, "[0, inf)")
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Random float64 numbers; the same for the same seed and stream."""
+        return self.mean + self.deviation * _normal(shape, seed, stream)
+
+
+@dataclass(frozen=True)
+class XavierUniform:
+    """U(-b, b) with b = gain sqrt(6 / (fan_in + fan_out)).
+
+    From Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks
+    (AISTATS 2010), formula 16.
+
+    Args:
+        gain: a factor for the nonlinearity that follows.
+
+    Raises:
+        DefinitionError: if the gain is not a number above zero; when called, if the shape has
+            fewer than two axes.
+
+    Example:
+        >>> import lamina as lm
+        >>> layer = lm.Linear(10, weight_init=lm.init.XavierUniform())
+    """
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "gain", self.gain, "(0, inf)")
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Random float64 numbers; the same for the same seed and stream."""
+        bound = self.gain * math.sqrt(6.0 / sum(_fans(self, shape)))
+        return bound * (2.0 * _uniform(shape, seed, stream) - 1.0)
+
+
+@dataclass(frozen=True)
+class XavierNormal:
+    """N(0, s^2) with s = gain sqrt(2 / (fan_in + fan_out)).
+
+    From Glorot, Bengio (AISTATS 2010), formula 12, as a normal distribution.
+
+    Args:
+        gain: a factor for the nonlinearity that follows.
+
+    Raises:
+        DefinitionError: if the gain is not a number above zero; when called, if the shape has
+            fewer than two axes.
+
+    Example:
+        >>> import lamina as lm
+        >>> layer = lm.Linear(10, weight_init=lm.init.XavierNormal(gain=5 / 3))
+    """
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "gain", self.gain, "(0, inf)")
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Random float64 numbers; the same for the same seed and stream."""
+        deviation = self.gain * math.sqrt(2.0 / sum(_fans(self, shape)))
+        return deviation * _normal(shape, seed, stream)
+
+
+@dataclass(frozen=True)
+class KaimingUniform:
+    """U(-b, b) with b = gain sqrt(3 / fan).
+
+    From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14, with
+    the variance of a uniform distribution.
+
+    Args:
+        mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
+        slope: of the leaky ReLU that follows below 0; 0 for a ReLU. PyTorch's `a`.
+        nonlinearity: what follows; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
+
+    Raises:
+        DefinitionError: for a word that is none of these; when called, if the shape has fewer
+            than two axes.
+
+    Example:
+        >>> import lamina as lm
+        >>> layer = lm.Linear(10, weight_init=lm.init.KaimingUniform())
+    """
+
+    mode: Mode = "fan_in"
+    slope: float = 0.0
+    nonlinearity: Nonlinearity = "leaky_relu"
+
+    def __post_init__(self) -> None:
+        _check_kaiming(self)
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Random float64 numbers; the same for the same seed and stream."""
+        bound = math.sqrt(3.0) * _kaiming_deviation(self, shape)
+        return bound * (2.0 * _uniform(shape, seed, stream) - 1.0)
+
+
+@dataclass(frozen=True)
+class KaimingNormal:
+    """N(0, s^2) with s = gain / sqrt(fan).
+
+    From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14.
+
+    Args:
+        mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
+        slope: of the leaky ReLU that follows below 0; 0 for a ReLU. PyTorch's `a`.
+        nonlinearity: what follows; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
+
+    Raises:
+        DefinitionError: for a word that is none of these; when called, if the shape has fewer
+            than two axes.
+
+    Example:
+        >>> import lamina as lm
+        >>> layer = lm.Linear(10, weight_init=lm.init.KaimingNormal(nonlinearity="relu"))
+    """
+
+    mode: Mode = "fan_in"
+    slope: float = 0.0
+    nonlinearity: Nonlinearity = "leaky_relu"
+
+    def __post_init__(self) -> None:
+        _check_kaiming(self)
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Random float64 numbers; the same for the same seed and stream."""
+        return _kaiming_deviation(self, shape) * _normal(shape, seed, stream)
+
+
+@dataclass(frozen=True)
+class Orthogonal:
+    """A random matrix with orthonormal rows (or columns, if it has fewer), times a gain.
+
+    From Saxe, McClelland, Ganguli: Exact solutions to the nonlinear dynamics of learning in deep
+    linear neural networks (2014). Axes after the first count as one. The signs are set so that
+    all orthogonal matrices are equally likely: Mezzadri, How to generate random matrices from the
+    classical compact groups (2007). The last bits depend on NumPy's linear algebra library.
+
+    Args:
+        gain: the length of the rows.
+
+    Raises:
+        DefinitionError: if the gain is not a number above zero; when called, if the shape has
+            fewer than two axes.
+
+    Example:
+        >>> import lamina as lm
+        >>> q = lm.init.Orthogonal()((2, 2), seed=0, stream=0)
+    """
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "gain", self.gain, "(0, inf)")
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """Random float64 numbers; the same for the same seed and stream."""
+        _fans(self, shape)
+        rows, columns = shape[0], size_of(shape[1:])
+        tall = _normal((max(rows, columns), min(rows, columns)), seed, stream)
+        q, r = np.linalg.qr(tall)
+        q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        return (self.gain * (q if rows >= columns else q.T)).reshape(shape)
+
+
+# Fans and gains -----------------------------------------------------------------------------------
+
+
+def _fans(owner: object, shape: tuple[int, ...]) -> tuple[int, int]:
+    """(fan_in, fan_out) of a weight (outputs, inputs, *window)."""
+    if len(shape) < 2:
+        raise DefinitionError(
+            f"{type(owner).__name__} needs a weight with inputs and outputs",
+            facts=(("expected", "(outputs, inputs, ...)"), ("found", shape_text(shape))),
+            where=place_of(owner),
+            advice="Use init.Zeros(), init.Uniform(low, high) or init.Normal(mean, deviation).",
+        )
+    window = size_of(shape[2:])
+    return shape[1] * window, shape[0] * window
+
+
+def _check_kaiming(owner: KaimingUniform | KaimingNormal) -> None:
+    require_choice(owner, "mode", owner.mode, ("fan_in", "fan_out"))
+    require_number(owner, "slope", owner.slope)
+    words = ("linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu")
+    require_choice(owner, "nonlinearity", owner.nonlinearity, words)
+
+
+def _kaiming_deviation(owner: KaimingUniform | KaimingNormal, shape: tuple[int, ...]) -> float:
+    # The gains are those of PyTorch's calculate_gain.
+    gains = {
+        "linear": 1.0,
+        "sigmoid": 1.0,
+        "tanh": 5.0 / 3.0,
+        "relu": math.sqrt(2.0),
+        "leaky_relu": math.sqrt(2.0 / (1.0 + owner.slope**2)),
+        "selu": 0.75,
+    }
+    fan_in, fan_out = _fans(owner, shape)
+    fan = fan_in if owner.mode == "fan_in" else fan_out
+    return gains[owner.nonlinearity] / math.sqrt(max(fan, 1))
+
+
+# Random numbers -----------------------------------------------------------------------------------
+
+# Steps of a training count from 0; the steps below are free for initial values. Each piece of this
+# many elements has a step of its own, so that a large weight needs little memory beside itself.
+_PIECE = 1 << 16
+
+
+def _uniform(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
+    """Numbers from 0 to below 1, 53 random bits each: `ops.uniform`, but faster."""
+    return _in_pieces(shape, lambda count, step: _uniform_piece(count, seed, step, stream))
+
+
+def _uniform_piece(count: int, seed: int, step: int, stream: int) -> Float64:
+    blocks = np.arange((2 * count + 3) // 4, dtype=np.uint32)
+    rest = (np.full_like(blocks, w & 0xFFFFFFFF) for w in (step, step >> 32, stream))
+    low_step, high_step, streams = rest
+    key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
+    words = np.stack(philox((blocks, low_step, high_step, streams), key), axis=-1).reshape(-1)
+    pairs = words[: 2 * count].reshape(count, 2)
+    # res53 of Matsumoto and Nishimura's mt19937ar.c (2002): 27 bits and 26 bits.
+    return ((pairs[:, 0] >> 5) * 2.0**26 + (pairs[:, 1] >> 6)) * 2.0**-53
+
+
+def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
+    """Numbers of the standard normal distribution: `ops.normal` in float64."""
+    return _in_pieces(shape, lambda count, step: _normal_piece(count, seed, step, stream))
+
+
+def _normal_piece(count: int, seed: int, step: int, stream: int) -> Float64:
+    numbers = ops.normal(
+        (count,), constant(seed, int64), constant(step, int64), stream, dtype="float64"
+    )
+    outputs, _ = evaluate(Graph((), (("numbers", numbers),)), {})
+    return outputs["numbers"]
+
+
+def _in_pieces(shape: tuple[int, ...], draw: Callable[[int, int], Float64]) -> Float64:
+    """An array filled piece by piece with draw(count, step), the steps being -1, -2, .."""
+    result = np.empty(size_of(shape))
+    for number, start in enumerate(range(0, result.size, _PIECE)):
+        piece = result[start : start + _PIECE]
+        piece[:] = draw(piece.size, -1 - number)
+    return result.reshape(shape)

@@ -1,0 +1,210 @@
+"""Layers that join several tensors into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina import ops
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import require_whole
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.shapes import Dim
+
+
+@dataclass(frozen=True)
+class Concat(Layer):
+    """Joins tensors end to end along one axis.
+
+    Takes two or more tensors of one dtype that are equal in all other axes, and gives one whose
+    extent along the axis is the sum of theirs.
+
+    Args:
+        axis: of the tensors with their batch, from 1: channels or features by default.
+
+    Raises:
+        DefinitionError: if the axis is not a whole number above zero.
+        ShapeError: when applied to fewer than two tensors, or to tensors that differ elsewhere.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Concat()(lm.Input(10), lm.Input(5)).shape
+        (Size(coefficient=1, offset=0), 15)
+    """
+
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        require_whole(self, "axis", self.axis)
+
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+        """Builds the joined tensor."""
+        _check_branches("Concat", operands, free_axis=self.axis)
+        if operands[0].rank <= self.axis:
+            raise ShapeError(
+                f"the branches have no axis {self.axis}",
+                facts=(("found", described(operands[0])),),
+                advice=f"They have axes 0 (the batch) to {operands[0].rank - 1}.",
+            )
+        return ops.concat(operands, self.axis)
+
+
+def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
+    """Joins tensors end to end along one axis: `Concat(axis)` applied to them.
+
+    Args:
+        tensors: two or more, equal in dtype and in all other axes.
+        axis: of the tensors with their batch, from 1.
+
+    Raises:
+        DefinitionError, ShapeError: as for `Concat`.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.concat([lm.Input(10), lm.Input(5)]).shape
+        (Size(coefficient=1, offset=0), 15)
+    """
+    return Concat(axis)(*tensors)
+
+
+@dataclass(frozen=True)
+class Add(Layer):
+    """The sum of two or more tensors of one shape: the end of a residual block.
+
+    Raises:
+        ShapeError: when applied to fewer than two tensors, or to tensors that differ in shape.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input(10)
+        >>> y = lm.Add()(x, lm.Linear(10)(x))
+    """
+
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+        """Builds the sum, from left to right."""
+        _check_branches("Add", operands)
+        total = operands[0]
+        for x in operands[1:]:
+            total = total + x
+        return total
+
+
+@dataclass(frozen=True)
+class Multiply(Layer):
+    """The elementwise product of two or more tensors.
+
+    Axes must be equal, or 1 in some of the tensors, which are then repeated: a gate with one
+    value for each channel, [batch, 16, 1, 1], can be multiplied with [batch, 16, 32, 32].
+
+    Raises:
+        ShapeError: when applied to fewer than two tensors, or to tensors that differ in shape.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input(10)
+        >>> y = lm.Multiply()(x, lm.Sigmoid()(x))
+    """
+
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+        """Builds the product, from left to right."""
+        _check_branches("Multiply", operands, repeat=True)
+        product = operands[0]
+        for x in operands[1:]:
+            product = product * x
+        return product
+
+
+def _check_branches(
+    name: str, operands: Sequence[Tensor], free_axis: int | None = None, repeat: bool = False
+) -> None:
+    """Checks that the operands have one shape.
+
+    Args:
+        name: of the layer.
+        operands: the branches.
+        free_axis: an axis in which they may differ.
+        repeat: whether axes of extent 1 fit any other.
+
+    Raises:
+        ShapeError: naming the first pair that differs.
+    """
+    if len(operands) < 2:
+        raise ShapeError(
+            f"{name} joins two tensors or more",
+            facts=(("expected", f"{name}()(left, right)"), ("found", f"{len(operands)} tensor")),
+            advice="In Sequential a layer has one input; use lm.Network to join branches.",
+        )
+    for place, right in enumerate(operands):
+        for left in operands[:place]:
+            axes = _differing_axes(left, right, free_axis, repeat)
+            if left.rank != right.rank or axes:
+                which = "two branches" if len(operands) == 2 else (
+                    f"branches {operands.index(left) + 1} and {place + 1}"
+                )
+                raise ShapeError(
+                    f"the {which} differ in shape",
+                    facts=(("left", described(left)), ("right", described(right))),
+                    advice=_advice(left, right, axes, free_axis),
+                )
+
+
+def _differing_axes(
+    left: Tensor, right: Tensor, free_axis: int | None, repeat: bool
+) -> list[int]:
+    return [
+        axis
+        for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=False))
+        if a != b and axis != free_axis and not (repeat and 1 in (a, b))
+    ]
+
+
+def _advice(left: Tensor, right: Tensor, axes: list[int], free_axis: int | None) -> str:
+    """What differs, and the fix: `Axes 2 and 3 differ, 16 against 32: ...`."""
+    if left.rank != right.rank:
+        return (
+            f"The left branch has {left.rank} axes, the right one {right.rank}: "
+            "add lm.Flatten() or lm.Reshape() to one of them."
+        )
+    pairs = [(left.shape[axis], right.shape[axis]) for axis in axes]
+    if len(set(pairs)) == 1:
+        pairs = pairs[:1]
+    subject = f"Axis {axes[0]} differs" if len(axes) == 1 else f"Axes {_listed(axes)} differ"
+    sizes = f"{_listed([a for a, _ in pairs])} against {_listed([b for _, b in pairs])}"
+    return f"{subject}, {sizes}: {_fix(left.rank, axes, pairs, free_axis)}"
+
+
+def _fix(rank: int, axes: list[int], pairs: list[tuple[Dim, Dim]], free_axis: int | None) -> str:
+    if axes[0] == 0:
+        return "each branch must keep the batch as its first axis."
+    if axes[0] >= 2:
+        stride = _common_ratio(pairs)
+        return f"give the shortcut stride={stride} as well." if stride else (
+            "give both branches the same padding and stride."
+        )
+    if free_axis is not None:
+        return f"only axis {free_axis} may differ."
+    if axes == [1]:
+        kind = "features" if rank == 2 else "channels"
+        return f"give both branches the same number of {kind}."
+    return "give both branches the same shape."
+
+
+def _common_ratio(pairs: list[tuple[Dim, Dim]]) -> int | None:
+    """How many times larger one branch is than the other, if the same whole number everywhere."""
+    ratios: set[tuple[bool, int]] = set()
+    for a, b in pairs:
+        if not isinstance(a, int) or not isinstance(b, int) or not min(a, b):
+            return None
+        ratio, rest = divmod(max(a, b), min(a, b))
+        if rest:
+            return None
+        ratios.add((a > b, ratio))
+    return ratios.pop()[1] if len(ratios) == 1 else None
+
+
+def _listed(items: Sequence[object]) -> str:
+    """`1`, `1 and 2`, `1, 2 and 3`."""
+    words = [str(item) for item in items]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]

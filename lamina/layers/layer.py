@@ -1,0 +1,239 @@
+"""What a layer is, and how applying one to tensors is remembered.
+
+A layer is a frozen record of hyper-parameters. Applying it makes a tensor whose op is `LAYER`:
+the shapes are checked at once, but the layer's own graph is built later, by `trace`, once in its
+training and once in its inference form.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from lamina import ops, shapes
+from lamina.errors import DefinitionError, LaminaError
+from lamina.graph import (
+    CONSTANT,
+    LEAF,
+    Attributes,
+    Lowering,
+    Op,
+    Origin,
+    Tensor,
+    apply,
+    labelled,
+    leaf,
+    path_after,
+    rebuild,
+    source_line,
+    topological,
+)
+from lamina.layers.scope import Record, Scope
+from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
+
+
+class Layer(ABC):
+    """The base of all layers, the user's own included.
+
+    A subclass is a frozen dataclass of hyper-parameters with a `forward` made of ops; the
+    gradient follows by itself.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import lamina as lm
+        >>> @dataclass(frozen=True)
+        ... class Swish(lm.Layer):
+        ...     def forward(self, scope, x):
+        ...         beta = scope.parameter("beta", shape=(), init=lm.init.Constant(1.0))
+        ...         return x * lm.ops.sigmoid(beta * x)
+    """
+
+    _source: str
+
+    def __new__(cls, *_: Any, **__: Any) -> Layer:
+        layer = super().__new__(cls)
+        object.__setattr__(layer, "_source", source_line())
+        return layer
+
+    @property
+    def source(self) -> str:
+        """The user's line that made the layer, `"train.py:12"`."""
+        return self._source
+
+    @abstractmethod
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+        """Builds the layer's graph.
+
+        Args:
+            scope: gives parameters, state, random numbers, and says whether this is training.
+            operands: the tensors the layer is applied to, batch first.
+        """
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """Applies the layer; shapes are checked here.
+
+        Raises:
+            ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
+        """
+        for operand in operands:
+            if not isinstance(cast(object, operand), Tensor):
+                raise DefinitionError(
+                    "a layer is applied to tensors",
+                    facts=(("expected", "Tensor"), ("found", type(operand).__name__)),
+                    where=str(Origin(type(self).__name__, self.source)),
+                    advice="Start from lm.Input(...); arrays go to Model.predict.",
+                )
+        origin = Origin(path_after(operands, type(self).__name__), self.source)
+        with labelled(origin):
+            return apply(LAYER, *operands, layer=self)
+
+
+def _infer_application(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    layer: Layer = attributes["layer"]
+    dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
+    result = layer.forward(Scope(Record(dtype, training=True), "check"), *operands)
+    if not isinstance(cast(object, result), Tensor):
+        raise DefinitionError(
+            "forward must return a tensor",
+            facts=(("expected", "Tensor"), ("found", type(result).__name__)),
+        )
+    return result.shape, result.dtype
+
+
+def _no_reference(*_: Array, **__: Any) -> Array:
+    raise LaminaError("a layer is computed only as part of a network")
+
+
+LAYER = Op("layer", _infer_application, None, _no_reference, Lowering())
+
+
+def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:  # noqa: N802
+    """A value that a network is given for every example.
+
+    Args:
+        shape: of one example, without the batch axis; `lm.Input()` is a scalar per example.
+        dtype: a fixed element type, such as `"int64"` for indices. By default the float type of
+            the model; arrays of small integers are then converted on the device.
+
+    Raises:
+        ShapeError: for a dimension below 1.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Input(3, 32, 32)
+        Tensor(f32[batch, 3, 32, 32], leaf)
+    """
+    for extent in shape:
+        if isinstance(cast(object, extent), bool) or not isinstance(cast(object, extent), int) or (
+            extent < 1
+        ):
+            raise shapes.ShapeError(
+                "an input's dimensions are whole numbers above zero",
+                facts=(("expected", "Input(784) or Input(1, 28, 28)"), ("found", repr(shape))),
+                where=str(Origin("Input", source_line())),
+                advice="Leave the batch out: it is always the first axis and never written.",
+            )
+    fixed = as_dtype(dtype) if dtype is not None else shapes.float32
+    with labelled(Origin("net/Input", source_line())):
+        tensor = apply(
+            LEAF,
+            name="input",
+            role="input",
+            shape=(BATCH, *shape),
+            dtype=fixed,
+            flexible=dtype is None,
+        )
+    return tensor
+
+
+class Trace:
+    """The graph of a network in one form.
+
+    Attributes:
+        inputs: the leaves, `"input0"` and on.
+        outputs: the results.
+        record: parameters, state, penalties and random keys found on the way.
+    """
+
+    def __init__(
+        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], record: Record
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.record = record
+
+
+def trace(
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    names: Mapping[Tensor, tuple[str, str]],
+    *,
+    dtype: DType,
+    training: bool,
+    input_dtypes: Sequence[DType] | None = None,
+) -> Trace:
+    """Builds the graph of ops behind tensors that layers were applied to.
+
+    Args:
+        inputs, outputs: the definition, as tensors.
+        names: for each tensor of the definition the prefix of its parameters' names, `"1"`, and
+            its path, `"net/1:Linear"`.
+        dtype: the float type of the model.
+        training: which form of the layers is built.
+        input_dtypes: what arrives, where it differs from the definition: it is cast first.
+    """
+    record = Record(dtype, training)
+    owners: dict[int, str] = {}
+    new: dict[Tensor, Tensor] = {}
+    leaves: list[Tensor] = []
+    for number, tensor in enumerate(inputs):
+        wanted = dtype if tensor.attributes.get("flexible") else tensor.dtype
+        arriving = input_dtypes[number] if input_dtypes else wanted
+        with labelled(Origin(names[tensor][1], tensor.origin.source)):
+            leaves.append(leaf(f"input{number}", "input", tensor.shape, arriving))
+            new[tensor] = ops.cast(leaves[-1], wanted)
+
+    def build(tensor: Tensor, prefix: str, path: str) -> None:
+        origin = Origin(path, tensor.origin.source)
+        operands = tuple(new[operand] for operand in tensor.operands)
+        with labelled(origin):
+            if tensor.op is LAYER:
+                layer: Layer = tensor.attributes["layer"]
+                # A layer that is applied again keeps the name of its first place.
+                owner = owners.setdefault(id(layer), prefix)
+                result = layer.forward(Scope(record, owner), *operands)
+                build_inner(result, operands, owner, path)
+                new[tensor] = new.get(result, result)
+            elif tensor.op is CONSTANT and tensor.dtype.is_float:
+                new[tensor] = ops.cast(tensor, dtype)
+            else:
+                new[tensor] = rebuild(tensor, operands)
+
+    def build_inner(
+        result: Tensor, operands: tuple[Tensor, ...], prefix: str, path: str
+    ) -> None:
+        """Layers that a layer applied in its forward become graph as well."""
+        inside = topological([result])
+        if not any(tensor.op is LAYER for tensor in inside):
+            return
+        number = 0
+        for tensor in inside:
+            if tensor.op is LAYER:
+                label = type(tensor.attributes["layer"]).__name__
+                build(tensor, f"{prefix}.{number}", f"{path}/{number}:{label}")
+                number += 1
+            elif tensor in operands or not tensor.operands:
+                new[tensor] = tensor
+            else:
+                new[tensor] = rebuild(tensor, tuple(new[one] for one in tensor.operands))
+
+    for tensor in topological(outputs):
+        if tensor not in new:
+            build(tensor, *names.get(tensor, ("", "")))
+    return Trace(tuple(leaves), tuple(new[tensor] for tensor in outputs), record)
+
+
+Forward = Callable[..., Tensor]

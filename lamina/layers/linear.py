@@ -1,0 +1,85 @@
+"""The fully connected layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lamina import ops
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import require_whole
+from lamina.layers.init import KaimingUniform, Uniform
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.shapes import static
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """y = x weight^T + bias, along the last axis.
+
+    Takes f32 or f64 [batch, ..., inputs] and gives [batch, ..., features]. Its parameters are
+    `weight`, (features, inputs), and `bias`, (features,).
+
+    Args:
+        features: the extent of the last axis of the result.
+        bias: whether a bias is added.
+        weight_init: by default U(-1/sqrt(inputs), 1/sqrt(inputs)), as in PyTorch.
+        bias_init: by default the same.
+        weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
+        bias_regularizer: the same for the bias.
+
+    Raises:
+        DefinitionError: if features is not a whole number above zero.
+        ShapeError: when applied to one scalar per example.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Linear(10)(lm.Input(784)).shape
+        (Size(coefficient=1, offset=0), 10)
+    """
+
+    features: int
+    bias: bool = True
+    weight_init: Initializer | None = None
+    bias_init: Initializer | None = None
+    weight_regularizer: Regularizer | None = None
+    bias_regularizer: Regularizer | None = None
+
+    def __post_init__(self) -> None:
+        require_whole(self, "features", self.features)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x weight^T + bias."""
+        if x.rank < 2:
+            raise ShapeError(
+                "Linear needs an axis of features",
+                facts=(("expected", "[batch, features]"), ("found", described(x))),
+                advice="Add lm.Flatten() before it: one scalar per example becomes one feature.",
+            )
+        if not x.dtype.is_float:
+            raise DTypeError(
+                "Linear calculates with floats",
+                facts=(("expected", f"{scope.dtype}"), ("found", described(x))),
+                advice="Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
+            )
+        (inputs,) = static(x.shape[-1:])
+        weight = scope.parameter(
+            "weight",
+            (self.features, inputs),
+            self.weight_init or KaimingUniform(slope=math.sqrt(5.0)),
+            self.weight_regularizer,
+        )
+        y = ops.matmul(x, ops.transpose(weight))
+        if not self.bias:
+            return y
+        bound = 1.0 / math.sqrt(inputs)
+        bias = scope.parameter(
+            "bias",
+            (self.features,),
+            self.bias_init or Uniform(-bound, bound),
+            self.bias_regularizer,
+        )
+        return y + bias

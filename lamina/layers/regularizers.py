@@ -1,0 +1,64 @@
+"""Penalties on parameters that are added to the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina import ops
+from lamina.graph import Tensor
+from lamina.layers.checks import require_number
+
+
+@dataclass(frozen=True)
+class L1:
+    """strength sum |w|: drives parameters to exactly zero.
+
+    Takes f32 or f64 of any shape and gives a tensor without axes.
+
+    Args:
+        strength: the factor of the sum.
+
+    Raises:
+        DefinitionError: if the strength is negative or not finite.
+
+    Example:
+        >>> import lamina as lm
+        >>> layer = lm.Linear(10, weight_regularizer=lm.L1(1e-5))
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "strength", self.strength, "[0, inf)")
+
+    def __call__(self, parameter: Tensor) -> Tensor:
+        """The penalty."""
+        return ops.sum(ops.abs(parameter)) * self.strength
+
+
+@dataclass(frozen=True)
+class L2:
+    """strength / 2 sum w^2: pulls parameters towards zero.
+
+    Its gradient is strength w, so that with plain gradient descent it does what PyTorch's
+    `weight_decay` does. Takes f32 or f64 of any shape and gives a tensor without axes.
+
+    Args:
+        strength: the factor of w in the gradient.
+
+    Raises:
+        DefinitionError: if the strength is negative or not finite.
+
+    Example:
+        >>> import lamina as lm
+        >>> layer = lm.Linear(10, weight_regularizer=lm.L2(1e-4))
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "strength", self.strength, "[0, inf)")
+
+    def __call__(self, parameter: Tensor) -> Tensor:
+        """The penalty."""
+        return ops.sum(parameter * parameter) * (self.strength / 2)

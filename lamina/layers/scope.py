@@ -1,0 +1,198 @@
+"""The scope of a layer: its way to ask for parameters, state and random numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+from lamina import ops, shapes
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor, leaf
+from lamina.shapes import Array, DType, Shape, shape_text, static
+
+
+class Initializer(Protocol):
+    """Makes the first value of a parameter: see `lamina.init`."""
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        """A float64 array of the shape; the same for the same seed and stream."""
+        ...
+
+
+Regularizer = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A parameter or a state of a network.
+
+    Attributes:
+        name: `"1.weight"`: the number of the layer and the layer's own name for it.
+        tensor: the leaf that stands for it.
+        init: makes its first value.
+        stream: its number among the network's variables; random initial values depend on it.
+    """
+
+    name: str
+    tensor: Tensor
+    init: Initializer
+    stream: int
+
+
+@dataclass
+class Record:
+    """What tracing a network finds, apart from its outputs: filled by scopes.
+
+    Attributes:
+        dtype: of parameters: float32 or float64.
+        training: whether the training form is traced.
+        parameters, states: by name, in the order of the layers.
+        updates: new values of states, by name.
+        penalties: regularisation terms, 0-d, to be added to the loss.
+        seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
+        random_streams: how many places draw random numbers.
+    """
+
+    dtype: DType
+    training: bool
+    parameters: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    states: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    updates: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    penalties: list[Tensor] = field(default_factory=list[Tensor])
+    seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
+    step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
+    random_streams: int = 0
+
+
+@final
+class Scope:
+    """Given to `Layer.forward`; names what the layer owns.
+
+    Attributes:
+        training: whether the training form is wanted (dropout on) or the inference form.
+        dtype: the float type of the model.
+    """
+
+    def __init__(self, record: Record, name: str) -> None:
+        self._record = record
+        self._name = name
+
+    @property
+    def training(self) -> bool:
+        return self._record.training
+
+    @property
+    def dtype(self) -> DType:
+        return self._record.dtype
+
+    def parameter(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        init: Initializer,
+        regularizer: Regularizer | None = None,
+    ) -> Tensor:
+        """A tensor that training changes.
+
+        Args:
+            name: unique in the layer; with the layer's number it makes `"1.weight"`.
+            shape: fixed; must not depend on the batch.
+            init: its first value, see `lamina.init`.
+            regularizer: a function of the parameter that is added to the loss, such as `lm.L2`.
+
+        Returns:
+            The same tensor each time the layer is applied, so that a layer used twice shares it.
+
+        Raises:
+            DefinitionError: if the name is taken with another shape.
+            ShapeError: if the shape depends on the batch.
+        """
+        known = self._record.parameters
+        first_use = f"{self._name}.{name}" not in known
+        tensor = self._variable(known, "parameter", name, shape, init)
+        if regularizer is not None and first_use:
+            self._record.penalties.append(regularizer(tensor))
+        return tensor
+
+    def state(self, name: str, shape: tuple[int, ...], init: Initializer) -> Tensor:
+        """A tensor that is kept and saved with the model but not trained.
+
+        Running statistics, for example; give it a new value with `update`.
+        """
+        return self._variable(self._record.states, "state", name, shape, init)
+
+    def update(self, name: str, value: Tensor) -> None:
+        """Sets the value that a state takes after the step; only the training form may.
+
+        Raises:
+            DefinitionError: in the inference form, or for a name that is no state of this layer.
+        """
+        full = f"{self._name}.{name}"
+        if not self.training:
+            raise DefinitionError(
+                f"the inference form updates the state {name!r}",
+                advice="Call scope.update only where scope.training is true.",
+            )
+        if full not in self._record.states:
+            raise DefinitionError(
+                f"there is no state {name!r} to update",
+                advice=f"Make it first: scope.state({name!r}, shape, init).",
+            )
+        self._record.updates[full] = value
+
+    def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """Random numbers from low (included) to high, new in every step."""
+        unit = ops.uniform(shape, *self._key(), dtype=self.dtype)
+        return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
+
+    def normal(self, shape: Shape, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
+        """Normally distributed random numbers, new in every step."""
+        return ops.normal(shape, *self._key(), dtype=self.dtype) * deviation + mean
+
+    def bernoulli(self, shape: Shape, probability: float) -> Tensor:
+        """1 with the given probability, else 0; new in every step."""
+        return ops.bernoulli(shape, probability, *self._key(), dtype=self.dtype)
+
+    def _key(self) -> tuple[Tensor, Tensor, int]:
+        self._record.random_streams += 1
+        return self._record.seed, self._record.step, self._record.random_streams - 1
+
+    def _variable(
+        self,
+        known: dict[str, Variable],
+        role: str,
+        name: str,
+        shape: tuple[int, ...],
+        init: Initializer,
+    ) -> Tensor:
+        full = f"{self._name}.{name}"
+        fixed = static(shape)
+        if full in known:
+            tensor = known[full].tensor
+            if tensor.shape != fixed:
+                raise DefinitionError(
+                    f"the {role} {name!r} is used in two shapes",
+                    facts=(("first", shape_text(tensor.shape)), ("now", shape_text(fixed))),
+                    advice="A layer that is used twice shares its parameters; make two layers.",
+                )
+            return tensor
+        tensor = leaf(full, role, fixed, self.dtype)
+        stream = len(self._record.parameters) + len(self._record.states)
+        known[full] = Variable(full, tensor, init, stream)
+        return tensor
+
+
+def require_positive(name: str, value: float, where: str) -> None:
+    """Checks a hyper-parameter.
+
+    Raises:
+        DefinitionError: if it is not a finite number above zero.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise DefinitionError(
+            f"{name} must be above zero",
+            facts=(("expected", f"{name} > 0"), ("found", repr(value))),
+            where=where,
+        )

@@ -1,0 +1,129 @@
+"""Layers that change the shape or the scale of what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import place_of, require_number
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.shapes import Dim, divide_counts, element_count, shape_text
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """All axes after the batch as one.
+
+    Takes any dtype [batch, ...] and gives [batch, features]; one scalar per example becomes
+    [batch, 1]. Elements keep their order, the last axis running fastest.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Flatten()(lm.Input(3, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 192)
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the reshape."""
+        features = 1
+        for dim in x.shape[1:]:
+            if not isinstance(dim, int):
+                raise ShapeError(
+                    "only axes that do not depend on the batch can be flattened",
+                    facts=(("found", described(x)),),
+                    advice="The batch is the first axis; bring it there with ops.transpose.",
+                )
+            features *= dim
+        return ops.reshape(x, (x.shape[0], features))
+
+
+@dataclass(frozen=True, init=False)
+class Reshape(Layer):
+    """Each example in another shape.
+
+    Takes any dtype [batch, ...] and gives [batch, *shape]; elements keep their order.
+
+    Args:
+        dimensions: the new shape of one example, without the batch; one may be -1 and follows
+            from the others. None at all makes each example a scalar.
+        shape: the same as one tuple.
+
+    Raises:
+        DefinitionError: for a dimension that is not a whole number above zero, or two of -1.
+        ShapeError: when applied to examples with another number of elements.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Reshape(1, 28, -1)(lm.Input(784)).shape
+        (Size(coefficient=1, offset=0), 1, 28, 28)
+    """
+
+    shape: tuple[int, ...]
+
+    def __init__(self, *dimensions: int, shape: Sequence[int] = ()) -> None:
+        object.__setattr__(self, "shape", (*dimensions, *shape))
+        whole = all(type(dim) is int and (dim > 0 or dim == -1) for dim in self.shape)
+        if not whole or self.shape.count(-1) > 1 or (dimensions and shape):
+            raise DefinitionError(
+                "these are no dimensions of an example",
+                facts=(("expected", "Reshape(1, 28, 28)"), ("found", repr(self.shape))),
+                where=place_of(self),
+                advice="Give whole numbers above zero, without the batch; one of them may be -1.",
+            )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the reshape."""
+        count = element_count(x.shape[1:])
+        known = tuple(dim for dim in self.shape if dim != -1)
+        missing: Dim | None = divide_counts(count, element_count(known))
+        wanted = tuple(missing if dim == -1 else dim for dim in self.shape)
+        if missing is None or (missing != 1 and -1 not in self.shape):
+            size = "*".join(map(str, known)) or "1"
+            fit = "a multiple of " if -1 in self.shape else ""
+            raise ShapeError(
+                "an example has another number of elements",
+                facts=(
+                    ("expected", f"{fit}{size} elements for {shape_text(self.shape)}"),
+                    ("found", described(x)),
+                ),
+                advice="The products of both shapes must be equal; the batch is left out.",
+            )
+        return ops.reshape(x, (x.shape[0], *(1 if dim is None else dim for dim in wanted)))
+
+
+@dataclass(frozen=True)
+class Rescale(Layer):
+    """y = x scale + offset, in the float type of the model.
+
+    Takes any dtype and shape. `Rescale(1 / 255)` brings images of bytes to [0, 1] on the device.
+
+    Args:
+        scale: the factor.
+        offset: what is added after it.
+
+    Raises:
+        DefinitionError: if one of them is not a finite number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Rescale(1 / 127.5, -1.0)(lm.Input(28, 28, dtype="uint8")).dtype.name
+        'float32'
+    """
+
+    scale: float
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "scale", self.scale)
+        require_number(self, "offset", self.offset)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x scale + offset."""
+        scaled = ops.cast(x, scope.dtype)
+        if self.scale != 1.0:
+            scaled = scaled * self.scale
+        return scaled + self.offset if self.offset else scaled

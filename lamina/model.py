@@ -1,0 +1,349 @@
+"""`Model`: a network with its parameters on an engine; the handle that users hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, final
+
+from lamina.data import Dataset, as_dataset
+from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
+from lamina.errors import DefinitionError, DTypeError
+from lamina.files.model_file import ModelFile, read_model, write_model
+from lamina.graph import Tensor
+from lamina.layers.layer import Layer
+from lamina.network import Network
+from lamina.runtime import (
+    Evaluation,
+    Function,
+    Inference,
+    Parameters,
+    Training,
+    input_dtypes,
+    target_specs,
+)
+from lamina.shapes import Array, DTypeLike, as_dtype
+from lamina.step import Clip, Loss, Optimizer
+from lamina.training.fit import Fit, fit, summary
+from lamina.training.history import History
+from lamina.training.metrics import Metric
+
+Data = Dataset | tuple[Any, Any]
+
+
+@final
+class Model:
+    """A network, and its parameters in an engine's memory.
+
+    Args:
+        network: the definition.
+        engine: `"interpreter"`; `lamina.devices()` lists what there is.
+        seed: of the initial parameters and of training; the same seed gives the same model on
+            every engine.
+        dtype: `"float32"` or `"float64"`.
+
+    Raises:
+        EngineError: for an engine that is not there.
+        DTypeError: for another dtype.
+
+    Example:
+        >>> import numpy as np, lamina as lm
+        >>> model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
+        >>> model.predict(np.zeros((5, 3), "float32")).shape
+        (5, 2)
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        engine: str = DEFAULT_ENGINE,
+        seed: int = 0,
+        dtype: DTypeLike = "float32",
+    ) -> None:
+        if not isinstance(cast(object, network), Network):
+            raise DefinitionError(
+                "a model is made of a network",
+                facts=(("expected", "Network"), ("found", type(network).__name__)),
+                where="Model",
+                advice="lm.Sequential(...) and lm.Network(...) make one.",
+            )
+        wanted = as_dtype(dtype)
+        if not wanted.is_float:
+            raise DTypeError(
+                "the parameters of a model are floating-point numbers",
+                facts=(("expected", "float32 or float64"), ("found", wanted.name)),
+                where="Model",
+            )
+        self._parameters = Parameters(network, open_engine(engine), wanted, seed)
+        self._inference = Inference(self._parameters)
+
+    @property
+    def network(self) -> Network:
+        """The definition."""
+        return self._parameters.network
+
+    @property
+    def seed(self) -> int:
+        """The seed that the model was made with."""
+        return self._parameters.seed
+
+    def predict(self, inputs: Any) -> Any:
+        """The outputs for any number of examples.
+
+        Args:
+            inputs: an array, batch first; a tuple of arrays for several inputs.
+
+        Returns:
+            An array, batch first; a tuple for several outputs.
+
+        Raises:
+            ShapeError, DTypeError, DataError: where the arrays do not fit the network's inputs.
+        """
+        outputs = self._inference(inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def evaluate(
+        self,
+        data: Data,
+        loss: Loss,
+        metrics: Sequence[Metric] = (),
+        batch_size: int = 256,
+    ) -> dict[str, Any]:
+        """Loss and metrics on a data set, in the inference form.
+
+        Returns:
+            `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
+        """
+        dataset = as_dataset(data)
+        evaluation = self._evaluation(dataset, loss, metrics, min(batch_size, len(dataset)))
+        recorded = evaluation.run(evaluation.place(dataset), len(dataset))
+        evaluation.release()
+        return summary(recorded, metrics)
+
+    def training(
+        self,
+        loss: Loss,
+        optimizer: Optimizer,
+        batch_size: int,
+        *,
+        metrics: Sequence[Metric] = (),
+        clip: Clip | None = None,
+        seed: int | None = None,
+        data: Data | None = None,
+    ) -> Training:
+        """Attaches a training to the model; it shares the parameters and compiles at once.
+
+        Args:
+            loss: a loss, or any function of (prediction, target) tensors.
+            optimizer: how parameters follow their gradients.
+            batch_size: the most examples of a step.
+            metrics: measured by `fit`.
+            clip: `lm.ClipGlobalNorm(1.0)` and the like.
+            seed: of dropout and other random layers; the model's own by default.
+            data: an example of the data to come, where its dtypes are not the usual ones: uint8
+                images, say, or soft targets.
+
+        Returns:
+            A training, to be used in a `with` block or released by `.release()`.
+        """
+        dataset = None if data is None else as_dataset(data)
+        return Training(
+            self._parameters,
+            loss,
+            optimizer,
+            batch_size,
+            metrics=metrics,
+            clip=clip,
+            seed=self.seed if seed is None else seed,
+            input_dtypes=None if dataset is None else input_dtypes(dataset),
+            targets=None if dataset is None else target_specs(dataset),
+        )
+
+    def _evaluation(
+        self, dataset: Dataset, loss: Loss, metrics: Sequence[Metric], batch_size: int
+    ) -> Evaluation:
+        return Evaluation(
+            self._parameters,
+            loss,
+            metrics,
+            batch_size,
+            input_dtypes=input_dtypes(dataset),
+            targets=target_specs(dataset),
+        )
+
+    def fit(
+        self,
+        train: Data,
+        *,
+        loss: Loss,
+        optimizer: Optimizer,
+        validation: Data | None = None,
+        epochs: int = 1,
+        batch_size: int = 32,
+        metrics: Sequence[Metric] = (),
+        clip: Clip | None = None,
+        seed: int | None = None,
+        drop_last: bool = False,
+        progress: bool | None = None,
+        callbacks: Sequence[Callable[[History], bool | None]] = (),
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> History:
+        """Trains for some epochs.
+
+        Args:
+            train, validation: data sets, or pairs (x, y) of arrays.
+            loss, optimizer, metrics, clip: as in `training`.
+            epochs: how many in all; those of a resumed checkpoint count.
+            batch_size: examples in a step; the last batch of an epoch may be smaller.
+            seed: of the order of the examples and of random layers; the model's own by default.
+            drop_last: leave out the smaller last batch.
+            progress: show a progress bar; by default on terminals only.
+            callbacks: called with the history after each epoch; one that returns True ends the fit.
+            checkpoint: a file that is written after each epoch.
+            resume: go on from that file if it is there: the result is the same, bit by bit, as
+                without the interruption.
+
+        Returns:
+            Loss and metrics of every epoch. Ctrl-C ends the fit cleanly; what was learned stays.
+
+        Raises:
+            NonFiniteError: if the loss becomes NaN or infinite; the model is then put back to the
+                last good epoch, and the checkpoint file keeps it.
+            DataError, ShapeError, DTypeError: where the data does not fit, before the first step.
+        """
+        dataset = as_dataset(train)
+        examined = None if validation is None else as_dataset(validation)
+        if epochs < 1:
+            raise DefinitionError(
+                "a fit has at least one epoch",
+                facts=(("expected", "epochs >= 1"), ("found", repr(epochs))),
+                where="fit",
+            )
+        chosen = self.seed if seed is None else seed
+        history = History()
+        training = self.training(
+            loss,
+            optimizer,
+            min(batch_size, len(dataset)),
+            metrics=metrics,
+            clip=clip,
+            seed=chosen,
+            data=dataset,
+        )
+        evaluation = None
+        with training:
+            if resume and checkpoint is not None and Path(checkpoint).exists():
+                history = self._resume(training, checkpoint)
+            if examined is not None:
+                size = min(256, len(examined))
+                evaluation = self._evaluation(examined, loss, metrics, size)
+            after = list(callbacks)
+            if checkpoint is not None:
+                path = checkpoint
+                after.insert(0, lambda done: self._checkpoint(path, training, done))
+            job = Fit(
+                self._parameters,
+                training,
+                dataset,
+                metrics,
+                epochs,
+                chosen,
+                evaluation,
+                examined,
+                drop_last,
+                progress,
+                after,
+            )
+            try:
+                return fit(job, history)
+            finally:
+                if evaluation is not None:
+                    evaluation.release()
+
+    def _resume(self, training: Training, path: str | os.PathLike[str]) -> History:
+        saved = read_model(path, self._own_layers())
+        self._parameters.write(saved.values)
+        training.restore(saved.extra)
+        notes = saved.notes
+        return History(dict(notes["history"]), list(notes["seconds"]))
+
+    def _own_layers(self) -> list[type[Layer]]:
+        found = {type(n.attributes["layer"]) for n in self.network.nodes if n.op.name == "layer"}
+        return list(found)
+
+    def _checkpoint(
+        self, path: str | os.PathLike[str], training: Training, history: History
+    ) -> None:
+        notes = {"history": history.values, "seconds": history.seconds}
+        write_model(path, self._file(training.state(), notes))
+
+    def _file(self, extra: Mapping[str, Array], notes: Mapping[str, Any]) -> ModelFile:
+        parameters = self._parameters
+        values = parameters.read(list(parameters.memories))
+        return ModelFile(self.network, parameters.dtype, self.seed, values, extra, notes)
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of all parameters, `{"1.weight": array, ...}`, in the order of the layers."""
+        return self._parameters.read(list(self._parameters.variables))
+
+    def set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Replaces some or all parameters; trainings that are attached go on with the new ones.
+
+        Raises:
+            DefinitionError, ShapeError, DTypeError: before anything is changed.
+        """
+        self._parameters.write(values)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes network and parameters to a safetensors file, all or nothing.
+
+        Raises:
+            DataError: if the file cannot be written.
+        """
+        write_model(path, self._file({}, {}))
+
+
+def load(
+    path: str | os.PathLike[str],
+    engine: str = DEFAULT_ENGINE,
+    *,
+    layers: Sequence[type[Layer]] = (),
+) -> Model:
+    """A model from a file; runs no code from it.
+
+    Args:
+        path: what `Model.save` wrote, or a checkpoint of `Model.fit`.
+        engine: where the model shall live.
+        layers: the classes of your own layers, if the network contains any.
+
+    Raises:
+        FileFormatError: if the file is missing, cut short, damaged or of another kind.
+    """
+    saved = read_model(path, layers)
+    model = Model(saved.network, engine, saved.seed, saved.dtype)
+    model.set_parameters(saved.values)
+    return model
+
+
+def compile(  # noqa: A001
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], engine: str = DEFAULT_ENGINE
+) -> Function:
+    """A graph of ops, compiled to a function of arrays.
+
+    Args:
+        inputs: what `lamina.Input` made.
+        outputs: tensors computed from them.
+
+    Returns:
+        A function: arrays in the order of the inputs, batch first, to a tuple of arrays.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input()
+        >>> square = lm.compile(inputs=[x], outputs=[x * x])
+        >>> square([1.0, 2.0])[0].tolist()
+        [1.0, 4.0]
+    """
+    return Function(tuple(inputs), tuple(outputs), open_engine(engine))

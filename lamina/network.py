@@ -1,0 +1,319 @@
+"""Networks: a definition that is checked when it is written down, and holds no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast, final
+
+from lamina import shapes
+from lamina.bill import MemoryBill, parse_bytes
+from lamina.compiler.expand import expand
+from lamina.compiler.pipeline import compile_graph
+from lamina.errors import DefinitionError, EngineError, LaminaError
+from lamina.graph import (
+    CONSTANT,
+    LEAF,
+    Graph,
+    Origin,
+    Tensor,
+    bind_batch,
+    source_line,
+    topological,
+)
+from lamina.layers.layer import LAYER, Layer, Trace, trace
+from lamina.ops.lowering import Contracting, Elementwise, Reduction
+from lamina.reports import bytes_text, count_text, table_text
+from lamina.shapes import DType, DTypeLike, as_dtype, shape_text, size_of, static
+from lamina.step import Loss, Optimizer, default_targets, inference_step, training_step
+
+
+@final
+class Network:
+    """Inputs, outputs, and the layers and ops between them.
+
+    Args:
+        inputs: what `lamina.Input` made, in the order in which data will be given.
+        outputs: tensors computed from them; one or several.
+
+    Raises:
+        DefinitionError: if an output depends on an input that is not listed, or on none.
+
+    Example:
+        >>> import lamina as lm
+        >>> a, b = lm.Input(4), lm.Input(2)
+        >>> net = lm.Network(inputs=[a, b], outputs=lm.Linear(3)(lm.concat([a, b])))
+        >>> net.outputs[0]
+        Tensor(f32[batch, 3], layer)
+    """
+
+    def __init__(
+        self, inputs: Tensor | Sequence[Tensor], outputs: Tensor | Sequence[Tensor]
+    ) -> None:
+        self.inputs: tuple[Tensor, ...] = _as_tuple(inputs)
+        self.outputs: tuple[Tensor, ...] = _as_tuple(outputs)
+        self.nodes: tuple[Tensor, ...] = tuple(
+            sorted(topological((*self.inputs, *self.outputs)), key=lambda node: node.number)
+        )
+        self._check()
+        self._names: dict[Tensor, tuple[str, str]] = {}
+        for node in self.nodes:
+            if node.op is not CONSTANT:
+                number = str(len(self._names))
+                self._names[node] = (number, f"net/{number}:{_label(node)}")
+
+    def _check(self) -> None:
+        where = str(Origin("Network", source_line()))
+        for tensor in self.inputs:
+            if tensor.op is not LEAF or tensor.attributes["role"] != "input":
+                raise DefinitionError(
+                    "an input of a network is made by lm.Input",
+                    facts=(("found", repr(tensor)),),
+                    where=where,
+                )
+        if len(set(self.inputs)) != len(self.inputs):
+            raise DefinitionError("an input is listed twice", where=where)
+        if not self.outputs:
+            raise DefinitionError("a network needs at least one output", where=where)
+        for node in self.nodes:
+            if node.op is LEAF and node not in self.inputs:
+                raise DefinitionError(
+                    "an output depends on an input that is not listed",
+                    facts=(("missing", f"{node!r} made at {node.origin.source}"),),
+                    where=where,
+                    advice="Add it: Network(inputs=[...], outputs=...).",
+                )
+
+    def __call__(self, *operands: Tensor) -> Any:
+        """Applies the network as a part of another one; its parameters are shared by all uses.
+
+        Returns:
+            A tensor, or a tuple where the network has several outputs.
+        """
+        if len(operands) != len(self.inputs):
+            raise DefinitionError(
+                "the network is applied to another number of tensors than it has inputs",
+                facts=(("expected", str(len(self.inputs))), ("found", str(len(operands)))),
+                where=source_line(),
+            )
+        new = dict(zip(self.inputs, operands, strict=True))
+        for node in self.nodes:
+            if node.op is LAYER:
+                layer: Layer = node.attributes["layer"]
+                new[node] = layer(*(new[operand] for operand in node.operands))
+            elif node not in new:
+                operands_ = tuple(new[operand] for operand in node.operands)
+                new[node] = Tensor(node.op, operands_, node.attributes, node.shape, node.dtype)
+        outputs = tuple(new[tensor] for tensor in self.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def path(self, node: Tensor) -> str:
+        """`"net/1:Linear"`, for a tensor of the definition."""
+        return self._names[node][1]
+
+    def trace(
+        self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
+    ) -> Trace:
+        """The graph of ops behind the network, in its training or its inference form."""
+        return trace(
+            self.inputs,
+            self.outputs,
+            self._names,
+            dtype=dtype,
+            training=training,
+            input_dtypes=input_dtypes,
+        )
+
+    def parameter_count(self) -> int:
+        """The number of trained values."""
+        variables = self.trace(dtype=shapes.float32, training=False).record.parameters.values()
+        return sum(size_of(static(variable.tensor.shape)) for variable in variables)
+
+    def __str__(self) -> str:
+        traced = self.trace(dtype=shapes.float32, training=False)
+        parameters: dict[str, int] = {}
+        for variable in traced.record.parameters.values():
+            number = variable.name.split(".", 1)[0]
+            size = size_of(static(variable.tensor.shape))
+            parameters[number] = parameters.get(number, 0) + size
+        flops = _flops(Graph(traced.inputs, tuple((str(n), t) for n, t in enumerate(traced.outputs))))
+        rows = [
+            (
+                path.removeprefix("net/"),
+                shape_text(node.shape, node.dtype),
+                f"{parameters.get(number, 0):,}",
+                f"{flops.get(path, 0):,}",
+            )
+            for node, (number, path) in self._names.items()
+        ]
+        total = ("total", "", f"{sum(parameters.values()):,}", f"{sum(flops.values()):,}")
+        header = ("layer", "output", "parameters", "FLOPs per example")
+        return table_text(header, rows, align="llrr", footer=total)
+
+    def plan(
+        self,
+        batch_size: int,
+        loss: Loss | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        dtype: DTypeLike = "float32",
+        clip: Callable[..., Any] | None = None,
+    ) -> MemoryBill:
+        """The memory bill of a step, before anything is allocated.
+
+        Args:
+            batch_size: the number of examples of the step.
+            loss, optimizer: of the training step; without them the bill is for inference.
+            dtype: the float type of the model.
+            clip: gradient clipping, as in `Model.training`.
+
+        Example:
+            >>> import lamina as lm
+            >>> net = lm.Sequential(lm.Input(4), lm.Linear(2))
+            >>> net.plan(8).parameter_bytes
+            40
+        """
+        if isinstance(cast(object, batch_size), bool) or batch_size < 1:
+            raise DefinitionError(
+                "a batch has at least one example",
+                facts=(("expected", "batch_size >= 1"), ("found", repr(batch_size))),
+                where="plan",
+            )
+        wanted = as_dtype(dtype)
+        if loss is None and optimizer is None:
+            step, name = inference_step(self, dtype=wanted), "inference"
+        elif loss is None or optimizer is None:
+            raise DefinitionError(
+                "the bill of a training step needs both a loss and an optimizer",
+                facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
+                where="plan",
+                advice="Give both, or neither for the bill of inference.",
+            )
+        else:
+            targets = default_targets(self, loss, wanted)
+            step = training_step(self, loss, optimizer, targets, dtype=wanted, clip=clip)
+            name = "training step"
+        return MemoryBill(batch_size, compile_graph(step.graph, batch=batch_size, name=name))
+
+    def max_batch_size(
+        self,
+        memory: int | str,
+        loss: Loss | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        dtype: DTypeLike = "float32",
+    ) -> int:
+        """The largest batch whose step fits.
+
+        Args:
+            memory: bytes, or text such as `"2 GiB"`.
+            loss, optimizer, dtype: as in `plan`.
+
+        Raises:
+            EngineError: if not even one example fits.
+        """
+        limit = parse_bytes(memory)
+
+        def needed(batch_size: int) -> int:
+            return self.plan(batch_size, loss, optimizer, dtype=dtype).peak_bytes
+
+        low, low_bytes = 1, needed(1)
+        if low_bytes > limit:
+            raise EngineError(
+                "not even a batch of one example fits",
+                facts=(("available", bytes_text(limit)), ("needed", bytes_text(low_bytes))),
+                where="max_batch_size",
+                advice="Take a smaller network, or an optimizer with less state.",
+            )
+        # The need grows almost evenly with the batch: guess from the slope, then close in.
+        high = 2
+        while (high_bytes := needed(high)) <= limit:
+            slope = max((high_bytes - low_bytes) / (high - low), 1e-9)
+            low, low_bytes = high, high_bytes
+            high = low + max(int((limit - low_bytes) / slope) + 1, 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if needed(middle) <= limit else (low, middle)
+        return low
+
+
+def Sequential(*layers: Tensor | Layer | Network) -> Network:  # noqa: N802
+    """A network whose layers follow one another.
+
+    Args:
+        layers: first a `lamina.Input`, then layers, or networks with one input and one output.
+
+    Raises:
+        ShapeError: at the first layer that does not fit, naming it and the line that made it.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Sequential(lm.Input(784), lm.Linear(10)).parameter_count()
+        7850
+    """
+    where = str(Origin("Sequential", source_line()))
+    if not layers or not isinstance(layers[0], Tensor):
+        found = type(layers[0]).__name__ if layers else "nothing"
+        raise DefinitionError(
+            "a Sequential begins with an Input",
+            facts=(("expected", "Sequential(Input(784), Linear(10))"), ("found", found)),
+            where=where,
+        )
+    tensor = layers[0]
+    for number, layer in enumerate(layers[1:], start=1):
+        if isinstance(layer, Tensor) or not callable(cast(object, layer)):
+            raise DefinitionError(
+                "the elements after the Input of a Sequential are layers",
+                facts=(("position", str(number)), ("found", repr(layer))),
+                where=where,
+                advice="Several inputs or branches need lm.Network(inputs=[...], outputs=...).",
+            )
+        tensor = layer(tensor)
+    return Network(layers[0], tensor)
+
+
+def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    listed = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    for tensor in listed:
+        if not isinstance(cast(object, tensor), Tensor):
+            raise DefinitionError(
+                "inputs and outputs of a network are tensors",
+                facts=(("expected", "Tensor"), ("found", type(tensor).__name__)),
+                where=str(Origin("Network", source_line())),
+                advice="Layers are applied first: lm.Linear(10)(x) is a tensor.",
+            )
+    return listed
+
+
+def _label(node: Tensor) -> str:
+    if node.op is LAYER:
+        return type(node.attributes["layer"]).__name__
+    return "Input" if node.op is LEAF else node.op.name.replace("_", " ").title().replace(" ", "")
+
+
+def _flops(graph: Graph) -> dict[str, int]:
+    """Arithmetic operations for one example, by the path of the layer that needs them.
+
+    A multiplication and an addition count as two, any other elementwise primitive as one.
+    """
+    counts: dict[str, int] = {}
+    try:
+        nodes = expand(bind_batch(graph, 1)).nodes()
+    except LaminaError:
+        return counts
+    for node in nodes:
+        lowering = node.op.lowering
+        if isinstance(lowering, Contracting):
+            names: tuple[str, ...] = node.attributes["left"]
+            kept: tuple[str, ...] = node.attributes["output"]
+            sizes = zip(names, static(node.operands[0].shape), strict=True)
+            inner = size_of([size for name, size in sizes if name not in kept])
+            count = 2 * size_of(static(node.shape)) * inner
+        elif isinstance(lowering, Reduction):
+            count = size_of(static(node.operands[0].shape))
+        elif isinstance(lowering, Elementwise):
+            count = size_of(static(node.shape))
+        else:
+            continue
+        path = "/".join(node.origin.path.split("/")[:2])
+        counts[path] = counts.get(path, 0) + count
+    return counts

@@ -1,0 +1,126 @@
+"""Broadcasting and summing: each is the other's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lamina.errors import LaminaError, ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
+from lamina.ops.arguments import as_tensor
+from lamina.ops.lowering import Coordinates, Movement, Pull, Reduction
+from lamina.ops.movement import reshape
+from lamina.program.index import constant_index
+from lamina.program.scalar import Scalar
+from lamina.shapes import Array, Dim, DType, Shape, broadcast, shape_text
+
+
+def _infer_broadcast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    (x,) = operands
+    shape: Shape = attributes["shape"]
+    try:
+        fits = broadcast(x.shape, shape) == shape
+    except LaminaError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            "broadcast_to: the tensor cannot be repeated to this shape",
+            facts=(("tensor", described(x)), ("new shape", shape_text(shape))),
+            advice="Counted from the last, dimensions must be equal or 1 in the tensor.",
+        )
+    return shape, x.dtype
+
+
+def _broadcast_reference(x: Array, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(x, shape)
+
+
+def _broadcast_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
+    own = node.operands[0].shape
+    last = coordinates[len(coordinates) - len(own) :]
+    rows = zip(last, own, strict=True)
+    return pull(0, tuple(constant_index(0) if dim == 1 else place for place, dim in rows))
+
+
+BROADCAST_TO = Op(
+    "broadcast_to",
+    _infer_broadcast,
+    lambda result, upstream: (sum_to(upstream, result.operands[0].shape),),
+    _broadcast_reference,
+    Movement(_broadcast_scalar),
+    (
+        Sample(((3, 1),), {"shape": (2, 3, 4)}),
+        Sample(((),), {"shape": (3,)}),
+        Sample(((1, 5),), {"shape": (0, 5)}),
+        Sample(((1, 1),), {"shape": (1, 1, 1)}),
+    ),
+)
+
+
+def broadcast_to(x: Tensor, shape: Sequence[Dim]) -> Tensor:
+    """The tensor repeated along new axes and along axes of extent 1.
+
+    Raises:
+        ShapeError: if a dimension is neither equal nor 1.
+    """
+    x = as_tensor(x)
+    wanted = tuple(shape)
+    return x if wanted == x.shape else apply(BROADCAST_TO, x, shape=wanted)
+
+
+def infer_reduction(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    """The shape rule of reductions: the attribute `axes` (sorted) are dropped."""
+    (x,) = operands
+    axes: tuple[int, ...] = attributes["axes"]
+    return tuple(dim for axis, dim in enumerate(x.shape) if axis not in axes), x.dtype
+
+
+def with_ones(y: Tensor, like: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A reduced tensor with the reduced axes put back as axes of extent 1."""
+    return reshape(y, [1 if axis in axes else dim for axis, dim in enumerate(like.shape)])
+
+
+def spread(y: Tensor, like: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A reduced tensor repeated along the reduced axes."""
+    return broadcast_to(with_ones(y, like, axes), like.shape)
+
+
+def _sum_reference(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.sum(x, axis=axes, dtype=x.dtype)
+
+
+SUM = Op(
+    "sum",
+    infer_reduction,
+    lambda result, upstream: (spread(upstream, result.operands[0], result.attributes["axes"]),),
+    _sum_reference,
+    Reduction("sum"),
+    (
+        Sample(((3, 5),), {"axes": (0,)}),
+        Sample(((2, 3, 4),), {"axes": (0, 2)}),
+        Sample(((7,),), {"axes": (0,)}),
+        Sample(((3, 0, 2),), {"axes": (1,)}),
+        Sample(((2, 1),), {"axes": (1,)}),
+        Sample(((4, 3),), {"axes": (0, 1)}, dtypes=("int64",), differentiable=False),
+    ),
+)
+
+
+def sum_axes(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The sum over axes counted from the front, in rising order; the dtype stays."""
+    return apply(SUM, x, axes=axes) if axes else x
+
+
+def sum_to(x: Tensor, shape: Shape) -> Tensor:
+    """Undoes broadcasting: sums over the axes along which `shape` was repeated to x's shape."""
+    if x.shape == shape:
+        return x
+    new = x.rank - len(shape)
+    axes = tuple(range(new)) + tuple(
+        axis + new for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + new] != 1
+    )
+    return reshape(sum_axes(x, axes), shape)
+
+
+OPS = (BROADCAST_TO, SUM)

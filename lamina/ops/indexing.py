@@ -1,0 +1,361 @@
+"""Ops that read or write at places named by data: take, scatter, one_hot.
+
+Indices are integers from 0; one that is out of range is undefined here, callers check them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.ops.arguments import as_tensor, axis_of
+from lamina.ops.lowering import Coordinates, Movement, Pull, Scattering, gathered
+from lamina.program.index import Index
+from lamina.program.scalar import Apply, Position, Scalar
+from lamina.shapes import (
+    Array,
+    Dim,
+    DType,
+    DTypeLike,
+    Shape,
+    as_dtype,
+    float32,
+    int32,
+    int64,
+    shape_text,
+    static,
+)
+
+
+def _check_indices(name: str, indices: Tensor) -> None:
+    if indices.dtype.kind != "int":
+        raise DTypeError(
+            f"{name}: indices must be integers",
+            facts=(("expected", "i32, i64 or u8"), ("found", described(indices))),
+            advice="Convert with ops.cast(x, 'int64').",
+        )
+
+
+def _index_sample(
+    values: tuple[int, ...], indices: tuple[int, ...], dtype: str = "int64", **attributes: int
+) -> Sample:
+    extent = attributes["size"] if "size" in attributes else values[attributes["axis"]]
+    return Sample((values, indices), attributes, 0, extent - 1, ("float", dtype))
+
+
+# take and scatter_add -----------------------------------------------------------------------------
+
+
+def _infer_take(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    x, indices = operands
+    axis: int = attributes["axis"]
+    _check_indices("take", indices)
+    return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
+
+
+def _take_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    x, indices = result.operands
+    axis: int = result.attributes["axis"]
+    return scatter_add(upstream, indices, x.shape[axis], axis), None
+
+
+def _take_reference(x: Array, indices: Array, axis: int) -> Array:
+    return np.take(x, indices, axis)
+
+
+def _take_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
+    x, indices = node.operands
+    axis: int = node.attributes["axis"]
+    end = axis + indices.rank
+    (extent,) = static((x.shape[axis],))
+    place = gathered(pull(1, coordinates[axis:end]), extent)
+    return pull(0, (*coordinates[:axis], place, *coordinates[end:]))
+
+
+TAKE = Op(
+    "take",
+    _infer_take,
+    _take_gradient,
+    _take_reference,
+    Movement(_take_scalar),
+    (
+        _index_sample((5, 3), (2, 4), axis=0),
+        _index_sample((2, 6, 3), (7,), "int32", axis=1),
+        _index_sample((4, 5), (), "uint8", axis=1),
+        _index_sample((3, 2), (0,), axis=0),
+    ),
+)
+
+
+def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
+    """The slices of x along an axis that the indices name; their axes replace that axis.
+
+    Args:
+        x: any tensor.
+        indices: integers of any shape, from 0 to the extent of the axis - 1.
+        axis: the axis of x that is indexed.
+
+    Raises:
+        DTypeError: if the indices are not integers.
+    """
+    x = as_tensor(x)
+    return apply(TAKE, x, as_tensor(indices), axis=axis_of(x, axis))
+
+
+def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    values, indices = operands
+    axis: int = attributes["axis"]
+    size: Dim = attributes["size"]
+    _check_indices("scatter_add", indices)
+    end = axis + indices.rank
+    if values.shape[axis:end] != indices.shape:
+        raise ShapeError(
+            "scatter_add: values and indices do not fit together",
+            facts=(
+                ("values", described(values)),
+                ("indices", described(indices)),
+                ("expected", f"values with {shape_text(indices.shape)} from axis {axis} on"),
+            ),
+            advice="There must be one value, or one slice of values, for each index.",
+        )
+    return (*values.shape[:axis], size, *values.shape[end:]), values.dtype
+
+
+def _scatter_add_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return take(upstream, result.operands[1], result.attributes["axis"]), None
+
+
+def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
+    end = axis + indices.ndim
+    result = np.zeros((*values.shape[:axis], size, *values.shape[end:]), values.dtype)
+    _add_at(result, (*(slice(None),) * axis, indices), values)
+    return result
+
+
+def _add_at(target: Array, places: Any, values: Array) -> None:
+    """Adds in place, one value after the other, where NumPy's `target[places]` lies."""
+    np.add.at(target, places, values)
+
+
+def _scatter_add_place(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
+    axis: int = node.attributes["axis"]
+    end = axis + node.operands[1].rank
+    (extent,) = static((node.shape[axis],))
+    place = gathered(pull(1, coordinates[axis:end]), extent)
+    return (*coordinates[:axis], place, *coordinates[end:])
+
+
+SCATTER_ADD = Op(
+    "scatter_add",
+    _infer_scatter_add,
+    _scatter_add_gradient,
+    _scatter_add_reference,
+    Scattering(_scatter_add_place),
+    (
+        _index_sample((6, 3), (6,), size=4, axis=0),
+        _index_sample((2, 3, 4, 5), (3, 4), "int32", size=5, axis=1),
+        _index_sample((4,), (), "uint8", size=3, axis=0),
+        _index_sample((2, 0), (0,), size=3, axis=1),
+    ),
+)
+
+
+def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 0) -> Tensor:
+    """Zeros, to which slices of values are added at the places the indices name.
+
+    The transpose of `take`: the axes of the indices, which stand in values from `axis` on, become
+    one axis of extent `size`.
+
+    Raises:
+        ShapeError: if there is not one slice of values for each index.
+        DTypeError: if the indices are not integers.
+    """
+    values, places = as_tensor(values), as_tensor(indices)
+    rank = values.rank - places.rank + 1
+    counted = axis + rank if -rank <= axis < 0 else axis
+    return apply(SCATTER_ADD, values, places, size=size, axis=counted)
+
+
+# take_along_axis and its transpose ----------------------------------------------------------------
+
+
+def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
+    _check_indices(name, indices)
+    fits = x.rank == indices.rank and all(
+        left == right
+        for place, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
+        if place != axis
+    )
+    if not fits:
+        raise ShapeError(
+            f"{name}: the shapes differ in another axis than {axis}",
+            facts=(("tensor", described(x)), ("indices", described(indices))),
+            advice=f"All dimensions but that of axis {axis} must be equal; use ops.broadcast_to.",
+        )
+
+
+def _infer_take_along_axis(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    x, indices = operands
+    _check_along("take_along_axis", x, indices, attributes["axis"])
+    return indices.shape, x.dtype
+
+
+def _take_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    x, indices = result.operands
+    axis: int = result.attributes["axis"]
+    return scatter_along_axis(upstream, indices, x.shape[axis], axis), None
+
+
+def _take_along_axis_reference(x: Array, indices: Array, axis: int) -> Array:
+    return np.take_along_axis(x, indices.astype(np.int64), axis)
+
+
+def _replaced(
+    node: Tensor, coordinates: Coordinates, pull: Pull, extents: Shape
+) -> tuple[Index, ...]:
+    axis: int = node.attributes["axis"]
+    (extent,) = static((extents[axis],))
+    place = gathered(pull(1, coordinates), extent)
+    return (*coordinates[:axis], place, *coordinates[axis + 1 :])
+
+
+def _take_along_axis_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
+    return pull(0, _replaced(node, coordinates, pull, node.operands[0].shape))
+
+
+TAKE_ALONG_AXIS = Op(
+    "take_along_axis",
+    _infer_take_along_axis,
+    _take_along_axis_gradient,
+    _take_along_axis_reference,
+    Movement(_take_along_axis_scalar),
+    (
+        _index_sample((3, 5), (3, 1), axis=1),
+        _index_sample((4, 2, 3), (6, 2, 3), "int32", axis=0),
+        _index_sample((7,), (0,), "uint8", axis=0),
+    ),
+)
+
+
+def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
+    """Elements of x; along one axis their places are the indices, along the others their own.
+
+    Raises:
+        ShapeError: if x and indices differ in another axis.
+        DTypeError: if the indices are not integers.
+    """
+    x = as_tensor(x)
+    return apply(TAKE_ALONG_AXIS, x, as_tensor(indices), axis=axis_of(x, axis))
+
+
+def _infer_scatter_along_axis(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    values, indices = operands
+    axis: int = attributes["axis"]
+    _check_indices("scatter_along_axis", indices)
+    if values.shape != indices.shape:
+        raise ShapeError(
+            "scatter_along_axis: values and indices differ in shape",
+            facts=(("values", described(values)), ("indices", described(indices))),
+            advice="There must be one index for each value.",
+        )
+    return (*values.shape[:axis], attributes["size"], *values.shape[axis + 1 :]), values.dtype
+
+
+def _scatter_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return take_along_axis(upstream, result.operands[1], result.attributes["axis"]), None
+
+
+def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
+    result = np.zeros((*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype)
+    own = np.indices(values.shape)
+    places = [indices if place == axis else own[place] for place in range(values.ndim)]
+    _add_at(result, tuple(places), values)
+    return result
+
+
+def _scatter_along_axis_place(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
+    return _replaced(node, coordinates, pull, node.shape)
+
+
+SCATTER_ALONG_AXIS = Op(
+    "scatter_along_axis",
+    _infer_scatter_along_axis,
+    _scatter_along_axis_gradient,
+    _scatter_along_axis_reference,
+    Scattering(_scatter_along_axis_place),
+    (
+        _index_sample((3, 5), (3, 5), size=4, axis=1),
+        _index_sample((6, 1, 2), (6, 1, 2), "int32", size=3, axis=0),
+        _index_sample((0, 2), (0, 2), "uint8", size=3, axis=0),
+    ),
+)
+
+
+def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis: int) -> Tensor:
+    """Zeros, to which each value is added; along one axis its place is its index.
+
+    The transpose of `take_along_axis`; the axis has extent `size` in the result.
+
+    Raises:
+        ShapeError: if values and indices differ in shape.
+        DTypeError: if the indices are not integers.
+    """
+    values = as_tensor(values)
+    place = axis_of(values, axis)
+    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=size, axis=place)
+
+
+# one_hot ------------------------------------------------------------------------------------------
+
+
+def _infer_one_hot(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    (indices,) = operands
+    _check_indices("one_hot", indices)
+    return (*indices.shape, attributes["depth"]), attributes["dtype"]
+
+
+def _one_hot_reference(indices: Array, depth: int, dtype: DType) -> Array:
+    return (indices[..., None] == np.arange(depth)).astype(dtype.numpy)
+
+
+def _one_hot_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
+    index = pull(0, coordinates[:-1])
+    wide = index if index.dtype == int64 else Apply("cast", (index,), int64)
+    return Apply(
+        "cast",
+        (Apply("equal", (Position(coordinates[-1]), wide), as_dtype("bool")),),
+        node.dtype,
+    )
+
+
+ONE_HOT = Op(
+    "one_hot",
+    _infer_one_hot,
+    None,
+    _one_hot_reference,
+    Movement(_one_hot_scalar),
+    (
+        Sample(((3,),), {"depth": 5, "dtype": float32}, 0, 4, ("int64",), False),
+        Sample(((2, 3),), {"depth": 1, "dtype": int32}, 0, 0, ("uint8",), False),
+        Sample(((),), {"depth": 4, "dtype": float32}, 0, 3, ("int32",), False),
+    ),
+)
+
+
+def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Tensor:
+    """1 at the place each index names along a new last axis, 0 elsewhere.
+
+    Raises:
+        DTypeError: if the indices are not integers.
+    """
+    return apply(ONE_HOT, as_tensor(indices), depth=depth, dtype=as_dtype(dtype))
+
+
+OPS = (TAKE, SCATTER_ADD, TAKE_ALONG_AXIS, SCATTER_ALONG_AXIS, ONE_HOT)

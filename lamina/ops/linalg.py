@@ -1,0 +1,463 @@
+"""Sums of products: the contraction, and the products that are made of it.
+
+All axes have labels. A label that both operands have and the result lacks is summed over; one that
+all three have is a batch axis. matmul, dot, outer and einsum only say which labels their axes get.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lamina.errors import DTypeError, LaminaError, ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
+from lamina.ops.broadcast import broadcast_to, sum_axes
+from lamina.ops.elementwise import numeric, operands_of
+from lamina.ops.lowering import Contracting, Decomposition
+from lamina.ops.movement import reshape, transpose
+from lamina.shapes import Array, Dim, DType, Shape
+
+Labels = tuple[str, ...]
+
+# The contraction ----------------------------------------------------------------------------------
+
+
+def _infer_contract(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    left, right = operands
+    names: tuple[Labels, ...] = (attributes["left"], attributes["right"], attributes["output"])
+    _check_dtypes("contract", left, right)
+    extents: dict[str, Dim] = {}
+    for x, labels in zip(operands, names[:2], strict=True):
+        fits = len(labels) == x.rank and len(set(labels)) == x.rank
+        for label, dim in zip(labels, x.shape, strict=False):
+            fits = fits and extents.setdefault(label, dim) == dim
+        if not fits:
+            raise ShapeError(
+                "contract: the labels do not fit the axes",
+                facts=(
+                    ("left", f"{described(left)} as {' '.join(names[0])}"),
+                    ("right", f"{described(right)} as {' '.join(names[1])}"),
+                ),
+                advice="Each axis needs one label, and axes of one label the same extent.",
+            )
+    everywhere = [label for labels in names for label in set(labels)]
+    if any(everywhere.count(label) < 2 for label in everywhere) or len(set(names[2])) < len(
+        names[2]
+    ):
+        raise ShapeError(
+            "contract: a label stands alone or twice in one tensor",
+            facts=tuple(zip(("left", "right", "output"), map(" ".join, names), strict=True)),
+            advice="Each label must stand in two of the three tensors, and once in each.",
+        )
+    return tuple(extents[label] for label in names[2]), left.dtype
+
+
+def _check_dtypes(name: str, left: Tensor, right: Tensor) -> None:
+    if left.dtype != right.dtype or left.dtype.kind == "bool":
+        raise DTypeError(
+            f"{name}: the dtypes do not fit",
+            facts=(("left", described(left)), ("right", described(right))),
+            advice="Both must be of one dtype, float or integer; convert with ops.cast.",
+        )
+
+
+def _contract_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    left, right = result.operands
+    attributes = result.attributes
+    names: tuple[Labels, ...] = (attributes["left"], attributes["right"], attributes["output"])
+    first, second, output = names
+    return (
+        contract(upstream, right, output, second, first),
+        contract(left, upstream, first, output, second),
+    )
+
+
+def _contract_reference(
+    left_tensor: Array, right_tensor: Array, left: Labels, right: Labels, output: Labels
+) -> Array:
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(left + right))}
+    subscripts = ([numbers[label] for label in labels] for labels in (left, right, output))
+    a, b, c = subscripts
+    return np.einsum(left_tensor, a, right_tensor, b, c, optimize=True)
+
+
+def _contract_sample(left: str, right: str, output: str, *shapes: tuple[int, ...]) -> Sample:
+    names = {"left": tuple(left), "right": tuple(right), "output": tuple(output)}
+    return Sample(shapes, names)
+
+
+CONTRACT = Op(
+    "contract",
+    _infer_contract,
+    _contract_gradient,
+    _contract_reference,
+    Contracting(),
+    (
+        _contract_sample("mk", "kn", "mn", (3, 5), (5, 7)),
+        _contract_sample("bmk", "nkb", "bnm", (2, 3, 4), (5, 4, 2)),
+        _contract_sample("mab", "anb", "nm", (3, 2, 5), (2, 4, 5)),
+        _contract_sample("k", "k", "", (9,), (9,)),
+        _contract_sample("m", "n", "nm", (3,), (4,)),
+        _contract_sample("mk", "kn", "mn", (1, 1), (1, 17)),
+        _contract_sample("mk", "kn", "mn", (3, 0), (0, 2)),
+        _contract_sample("bm", "b", "mb", (3, 2), (3,)),
+    ),
+)
+
+
+def contract(
+    left_tensor: Tensor, right_tensor: Tensor, left: Labels, right: Labels, output: Labels
+) -> Tensor:
+    """The sum of products over all labels that the output lacks.
+
+    Args:
+        left_tensor: the first operand.
+        right_tensor: the second operand, of the same dtype.
+        left: one label for each axis of the first operand.
+        right: one label for each axis of the second.
+        output: the labels of the result's axes, in order. Each label stands in at least two of
+            the three tensors, and once in each.
+
+    Raises:
+        ShapeError: if the labels do not fit.
+    """
+    return apply(CONTRACT, left_tensor, right_tensor, left=left, right=right, output=output)
+
+
+# Products made of it ------------------------------------------------------------------------------
+
+# (operands, attributes) -> the labels of both operands and of the result. Extents of one label may
+# be 1 in one operand, which is then repeated.
+LabelRule = Callable[[tuple[Tensor, ...], Attributes], tuple[Labels, Labels, Labels]]
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """A tensor and the labels of its axes."""
+
+    tensor: Tensor
+    labels: Labels
+
+    @property
+    def extents(self) -> dict[str, Dim]:
+        return dict(zip(self.labels, self.tensor.shape, strict=True))
+
+    def summed(self, over: set[str]) -> _Labelled:
+        """Summed over some labels."""
+        axes = tuple(axis for axis, label in enumerate(self.labels) if label in over)
+        kept = tuple(label for label in self.labels if label not in over)
+        return _Labelled(sum_axes(self.tensor, axes), kept)
+
+    def squeezed(self, away: set[str]) -> _Labelled:
+        """Without some axes of extent 1."""
+        kept = {label: dim for label, dim in self.extents.items() if label not in away}
+        return _Labelled(reshape(self.tensor, tuple(kept.values())), tuple(kept))
+
+
+def _product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) -> Tensor:
+    """The sum of products, in a given shape.
+
+    A label that only an operand has is summed over. One that the shape has with extent 1 and the
+    operands with another is summed over too, and one for which it is the other way round, or that
+    only the result has, is repeated.
+    """
+    wanted = dict(zip(output, shape, strict=True))
+    left = _fitted(left, right, wanted)
+    right = _fitted(right, left, wanted)
+    left = _fitted(left, right, wanted)
+    found = left.extents | right.extents
+    own = tuple(label for label in output if found.get(label) == wanted[label])
+    result = contract(left.tensor, right.tensor, left.labels, right.labels, own)
+    ones = [wanted[label] if label in own else 1 for label in output]
+    return broadcast_to(reshape(result, ones), shape)
+
+
+def _fitted(x: _Labelled, other: _Labelled, wanted: dict[str, Dim]) -> _Labelled:
+    """Without axes that nobody else has, and without those of extent 1 that the other repeats."""
+    alone = {
+        label
+        for label, dim in x.extents.items()
+        if label not in other.labels and wanted.get(label) != dim
+    }
+    x = x.summed(alone)
+    there = other.extents
+    return x.squeezed(
+        {label for label, dim in x.extents.items() if dim == 1 and there.get(label, 1) != 1}
+    )
+
+
+def _product_op(
+    name: str, labels_of: LabelRule, reference: Callable[..., Array], samples: tuple[Sample, ...]
+) -> Op:
+    def infer(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+        left, right = operands
+        first, second, output = labels_of(operands, attributes)
+        _check_dtypes(name, left, right)
+        extents: dict[str, Dim] = {}
+        rows = zip((*first, *second), (*left.shape, *right.shape), strict=True)
+        for label, dim in rows:
+            known = extents.get(label, 1)
+            if known != dim and known != 1 and dim != 1:
+                raise ShapeError(
+                    f"{name}: two axes that belong together differ, {known} against {dim}",
+                    facts=(("left", described(left)), ("right", described(right))),
+                    advice=_advice(name),
+                )
+            extents[label] = dim if known == 1 else known
+        return tuple(extents[label] for label in output), left.dtype
+
+    def gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, output = labels_of(result.operands, result.attributes)
+        left = _Labelled(result.operands[0], first)
+        right = _Labelled(result.operands[1], second)
+        above = _Labelled(upstream, output)
+        return (
+            _product(above, right, first, left.tensor.shape),
+            _product(left, above, second, right.tensor.shape),
+        )
+
+    def build(node: Tensor) -> Tensor:
+        first, second, output = labels_of(node.operands, node.attributes)
+        left, right = _Labelled(node.operands[0], first), _Labelled(node.operands[1], second)
+        return _product(left, right, output, node.shape)
+
+    return Op(name, infer, gradient, reference, Decomposition(build), samples)
+
+
+def _advice(name: str) -> str:
+    if name == "einsum":
+        return "Axes of one letter must have the same extent."
+    if name == "matmul":
+        return (
+            "The last axis of left and the last but one of right must be equal, "
+            "and the axes before them equal or 1; try ops.transpose."
+        )
+    return "The last axis of left and the last but one (or only) axis of right must be equal."
+
+
+# matmul -------------------------------------------------------------------------------------------
+
+
+def _need_axes(name: str, operands: tuple[Tensor, ...], least: int, most: int, what: str) -> None:
+    if any(not least <= x.rank <= most for x in operands):
+        raise ShapeError(
+            f"{name}: {what}",
+            facts=tuple(zip(("left", "right"), map(described, operands), strict=True)),
+            advice="Use * to multiply by a number, and ops.reshape to change the number of axes.",
+        )
+
+
+def _matmul_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
+    _need_axes("matmul", operands, 1, 99, "a tensor without axes has no matrix product")
+    left, right = operands
+    rows = ("m",) if left.rank > 1 else ()
+    columns = ("n",) if right.rank > 1 else ()
+    ranks = max(left.rank - 2, 0), max(right.rank - 2, 0)
+    names = tuple(f"b{number}" for number in range(max(*ranks), 0, -1))
+    batches = [names[len(names) - rank :] for rank in ranks]
+    return (*batches[0], *rows, "k"), (*batches[1], "k", *columns), (*names, *rows, *columns)
+
+
+MATMUL = _product_op(
+    "matmul",
+    _matmul_labels,
+    np.matmul,
+    (
+        Sample(((3, 5), (5, 4))),
+        Sample(((5,), (5,))),
+        Sample(((2, 3, 5), (5,))),
+        Sample(((5,), (2, 5, 3))),
+        Sample(((2, 1, 3, 4), (5, 4, 2))),
+        Sample(((1, 3, 4), (6, 4, 1))),
+        Sample(((7, 1), (1, 3))),
+        Sample(((2, 0), (0, 3))),
+    ),
+)
+
+
+def matmul(left: TensorLike, right: TensorLike) -> Tensor:
+    """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast.
+
+    Raises:
+        ShapeError: if the inner dimensions differ.
+    """
+    a, b = operands_of(left, right)
+    return apply(MATMUL, numeric(a), numeric(b))
+
+
+def _dot_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
+    _need_axes("dot", operands, 1, 99, "a tensor without axes has no inner product")
+    left, right = operands
+    rows = tuple(f"m{number}" for number in range(left.rank - 1))
+    columns = tuple(f"n{number}" for number in range(right.rank - 1))
+    return (*rows, "k"), (*columns[:-1], "k", *columns[-1:]), (*rows, *columns)
+
+
+DOT = _product_op(
+    "dot",
+    _dot_labels,
+    np.dot,
+    (
+        Sample(((9,), (9,))),
+        Sample(((3, 5), (5,))),
+        Sample(((5,), (2, 5, 3))),
+        Sample(((2, 1, 4), (3, 4, 2))),
+    ),
+)
+
+
+def dot(left: TensorLike, right: TensorLike) -> Tensor:
+    """The sum of products over left's last axis and right's last but one (or only) axis.
+
+    Raises:
+        ShapeError: if the two axes differ.
+    """
+    a, b = operands_of(left, right)
+    return apply(DOT, numeric(a), numeric(b))
+
+
+def _outer_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
+    _need_axes("outer", operands, 1, 1, "two tensors with one axis each are needed")
+    return ("m",), ("n",), ("m", "n")
+
+
+OUTER = _product_op("outer", _outer_labels, np.outer, (Sample(((3,), (4,))), Sample(((1,), (5,)))))
+
+
+def outer(left: TensorLike, right: TensorLike) -> Tensor:
+    """All products of an element of one vector with an element of another.
+
+    Raises:
+        ShapeError: if one has not exactly one axis.
+    """
+    a, b = operands_of(left, right)
+    return apply(OUTER, numeric(a), numeric(b))
+
+
+# einsum -------------------------------------------------------------------------------------------
+
+
+def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
+    """The labels of each operand and of the result.
+
+    Raises:
+        ShapeError: if the spec is not supported or does not fit the operands.
+    """
+    left_side, arrow, right_side = spec.replace(" ", "").partition("->")
+    inputs = [tuple(part) for part in left_side.split(",")]
+    letters = [label for part in inputs for label in part]
+    output = (
+        tuple(right_side)
+        if arrow
+        else tuple(sorted(label for label in set(letters) if letters.count(label) == 1))
+    )
+    unique = (len(set(part)) == len(part) for part in (*inputs, output))
+    problem = ""
+    if not set(letters) | set(output) <= set(string.ascii_letters):
+        problem = "only letters may name axes"
+    elif not all(unique):
+        problem = "a letter stands twice in one tensor"
+    elif not set(output) <= set(letters):
+        problem = "the result has a letter that no operand has"
+    elif len(inputs) != len(operands) or len(inputs) > 2:
+        problem = f"{len(inputs)} operands are named and {len(operands)} given; one or two can be"
+    elif [len(part) for part in inputs] != [x.rank for x in operands]:
+        problem = "an operand has another number of axes than letters"
+    if problem:
+        facts = (("spec", spec), *((f"operand {i}", described(x)) for i, x in enumerate(operands)))
+        raise ShapeError(
+            f"einsum: {problem}",
+            facts=facts,
+            advice="Write one letter for each axis, as in 'ij,jk->ik', for one or two operands.",
+        )
+    return (*inputs, output)
+
+
+def _einsum_labels(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Labels, Labels, Labels]:
+    left, right, output = _parsed(attributes["spec"], operands)
+    return left, right, output
+
+
+def _einsum_reference(*operands: Array, spec: str) -> Array:
+    return np.einsum(spec, *operands)
+
+
+def _einsum_samples(*rows: tuple[str, tuple[tuple[int, ...], ...]]) -> tuple[Sample, ...]:
+    return tuple(Sample(shapes, {"spec": spec}) for spec, shapes in rows)
+
+
+EINSUM = _product_op(
+    "einsum",
+    _einsum_labels,
+    _einsum_reference,
+    _einsum_samples(
+        ("ij,jk->ik", ((3, 5), (5, 4))),
+        ("bij,bkj->bik", ((2, 3, 5), (2, 4, 5))),
+        ("ijx,jk->ki", ((3, 5, 2), (5, 4))),
+        ("i,j", ((3,), (1,))),
+        ("ij,ij->", ((2, 3), (2, 3))),
+        ("ab,c->", ((2, 3), (4,))),
+    ),
+)
+
+
+def _infer_single(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    (x,) = operands
+    labels, output = _parsed(attributes["spec"], operands)
+    extents = dict(zip(labels, x.shape, strict=True))
+    return tuple(extents[label] for label in output), x.dtype
+
+
+def _single_build(node: Tensor) -> Tensor:
+    (x,) = node.operands
+    labels, output = _parsed(node.attributes["spec"], node.operands)
+    summed = tuple(axis for axis, label in enumerate(labels) if label not in output)
+    kept = [label for label in labels if label in output]
+    return transpose(sum_axes(x, summed), [kept.index(label) for label in output])
+
+
+def _single_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    labels, output = _parsed(result.attributes["spec"], result.operands)
+    kept = [label for label in labels if label in output]
+    ordered = transpose(upstream, [output.index(label) for label in kept])
+    extents = zip(labels, x.shape, strict=True)
+    ones = [dim if label in output else 1 for label, dim in extents]
+    return (broadcast_to(reshape(ordered, ones), x.shape),)
+
+
+EINSUM_SINGLE = Op(
+    "einsum_single",
+    _infer_single,
+    _single_gradient,
+    _einsum_reference,
+    Decomposition(_single_build),
+    _einsum_samples(
+        ("ijk->ki", ((2, 3, 4),)), ("ij->", ((3, 5),)), ("ba", ((1, 4),)), ("i->i", ((7,),))
+    ),
+)
+
+
+def einsum(spec: str, *tensors: TensorLike) -> Tensor:
+    """Einstein's sum of one or two tensors: `einsum("ij,jk->ik", a, b)` is the matrix product.
+
+    Letters that the result lacks are summed over. Without `->` the result has the letters that
+    stand once, in alphabetical order. A letter may not stand twice in one tensor.
+
+    Raises:
+        ShapeError: if the spec is not supported or does not fit the tensors.
+    """
+    operands = [numeric(x) for x in operands_of(*tensors)]
+    try:
+        _parsed(spec, operands)
+    except LaminaError as error:
+        raise located(error) from None
+    return apply(EINSUM if len(operands) == 2 else EINSUM_SINGLE, *operands, spec=spec)
+
+
+OPS = (CONTRACT, MATMUL, DOT, OUTER, EINSUM, EINSUM_SINGLE)

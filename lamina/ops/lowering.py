@@ -1,0 +1,210 @@
+"""The kinds of lowering: all the ways in which an op can become program steps.
+
+The compiler knows these kinds and nothing of single ops. Most ops answer one question: which
+scalar stands at these coordinates of the result? They pull the scalars of their operands at
+coordinates of their choice; so elementwise chains, movements and generated values compose into
+one expression, and fusion is no more than not storing what lies between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lamina.graph import Lowering, Tensor
+from lamina.program.index import Gathered, Index, Quotient, Remainder, gathered_index
+from lamina.program.scalar import (
+    Apply,
+    Bound,
+    Literal,
+    Load,
+    Position,
+    Scalar,
+    Within,
+    parts,
+)
+from lamina.shapes import int64
+
+Coordinates = tuple[Index, ...]
+# (operand number, coordinates in that operand) -> the scalar there
+Pull = Callable[[int, Coordinates], Scalar]
+
+
+@dataclass(frozen=True)
+class Elementwise(Lowering):
+    """Each result element depends on the operands' elements at the same (broadcast) place.
+
+    Attributes:
+        scalar: (node, operand scalars) -> result scalar.
+    """
+
+    scalar: Callable[[Tensor, tuple[Scalar, ...]], Scalar]
+
+
+@dataclass(frozen=True)
+class Movement(Lowering):
+    """Each result element is one operand element, or a constant: only the place changes.
+
+    Attributes:
+        scalar: (node, result coordinates, pull) -> result scalar.
+    """
+
+    scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
+
+
+@dataclass(frozen=True)
+class Generator(Lowering):
+    """Result elements follow from their coordinates (and scalar operands): never worth storing.
+
+    Attributes:
+        scalar: (node, result coordinates, pull) -> result scalar.
+    """
+
+    scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
+
+
+@dataclass(frozen=True)
+class Reduction(Lowering):
+    """Combines the operand over the attribute `axes` (sorted), which the result then lacks.
+
+    Attributes:
+        combine: a name in `lamina.program.steps.COMBINERS`.
+    """
+
+    combine: str
+
+
+@dataclass(frozen=True)
+class Contracting(Lowering):
+    """A sum of products; attributes `left`, `right` and `output` name the axes of each tensor.
+
+    Every name stands in at least two of the three, and once in each.
+    """
+
+
+@dataclass(frozen=True)
+class Scanning(Lowering):
+    """A running combination along the attribute `axis`; backwards if attribute `reverse`.
+
+    Attributes:
+        combine: a name in `lamina.program.steps.COMBINERS`.
+    """
+
+    combine: str
+
+
+@dataclass(frozen=True)
+class Scattering(Lowering):
+    """Adds operand 0 (values) into zeros of the node's shape, at the places operand 1 names.
+
+    Attributes:
+        place: (node, coordinates in the values, pull) -> coordinates in the result.
+    """
+
+    place: Callable[[Tensor, Coordinates, Pull], Coordinates]
+
+
+@dataclass(frozen=True)
+class Decomposition(Lowering):
+    """Stands for a graph of other ops.
+
+    Attributes:
+        build: node -> a tensor that equals it, made of other ops on the node's operands.
+    """
+
+    build: Callable[[Tensor], Tensor]
+
+
+def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:
+    """`inside` where all bounds hold, `outside` elsewhere.
+
+    Loads give zero where their bounds fail, so a load with zeros around it needs no select: that
+    makes padding a view.
+    """
+    needed = _joined(bounds)
+    if not needed:
+        return inside
+    if any(_never(bound) for bound in needed):
+        return outside
+    guarded_inside = guarded(inside, needed)
+    bare = guarded_inside
+    while isinstance(bare, Apply) and bare.primitive == "cast":
+        bare = bare.operands[0]
+    if isinstance(bare, Load) and isinstance(outside, Literal) and repr(outside.value) in _ZEROS:
+        return guarded_inside
+    return Apply("select", (Within(needed), guarded_inside, outside), inside.dtype)
+
+
+_ZEROS = ("0", "0.0", "False")
+
+
+def guarded(scalar: Scalar, bounds: tuple[Bound, ...]) -> Scalar:
+    """The scalar with bounds on every load, so that it may be computed where they fail."""
+    new: dict[Scalar, Scalar] = {}
+    for part in parts(scalar):
+        if isinstance(part, Apply):
+            operands = tuple(new[operand] for operand in part.operands)
+            new[part] = Apply(part.primitive, operands, part.dtype)
+        elif isinstance(part, Load):
+            own = _reindexed_bounds(part.bounds, new)
+            index = _reindexed(part.index, new)
+            new[part] = Load(part.buffer, index, part.dtype, _joined((*own, *bounds)))
+        elif isinstance(part, Position):
+            new[part] = Position(_reindexed(part.index, new))
+        elif isinstance(part, Within):
+            new[part] = Within(_reindexed_bounds(part.bounds, new))
+        else:
+            new[part] = part
+    return new[scalar]
+
+
+def gathered(scalar: Scalar, extent: int) -> Index:
+    """The place that an integer scalar names on an axis with that many elements."""
+    source = scalar
+    while isinstance(source, Apply) and source.primitive == "cast":
+        source = source.operands[0]
+    if isinstance(source, Literal):
+        return Index(int(source.value))
+    if isinstance(source, Position) and _lies_within(source.index, extent):
+        return source.index
+    value = scalar if scalar.dtype == int64 else Apply("cast", (scalar,), int64)
+    return gathered_index(value, extent)
+
+
+def _lies_within(index: Index, extent: int) -> bool:
+    return Bound(index, 0, extent).always
+
+
+def _joined(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    """The same conditions, one for each index, without those that always hold."""
+    ranges: dict[Index, tuple[int, int]] = {}
+    for bound in bounds:
+        low, high = ranges.get(bound.index, (bound.low, bound.high))
+        ranges[bound.index] = (max(low, bound.low), min(high, bound.high))
+    joined = (Bound(index, low, high) for index, (low, high) in ranges.items())
+    return tuple(bound for bound in joined if not bound.always)
+
+
+def _never(bound: Bound) -> bool:
+    low, high = bound.index.bounds
+    return high < bound.low or low >= bound.high
+
+
+def _reindexed_bounds(bounds: tuple[Bound, ...], new: dict[Scalar, Scalar]) -> tuple[Bound, ...]:
+    return tuple(Bound(_reindexed(b.index, new), b.low, b.high) for b in bounds)
+
+
+def _reindexed(index: Index, new: dict[Scalar, Scalar]) -> Index:
+    """The index with the values of its gathered positions replaced."""
+    result = Index(index.constant)
+    for atom, coefficient in index.terms:
+        if isinstance(atom, Gathered):
+            part = gathered_index(new[atom.value], atom.extent)
+        elif isinstance(atom, Quotient):
+            part = _reindexed(atom.index, new) // atom.divisor
+        elif isinstance(atom, Remainder):
+            part = _reindexed(atom.index, new) % atom.divisor
+        else:
+            part = Index(0, ((atom, 1),))
+        result = result + part * coefficient
+    return result

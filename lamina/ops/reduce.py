@@ -1,0 +1,566 @@
+"""Reductions, running sums, and what is made of them: mean, variance, softmax.
+
+Reductions take `axes` (an int, several, or None for all) and drop them, unless `keepdims` asks for
+axes of extent 1 in their place. The records drop them always.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
+from lamina.ops.arguments import as_tensor, axes_of, axis_of
+from lamina.ops.broadcast import infer_reduction, sum_axes, with_ones
+from lamina.ops.elementwise import (
+    arange,
+    cast,
+    equal,
+    exp,
+    floating,
+    log,
+    where,
+)
+from lamina.ops.lowering import Decomposition, Reduction, Scanning
+from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.shapes import (
+    Array,
+    Dim,
+    DType,
+    DTypeLike,
+    Shape,
+    as_dtype,
+    bool_,
+    divide_counts,
+    float32,
+    int32,
+    int64,
+    size_of,
+    static,
+    uint8,
+)
+from lamina.shapes import (
+    element_count as count_polynomial,
+)
+
+Axes = int | Sequence[int] | None
+
+_NARROW = (bool_, uint8, int32)
+
+
+def _summable(x: TensorLike) -> Tensor:
+    """Narrow integers and bool as int64, so that sums do not overflow."""
+    x = as_tensor(x)
+    return cast(x, int64) if x.dtype in _NARROW else x
+
+
+def _reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
+    named = axes_of(x, axes)
+    if not named:
+        return x
+    return _kept(apply(op, x, axes=named), x, named, keepdims)
+
+
+def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return with_ones(y, x, axes) if keepdims else y
+
+
+def _axes_attribute(result: Tensor) -> tuple[int, ...]:
+    return result.attributes["axes"]
+
+
+# Sum and mean -------------------------------------------------------------------------------------
+
+
+def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """The sum of the elements along axes; of bool and integers int64."""
+    x = _summable(x)
+    named = axes_of(x, axes)
+    return _kept(sum_axes(x, named), x, named, keepdims)
+
+
+def _infer_count(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    return (), attributes["dtype"]
+
+
+def _count_reference(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
+    return np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy)
+
+
+def _count_build(node: Tensor) -> Tensor:
+    extents = static(tuple(node.operands[0].shape[axis] for axis in _axes_attribute(node)))
+    return constant(size_of(extents), node.dtype)
+
+
+ELEMENT_COUNT = Op(
+    "element_count",
+    _infer_count,
+    lambda result, upstream: (None,),
+    _count_reference,
+    Decomposition(_count_build),
+    (
+        Sample(((3, 4),), {"axes": (0,), "dtype": float32}, differentiable=False),
+        Sample(((3, 0, 2),), {"axes": (0, 1), "dtype": int64}, differentiable=False),
+    ),
+)
+
+
+def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
+    """How many elements lie along the axes, as a tensor without axes."""
+    wanted, named = as_dtype(dtype), axes_of(x, axes)
+    extents = [x.shape[axis] for axis in named]
+    known = [dim for dim in extents if isinstance(dim, int)]
+    if len(known) == len(extents):
+        return constant(size_of(known), wanted)
+    return apply(ELEMENT_COUNT, x, axes=named, dtype=wanted)
+
+
+def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """The mean of the elements along axes; of integers float32."""
+    x = floating(x)
+    return sum(x, axes, keepdims) / element_count(x, axes, x.dtype)
+
+
+# Variance -----------------------------------------------------------------------------------------
+
+
+def _infer_float_reduction(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    _require_float(operands[0])
+    return infer_reduction(operands, attributes)
+
+
+def _require_float(x: Tensor) -> None:
+    if not x.dtype.is_float:
+        raise DTypeError(
+            "a float tensor is needed here",
+            facts=(("expected", "f32 or f64"), ("found", described(x))),
+            advice="Convert with ops.cast(x, 'float32').",
+        )
+
+
+def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Tensor:
+    return element_count(x, axes, x.dtype) - correction
+
+
+def _variance_build(node: Tensor) -> Tensor:
+    (x,) = node.operands
+    axes = _axes_attribute(node)
+    deviation = x - mean(x, axes, keepdims=True)
+    divisor = _variance_divisor(x, axes, node.attributes["correction"])
+    return sum_axes(deviation * deviation, axes) / divisor
+
+
+def _variance_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    axes = _axes_attribute(result)
+    scale = upstream * 2 / _variance_divisor(x, axes, result.attributes["correction"])
+    return (with_ones(scale, x, axes) * (x - mean(x, axes, keepdims=True)),)
+
+
+def _variance_reference(x: Array, axes: tuple[int, ...], correction: float) -> Array:
+    count = size_of([x.shape[axis] for axis in axes])
+    deviation = x - x.mean(axes, keepdims=True)
+    return np.sum(deviation * deviation, axes) / np.asarray(count - correction, x.dtype)
+
+
+VARIANCE = Op(
+    "variance",
+    _infer_float_reduction,
+    _variance_gradient,
+    _variance_reference,
+    Decomposition(_variance_build),
+    (
+        Sample(((4, 5),), {"axes": (0,), "correction": 0}),
+        Sample(((2, 3, 4),), {"axes": (0, 2), "correction": 1}),
+        Sample(((7, 1),), {"axes": (1,), "correction": 0}),
+    ),
+)
+
+
+def variance(
+    x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool = False
+) -> Tensor:
+    """The mean squared deviation from the mean along axes, in two passes.
+
+    Args:
+        x: any tensor; integers become float32.
+        axes: the axes that are reduced; None means all.
+        correction: subtracted from the number of elements; 1 gives the unbiased estimate.
+        keepdims: whether the axes stay, with extent 1.
+    """
+    x = floating(x)
+    named = axes_of(x, axes)
+    return _kept(apply(VARIANCE, x, axes=named, correction=correction), x, named, keepdims)
+
+
+# Largest and smallest -----------------------------------------------------------------------------
+
+
+def _infer_nonempty(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    _require_elements(operands[0], attributes["axes"])
+    return infer_reduction(operands, attributes)
+
+
+def _require_elements(x: Tensor, axes: tuple[int, ...]) -> None:
+    for axis in axes:
+        if x.shape[axis] == 0:
+            raise ShapeError(
+                f"axis {axis} is empty: there is no largest or smallest element",
+                facts=(("tensor", described(x)), ("axes", str(axes))),
+                advice="Only sums and products of nothing have a value; check the extent first.",
+            )
+
+
+_REDUCTION_SAMPLES = (
+    Sample(((3, 5),), {"axes": (0,)}),
+    Sample(((2, 3, 4),), {"axes": (0, 2)}),
+    Sample(((7,),), {"axes": (0,)}),
+    Sample(((2, 1),), {"axes": (1,)}),
+    Sample(((0, 3),), {"axes": (1,)}),
+)
+
+
+def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """Split evenly between all elements that equal the result."""
+    (x,) = result.operands
+    axes = _axes_attribute(result)
+    chosen = cast(equal(x, with_ones(result, x, axes)), x.dtype)
+    share = upstream / sum_axes(chosen, axes)
+    return (chosen * with_ones(share, x, axes),)
+
+
+def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
+    def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
+        return reference(x, axis=axes)
+
+    whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
+    samples = (*_REDUCTION_SAMPLES, whole)
+    return Op(name, _infer_nonempty, _extreme_gradient, own_reference, Reduction(combine), samples)
+
+
+MAX = _extreme("max", "maximum", np.max)
+
+
+def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """The largest element along axes, NaN if there is one; equal ones share the gradient."""
+    return _reduced(MAX, as_tensor(x), axes, keepdims)
+
+
+MIN = _extreme("min", "minimum", np.min)
+
+
+def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """The smallest element along axes, NaN if there is one; equal ones share the gradient."""
+    return _reduced(MIN, as_tensor(x), axes, keepdims)
+
+
+def _infer_position(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    return _infer_nonempty(operands, attributes)[0], int64
+
+
+def _position(name: str, reference: Callable[..., Array]) -> Op:
+    def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
+        (axis,) = axes
+        return reference(x, axis)
+
+    samples = tuple(
+        Sample(shapes, {"axes": axes}, dtypes=dtypes, differentiable=False)
+        for shapes, axes, dtypes in (
+            (((3, 5),), (1,), ()),
+            (((4, 1, 2),), (0,), ()),
+            (((6, 4),), (0,), ("int32",)),  # few values: ties
+            (((1,),), (0,), ()),
+        )
+    )
+    return Op(name, _infer_position, None, own_reference, Reduction(name), samples)
+
+
+ARGMAX = _position("argmax", np.argmax)
+
+
+def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
+    """The first position of the largest element, int64; NaN counts as larger than any number."""
+    x = as_tensor(x)
+    return _reduced(ARGMAX, x, axis_of(x, axis), keepdims)
+
+
+ARGMIN = _position("argmin", np.argmin)
+
+
+def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
+    """The first position of the smallest element, int64; NaN counts as smaller than any number."""
+    x = as_tensor(x)
+    return _reduced(ARGMIN, x, axis_of(x, axis), keepdims)
+
+
+def _infer_truth(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    if operands[0].dtype != bool_:
+        raise DTypeError(
+            "a bool tensor is needed here",
+            facts=(("found", described(operands[0])),),
+            advice="Compare first, for example x > 0.",
+        )
+    return _infer_nonempty(operands, attributes)
+
+
+def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
+    def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
+        return reference(x, axis=axes)
+
+    samples = tuple(
+        Sample(sample.shapes, sample.attributes, dtypes=("bool",), differentiable=False)
+        for sample in _REDUCTION_SAMPLES
+    )
+    return Op(name, _infer_truth, None, own_reference, Reduction(combine), samples)
+
+
+ANY = _truth("any", "maximum", np.any)
+
+
+def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """Whether an element along the axes is true (not zero)."""
+    return _reduced(ANY, cast(x, bool_), axes, keepdims)
+
+
+ALL = _truth("all", "minimum", np.all)
+
+
+def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """Whether all elements along the axes are true (not zero)."""
+    return _reduced(ALL, cast(x, bool_), axes, keepdims)
+
+
+# Product ------------------------------------------------------------------------------------------
+
+
+def _prod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """Each element's derivative is the product of the others.
+
+    Quotients by the element would fail at zeros, so the products are computed one by one: n * n
+    multiplications for n elements, but none of them stored.
+    """
+    (x,) = result.operands
+    axes = _axes_attribute(result)
+    kept = tuple(axis for axis in range(x.rank) if axis not in axes)
+    order = kept + axes
+    moved = transpose(x, order)
+    n = _joint_extent(x, axes)
+    rows = reshape(moved, [*(x.shape[axis] for axis in kept), n])
+    place = arange(n)
+    own = equal(expand_dims(place, 1), expand_dims(place, 0))
+    others = prod(where(own, 1, expand_dims(rows, -2)), -1)
+    gradient = reshape(expand_dims(upstream, -1) * others, moved.shape)
+    return (transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
+
+
+def _joint_extent(x: Tensor, axes: tuple[int, ...]) -> Dim:
+    """The product of the extents of some axes."""
+    extent = divide_counts(count_polynomial(tuple(x.shape[axis] for axis in axes)), (1,))
+    if extent is None:
+        raise ShapeError(
+            "prod: the gradient along two axes that depend on the batch is not supported",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice="Take the product along one axis after the other.",
+        )
+    return extent
+
+
+def _prod_reference(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.prod(x, axis=axes, dtype=x.dtype)
+
+
+PROD = Op(
+    "prod",
+    infer_reduction,
+    _prod_gradient,
+    _prod_reference,
+    Reduction("product"),
+    (*_REDUCTION_SAMPLES, Sample(((2, 0),), {"axes": (1,)})),
+)
+
+
+def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """The product of the elements along axes; of bool and integers int64."""
+    return _reduced(PROD, _summable(x), axes, keepdims)
+
+
+# Running sum --------------------------------------------------------------------------------------
+
+
+def _infer_along(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    return operands[0].shape, operands[0].dtype
+
+
+def _cumsum_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return (cumsum(upstream, result.attributes["axis"], not result.attributes["reverse"]),)
+
+
+def _cumsum_reference(x: Array, axis: int, reverse: bool) -> Array:
+    turned = np.flip(x, axis) if reverse else x
+    total = np.cumsum(turned, axis, x.dtype)
+    return np.flip(total, axis) if reverse else total
+
+
+CUMSUM = Op(
+    "cumsum",
+    _infer_along,
+    _cumsum_gradient,
+    _cumsum_reference,
+    Scanning("sum"),
+    (
+        Sample(((3, 5),), {"axis": 1, "reverse": False}),
+        Sample(((4, 1, 2),), {"axis": 0, "reverse": True}),
+        Sample(((6,),), {"axis": 0, "reverse": False}, dtypes=("int64",), differentiable=False),
+        Sample(((0, 3),), {"axis": 0, "reverse": False}),
+    ),
+)
+
+
+def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+    """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""
+    x = _summable(x)
+    return apply(CUMSUM, x, axis=axis_of(x, axis), reverse=reverse)
+
+
+# Sums of exponentials -----------------------------------------------------------------------------
+
+
+def _finite_or_zero(x: Tensor) -> Tensor:
+    return where(abs(x) < math.inf, x, 0)
+
+
+def _logsumexp_build(node: Tensor) -> Tensor:
+    (x,) = node.operands
+    axes = _axes_attribute(node)
+    # An infinite maximum must not be subtracted: infinity - infinity is NaN.
+    largest = _finite_or_zero(max(x, axes))
+    return log(sum_axes(exp(x - with_ones(largest, x, axes)), axes)) + largest
+
+
+def _logsumexp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    axes = _axes_attribute(result)
+    shares = exp(x - with_ones(_finite_or_zero(result), x, axes))
+    return (with_ones(upstream, x, axes) * shares,)
+
+
+def _logsumexp_reference(x: Array, axes: tuple[int, ...]) -> Array:
+    largest = np.max(x, axes, keepdims=True)
+    largest = np.where(np.isfinite(largest), largest, 0)
+    total = np.log(np.sum(np.exp(x - largest), axes, keepdims=True)) + largest
+    return total.squeeze(axes)
+
+
+def _infer_logsumexp(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    _require_float(operands[0])
+    return _infer_nonempty(operands, attributes)
+
+
+LOGSUMEXP = Op(
+    "logsumexp",
+    _infer_logsumexp,
+    _logsumexp_gradient,
+    _logsumexp_reference,
+    Decomposition(_logsumexp_build),
+    (*_REDUCTION_SAMPLES, Sample(((4, 6),), {"axes": (1,)}, low=-200, high=200)),
+)
+
+
+def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) along axes, without overflow."""
+    return _reduced(LOGSUMEXP, floating(x), axes, keepdims)
+
+
+def _infer_softmax(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    _require_float(operands[0])
+    _require_elements(operands[0], (attributes["axis"],))
+    return operands[0].shape, operands[0].dtype
+
+
+def _below_largest(x: Tensor, axis: int) -> Tensor:
+    return x - max(x, axis, keepdims=True)
+
+
+def _softmax_build(node: Tensor) -> Tensor:
+    (x,) = node.operands
+    axis: int = node.attributes["axis"]
+    powers = exp(_below_largest(x, axis))
+    return powers / sum(powers, axis, keepdims=True)
+
+
+def _softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    axis: int = result.attributes["axis"]
+    return (result * (upstream - sum(upstream * result, axis, keepdims=True)),)
+
+
+def _softmax_reference(x: Array, axis: int) -> Array:
+    powers = np.exp(x - np.max(x, axis, keepdims=True))
+    return powers / np.sum(powers, axis, keepdims=True)
+
+
+_SOFTMAX_SAMPLES = (
+    Sample(((3, 5),), {"axis": 1}),
+    Sample(((4, 2, 3),), {"axis": 0}),
+    Sample(((2, 1),), {"axis": 1}),
+    Sample(((0, 4),), {"axis": 1}),
+    Sample(((3, 4),), {"axis": 1}, low=-200, high=200),
+)
+
+SOFTMAX = Op(
+    "softmax",
+    _infer_softmax,
+    _softmax_gradient,
+    _softmax_reference,
+    Decomposition(_softmax_build),
+    _SOFTMAX_SAMPLES,
+)
+
+
+def softmax(x: TensorLike, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis, without overflow."""
+    x = floating(x)
+    return apply(SOFTMAX, x, axis=axis_of(x, axis))
+
+
+def _log_softmax_build(node: Tensor) -> Tensor:
+    (x,) = node.operands
+    axis: int = node.attributes["axis"]
+    shifted = _below_largest(x, axis)
+    return shifted - log(sum(exp(shifted), axis, keepdims=True))
+
+
+def _log_softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    axis: int = result.attributes["axis"]
+    return (upstream - exp(result) * sum(upstream, axis, keepdims=True),)
+
+
+def _log_softmax_reference(x: Array, axis: int) -> Array:
+    shifted = x - np.max(x, axis, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True))
+
+
+LOG_SOFTMAX = Op(
+    "log_softmax",
+    _infer_softmax,
+    _log_softmax_gradient,
+    _log_softmax_reference,
+    Decomposition(_log_softmax_build),
+    _SOFTMAX_SAMPLES,
+)
+
+
+def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
+    """log(softmax(x)) along an axis, without overflow."""
+    x = floating(x)
+    return apply(LOG_SOFTMAX, x, axis=axis_of(x, axis))
+
+
+OPS = (
+    *(ELEMENT_COUNT, VARIANCE, MAX, MIN, ARGMAX, ARGMIN, ANY, ALL, PROD, CUMSUM),
+    *(LOGSUMEXP, SOFTMAX, LOG_SOFTMAX),
+)

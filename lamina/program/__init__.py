@@ -1,0 +1,1 @@
+"""Programs: what an engine runs: steps over planned buffers."""

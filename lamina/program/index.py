@@ -1,0 +1,264 @@
+"""Index expressions: where in a buffer an iteration reads or writes.
+
+An `Index` is a sum `constant + coefficient * atom + ...`. Atoms are loop axes, quotients and
+remainders by a constant (what a reshape leaves behind), and values read from a buffer (gather).
+The constructors keep every index in one normal form, so that equal places compare equal; that is
+what fusion, in-place reuse and views rely on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lamina.program.scalar import Scalar
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop variable that runs from 0 to extent - 1."""
+
+    name: str
+    extent: int
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, max(self.extent - 1, 0)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """floor(index / divisor)."""
+
+    index: Index
+    divisor: int
+
+    def bounds(self) -> tuple[int, int]:
+        low, high = self.index.bounds
+        return low // self.divisor, high // self.divisor
+
+    def __str__(self) -> str:
+        return f"({self.index}) // {self.divisor}"
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """index - divisor * floor(index / divisor)."""
+
+    index: Index
+    divisor: int
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, self.divisor - 1
+
+    def __str__(self) -> str:
+        return f"({self.index}) % {self.divisor}"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A position read from data, known to lie in 0 .. extent - 1."""
+
+    value: Scalar
+    extent: int
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, max(self.extent - 1, 0)
+
+    def __str__(self) -> str:
+        return f"@({self.value})"
+
+
+Atom = Axis | Quotient | Remainder | Gathered
+
+
+def _order(atom: Atom) -> tuple[str, str]:
+    return type(atom).__name__, str(atom)
+
+
+@dataclass(frozen=True)
+class Index:
+    """`constant + sum of coefficient * atom`, in normal form.
+
+    Build with `constant_index`, `axis_index` and the operators; the constructor itself expects
+    terms that are merged, sorted and free of zero coefficients.
+    """
+
+    constant: int = 0
+    terms: tuple[tuple[Atom, int], ...] = ()
+    bounds: tuple[int, int] = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        low = high = self.constant
+        for atom, coefficient in self.terms:
+            ends = [coefficient * end for end in atom.bounds()]
+            low, high = low + min(ends), high + max(ends)
+        object.__setattr__(self, "bounds", (low, high))
+        object.__setattr__(self, "_hash", hash((self.constant, self.terms)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.constant + other, self.terms)
+        return _sum(self.constant + other.constant, (*self.terms, *other.terms))
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self + other * -1
+
+    def __mul__(self, factor: int) -> Index:
+        if factor == 0:
+            return Index()
+        return Index(self.constant * factor, tuple((a, c * factor) for a, c in self.terms))
+
+    def __floordiv__(self, divisor: int) -> Index:
+        low, high = self.bounds
+        if divisor == 1:
+            return self
+        if low // divisor == high // divisor:
+            return Index(low // divisor)
+        whole, rest = self._split(divisor)
+        if not rest.terms:
+            return whole + rest.constant // divisor
+        if 0 <= rest.bounds[0] and rest.bounds[1] < divisor:
+            return whole
+        for factor in rest._common_factors(divisor):
+            coarse, fine = rest._split(factor)
+            if 0 <= fine.bounds[0] and fine.bounds[1] < factor:
+                return whole + coarse // (divisor // factor)
+        if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+            atom = rest.terms[0][0]
+            if isinstance(atom, Quotient):
+                return whole + atom.index // (atom.divisor * divisor)
+        return whole + Index(0, ((Quotient(rest, divisor), 1),))
+
+    def __mod__(self, divisor: int) -> Index:
+        if divisor == 1:
+            return Index()
+        _, rest = self._split(divisor)
+        low, high = rest.bounds
+        if low // divisor == high // divisor:
+            return rest - (low // divisor) * divisor
+        for factor in rest._common_factors(divisor):
+            coarse, fine = rest._split(factor)
+            if 0 <= fine.bounds[0] and fine.bounds[1] < factor:
+                return coarse % (divisor // factor) * factor + fine
+        if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+            atom = rest.terms[0][0]
+            if isinstance(atom, Remainder) and atom.divisor % divisor == 0:
+                return atom.index % divisor
+        return Index(0, ((Remainder(rest, divisor), 1),))
+
+    def _common_factors(self, divisor: int) -> tuple[int, ...]:
+        """Factors that the divisor shares with a coefficient, the largest first."""
+        shared = {math.gcd(c, divisor) for _, c in self.terms} - {1, divisor}
+        return tuple(sorted(shared, reverse=True))
+
+    def _split(self, divisor: int) -> tuple[Index, Index]:
+        """(q, r) with self = q * divisor + r, all multiples of the divisor taken into q."""
+        whole = Index(
+            self.constant // divisor,
+            tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0),
+        )
+        rest = Index(
+            self.constant % divisor, tuple((a, c) for a, c in self.terms if c % divisor)
+        )
+        return whole, rest
+
+    def __str__(self) -> str:
+        parts = [str(a) if c == 1 else f"{c}*{a}" for a, c in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts)
+
+
+def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
+    merged: dict[Atom, int] = {}
+    for atom, coefficient in terms:
+        merged[atom] = merged.get(atom, 0) + coefficient
+    merged = {atom: c for atom, c in merged.items() if c}
+    for atom, coefficient in list(merged.items()):
+        # d * c * (e // d) + c * (e % d) is c * e.
+        if isinstance(atom, Remainder):
+            matches = [
+                other
+                for other, c in merged.items()
+                if isinstance(other, Quotient)
+                and other.divisor == atom.divisor
+                and other.index == atom.index
+                and c == coefficient * atom.divisor
+            ]
+            if matches:
+                rest = {a: c for a, c in merged.items() if a != atom and a != matches[0]}
+                whole = atom.index * coefficient
+                return _sum(constant + whole.constant, (*rest.items(), *whole.terms))
+    return Index(constant, tuple(sorted(merged.items(), key=lambda term: _order(term[0]))))
+
+
+def constant_index(value: int) -> Index:
+    """The same place in every iteration."""
+    return Index(value)
+
+
+def axis_index(axis: Axis) -> Index:
+    """The axis itself; the constant 0 for an axis of extent 1."""
+    return Index() if axis.extent == 1 else Index(0, ((axis, 1),))
+
+
+def gathered_index(value: Scalar, extent: int) -> Index:
+    """A position that is read from data and lies in 0 .. extent - 1."""
+    return Index(0, ((Gathered(value, extent), 1),))
+
+
+def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
+    """The offset of an element in a contiguous (row-major) buffer."""
+    offset = Index()
+    for coordinate, extent in zip(coordinates, shape, strict=True):
+        offset = offset * extent + coordinate
+    return offset
+
+
+def unflatten(offset: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+    """The coordinates of an element, given its offset in a contiguous buffer."""
+    coordinates: list[Index] = []
+    stride = 1
+    for position in range(len(shape) - 1, -1, -1):
+        extent = max(shape[position], 1)
+        coordinate = offset // stride
+        coordinates.append(coordinate if position == 0 else coordinate % extent)
+        stride *= extent
+    return tuple(reversed(coordinates))
+
+
+def substitute(index: Index, replacements: dict[Axis, Index]) -> Index:
+    """The index with axes replaced. Gathered positions must not depend on replaced axes."""
+    result = Index(index.constant)
+    for atom, coefficient in index.terms:
+        if isinstance(atom, Axis):
+            part = replacements.get(atom, axis_index(atom))
+        elif isinstance(atom, Quotient):
+            part = substitute(atom.index, replacements) // atom.divisor
+        elif isinstance(atom, Remainder):
+            part = substitute(atom.index, replacements) % atom.divisor
+        else:
+            part = Index(0, ((atom, 1),))
+        result = result + part * coefficient
+    return result
+
+
+def axes_of(index: Index) -> set[Axis]:
+    """The axes that the index depends on directly, gathered positions aside."""
+    found: set[Axis] = set()
+    for atom, _ in index.terms:
+        if isinstance(atom, Axis):
+            found.add(atom)
+        elif isinstance(atom, Quotient | Remainder):
+            found |= axes_of(atom.index)
+    return found

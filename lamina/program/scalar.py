@@ -1,0 +1,223 @@
+"""Scalar expressions: what a program computes at one point of an iteration space.
+
+The set of primitives is closed: an engine that handles every name in `PRIMITIVES` handles every
+op. Expressions are immutable and may share parts; an engine computes a shared part once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lamina import shapes
+from lamina.program.index import Gathered, Index, Quotient, Remainder
+from lamina.shapes import DType
+
+# name -> number of operands. Comparisons and logical operations give bool.
+PRIMITIVES: dict[str, int] = {
+    "add": 2,
+    "subtract": 2,
+    "multiply": 2,
+    "divide": 2,  # of floats
+    "floor_divide": 2,  # of integers, rounding down
+    "remainder": 2,  # of integers, with the sign of the divisor
+    "power": 2,
+    "maximum": 2,  # NaN if either operand is NaN
+    "minimum": 2,  # NaN if either operand is NaN
+    "negative": 1,
+    "absolute": 1,
+    "sign": 1,
+    "floor": 1,
+    "square_root": 1,
+    "reciprocal": 1,
+    "exp": 1,
+    "expm1": 1,
+    "log": 1,
+    "log1p": 1,
+    "sin": 1,
+    "cos": 1,
+    "tanh": 1,
+    "erf": 1,
+    "sigmoid": 1,
+    "softplus": 1,
+    "equal": 2,
+    "not_equal": 2,
+    "less": 2,
+    "less_equal": 2,
+    "greater": 2,
+    "greater_equal": 2,
+    "logical_and": 2,
+    "logical_or": 2,
+    "logical_not": 1,
+    "select": 3,  # condition, value where true, value where false
+    "cast": 1,
+    # seed (i64), step (i64), position (i64), stream (i64): 32 random bits (u32), Philox 4x32-10
+    "random_bits": 4,
+    "shift_right": 2,  # of u32
+}
+
+# Primitives that cost about as much as ten additions or more; they are not computed twice.
+EXPENSIVE = frozenset(
+    "power exp expm1 log log1p sin cos tanh erf sigmoid softplus divide square_root reciprocal"
+    " floor_divide remainder".split()
+)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The condition low <= index < high."""
+
+    index: Index
+    low: int
+    high: int
+
+    @property
+    def always(self) -> bool:
+        """Whether it holds in every iteration."""
+        return self.low <= self.index.bounds[0] and self.index.bounds[1] < self.high
+
+    def __str__(self) -> str:
+        return f"{self.low} <= {self.index} < {self.high}"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A number."""
+
+    value: bool | int | float
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.value}"
+
+    # NaN equals no number, and 0.0 equals -0.0 and False; literals are the same only if all is.
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Literal)
+            and self.dtype == other.dtype
+            and repr(self.value) == repr(other.value)
+        )
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
+
+
+@dataclass(frozen=True)
+class Load:
+    """An element of a buffer, or zero (without touching memory) where a bound fails."""
+
+    buffer: str
+    index: Index
+    dtype: DType
+    bounds: tuple[Bound, ...] = ()
+
+    def __str__(self) -> str:
+        guard = f" if {' and '.join(map(str, self.bounds))}" if self.bounds else ""
+        return f"{self.buffer}[{self.index}{guard}]"
+
+
+@dataclass(frozen=True)
+class Local:
+    """The result of an earlier reduction of the same step, or of its contraction."""
+
+    name: str
+    dtype: DType
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Position:
+    """The value of an index expression, as int64."""
+
+    index: Index
+    dtype: DType = shapes.int64
+
+    def __str__(self) -> str:
+        return f"({self.index})"
+
+
+@dataclass(frozen=True)
+class Within:
+    """Whether all bounds hold, as bool."""
+
+    bounds: tuple[Bound, ...]
+    dtype: DType = shapes.bool_
+
+    def __str__(self) -> str:
+        return f"({' and '.join(map(str, self.bounds)) or 'true'})"
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A primitive applied to scalars."""
+
+    primitive: str
+    operands: tuple[Scalar, ...]
+    dtype: DType
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.primitive, self.operands, self.dtype)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        name = self.dtype.short if self.primitive == "cast" else self.primitive
+        return f"{name}({', '.join(map(str, self.operands))})"
+
+
+Scalar = Literal | Load | Local | Position | Within | Apply
+
+
+def parts(*roots: Scalar) -> Iterator[Scalar]:
+    """Every distinct scalar within the roots, operands before their users.
+
+    Includes scalars inside gathered positions and bounds.
+    """
+    seen: set[Scalar] = set()
+    for root in roots:
+        stack: list[tuple[Scalar, bool]] = [(root, False)]
+        while stack:
+            scalar, ready = stack.pop()
+            if ready:
+                yield scalar
+                continue
+            if scalar in seen:
+                continue
+            seen.add(scalar)
+            stack.append((scalar, True))
+            stack.extend((part, False) for part in reversed(operands_of(scalar)))
+
+
+def operands_of(scalar: Scalar) -> tuple[Scalar, ...]:
+    """The scalars a scalar depends on directly, gathered positions included."""
+    if isinstance(scalar, Apply):
+        return scalar.operands
+    return tuple(value for index in indices_of(scalar) for value in _gathered(index))
+
+
+def indices_of(scalar: Scalar) -> tuple[Index, ...]:
+    """The index expressions a scalar names itself."""
+    if isinstance(scalar, Load):
+        return (scalar.index, *(bound.index for bound in scalar.bounds))
+    if isinstance(scalar, Position):
+        return (scalar.index,)
+    if isinstance(scalar, Within):
+        return tuple(bound.index for bound in scalar.bounds)
+    return ()
+
+
+def _gathered(index: Index) -> Iterator[Scalar]:
+    for atom, _ in index.terms:
+        if isinstance(atom, Gathered):
+            yield atom.value
+        elif isinstance(atom, Quotient | Remainder):
+            yield from _gathered(atom.index)
+
+
+def loads(*roots: Scalar) -> tuple[Load, ...]:
+    """Every distinct load within the roots, in order of first use."""
+    return tuple(scalar for scalar in parts(*roots) if isinstance(scalar, Load))

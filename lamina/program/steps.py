@@ -1,0 +1,247 @@
+"""The steps of a program: loop nests and contractions.
+
+A step says what is computed at each point of an iteration space and where it is stored; in which
+order, in which vectors and by how many threads is the engine's business. Iterations over the
+parallel axes of a step are independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lamina.program.index import Axis, Index
+from lamina.program.scalar import Load, Scalar, loads
+from lamina.shapes import DType, size_of
+
+# How a reduction combines values, and what an empty one gives; None: there must be at least one.
+COMBINERS: dict[str, float | None] = {
+    "sum": 0,
+    "product": 1,
+    "maximum": None,  # NaN if any value is NaN
+    "minimum": None,  # NaN if any value is NaN
+    "argmax": None,  # the first position of the maximum, NaN counting as larger than any number
+    "argmin": None,  # the first position of the minimum, NaN counting as smaller than any number
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """Writes a value to a buffer; with accumulate, adds it to what is there.
+
+    The index of a plain store is different for every point of the iteration space.
+    """
+
+    buffer: str
+    index: Index
+    value: Scalar
+    accumulate: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{self.index}] {'+=' if self.accumulate else '='} {self.value}"
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Combines a value over some axes into a local of the step.
+
+    Attributes:
+        local: the name under which later stages use the result.
+        combine: a name in `COMBINERS`.
+        axes: the axes that are combined, outermost first; with none, the local is the value.
+        value: what is combined.
+        dtype: of the result: the value's own, int64 for argmax and argmin.
+    """
+
+    local: str
+    combine: str
+    axes: tuple[Axis, ...]
+    value: Scalar
+    dtype: DType
+
+    def __str__(self) -> str:
+        combined = f"{self.combine}({_over(self.axes)}) " if self.axes else ""
+        return f"{self.local} = {combined}{self.value}"
+
+
+@dataclass(frozen=True)
+class Write:
+    """Stores values at every point of some further axes.
+
+    All values of one point are computed before any of them is stored.
+
+    Attributes:
+        axes: further axes inside the step's own; empty for one point.
+        stores: what is written; several stores share their common parts.
+        sequential: whether the axes must be run in order, because accumulating stores may meet
+            in one element, which then adds up in this order on every engine.
+    """
+
+    axes: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+    sequential: bool = False
+
+    def __str__(self) -> str:
+        lines = [str(store) for store in self.stores]
+        if not self.axes:
+            return "\n".join(lines)
+        order = "in order " if self.sequential else ""
+        return "\n".join([f"{order}for {_over(self.axes)}:", *("  " + line for line in lines)])
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Stores the running combination of a value along one axis, in order.
+
+    Attributes:
+        axis: the axis along which values are accumulated.
+        combine: `"sum"` or another name in `COMBINERS` that is not positional.
+        value: what is accumulated.
+        buffer: where the running result is stored.
+        index: its place, for each position of the axis.
+        dtype: of the running result.
+    """
+
+    axis: Axis
+    combine: str
+    value: Scalar
+    buffer: str
+    index: Index
+    dtype: DType
+
+    def __str__(self) -> str:
+        over = _over((self.axis,))
+        return f"{self.buffer}[{self.index}] = running {self.combine}({over}) {self.value}"
+
+
+Stage = Reduce | Write | Scan
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop nest: for every point of the axes, the stages one after the other.
+
+    Attributes:
+        name: what it computes, for people; unique in its program.
+        axes: the parallel axes, outermost first.
+        stages: what happens at each point, in order.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    stages: tuple[Stage, ...]
+
+    def __str__(self) -> str:
+        lines = [f"loop {self.name} over ({_over(self.axes)})"]
+        for stage in self.stages:
+            lines += ["  " + line for line in str(stage).splitlines()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """C[b, m, n] = epilogue(sum over k of left[b, m, k] * right[b, k, n]).
+
+    The operands are views: loads through an index expression with bounds, possibly cast, so
+    transposes, windows, gathers and padding are read where they lie.
+
+    Attributes:
+        name: what it computes, for people; unique in its program.
+        batch, rows, columns, inner: the axes b, m, n and k; each may be several or none.
+        left: depends on batch, rows and inner axes only.
+        right: depends on batch, inner and columns axes only.
+        result: the name of the local that holds the sum in the epilogue.
+        dtype: of the sum.
+        stores: the epilogue: what is stored at each (b, m, n).
+    """
+
+    name: str
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    left: Scalar
+    right: Scalar
+    result: str
+    dtype: DType
+    stores: tuple[Store, ...]
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        """The sizes (b, m, n, k)."""
+        groups = (self.batch, self.rows, self.columns, self.inner)
+        b, m, n, k = (size_of([axis.extent for axis in group]) for group in groups)
+        return b, m, n, k
+
+    def __str__(self) -> str:
+        space = "; ".join(
+            _over(group) for group in (self.batch, self.rows, self.columns) if group
+        )
+        lines = [
+            f"contraction {self.name} over ({space})",
+            f"  {self.result} = sum({_over(self.inner)}) {self.left} * {self.right}",
+        ]
+        return "\n".join(lines + [f"  {store}" for store in self.stores])
+
+
+Step = Loop | Contraction
+
+
+def _over(axes: tuple[Axis, ...]) -> str:
+    return ", ".join(f"{axis.name}<{axis.extent}" for axis in axes)
+
+
+def stores_of(step: Step) -> tuple[Store, ...]:
+    """Every store of a step; scans count as stores of their running value."""
+    if isinstance(step, Contraction):
+        return step.stores
+    found: list[Store] = []
+    for stage in step.stages:
+        if isinstance(stage, Write):
+            found += stage.stores
+        elif isinstance(stage, Scan):
+            found.append(Store(stage.buffer, stage.index, stage.value))
+    return tuple(found)
+
+
+def scalars_of(step: Step) -> Iterator[Scalar]:
+    """The values that a step computes, views of a contraction included."""
+    if isinstance(step, Contraction):
+        yield step.left
+        yield step.right
+        yield from (store.value for store in step.stores)
+        return
+    for stage in step.stages:
+        if isinstance(stage, Write):
+            yield from (store.value for store in stage.stores)
+        else:
+            yield stage.value
+
+
+def loads_of(step: Step) -> tuple[Load, ...]:
+    """Every distinct load of a step, store positions that are read from data included."""
+    return loads(*scalars_of(step), *_positions(step))
+
+
+def _positions(step: Step) -> Iterator[Scalar]:
+    from_stores = (store.index for store in stores_of(step))
+    for index in from_stores:
+        yield from loads_in_index(index)
+
+
+def loads_in_index(index: Index) -> tuple[Load, ...]:
+    """The loads inside the gathered positions of an index."""
+    from lamina.program.scalar import Position
+
+    return loads(Position(index))
+
+
+def reads_of(step: Step) -> frozenset[str]:
+    """The names of the buffers a step reads; accumulating stores read what they add to."""
+    accumulated = {store.buffer for store in stores_of(step) if store.accumulate}
+    return frozenset({load.buffer for load in loads_of(step)} | accumulated)
+
+
+def writes_of(step: Step) -> frozenset[str]:
+    """The names of the buffers a step writes."""
+    return frozenset(store.buffer for store in stores_of(step))

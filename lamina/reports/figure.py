@@ -1,0 +1,89 @@
+"""What the pictures share: a matplotlib figure without pyplot, colours, and saving in one piece.
+
+matplotlib is an optional package without complete types: it is imported when a picture is made,
+and its objects are `Any` here.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import DefinitionError, missing_extra
+
+# Okabe and Ito, "Color Universal Design" (2008): told apart by people with any colour vision.
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+SKY = "#56B4E9"
+AMBER = "#E69F00"
+YELLOW = "#F0E442"
+GREY = "#8C8C8C"
+INK = "#262626"
+PALETTE = (SKY, AMBER, GREEN, PURPLE, YELLOW, BLUE, ORANGE, GREY)
+
+
+def new_figure(width: float, height: float, *, purpose: str) -> Any:
+    """An empty `matplotlib.figure.Figure`, width x height in inches.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        purpose: what the picture is for, "a plot of curves"; begins the error's sentence.
+
+    Raises:
+        MissingExtraError: without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise missing_extra("matplotlib", "plot", purpose) from None
+    return Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+
+
+def clean_axes(axes: Any, *, grid: str = "y") -> None:
+    """Takes away the frame's upper and right line, and puts a faint grid behind the data."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GREY)
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.set_axisbelow(True)
+    if grid:
+        axes.grid(axis=grid, color="#E3E3E3", linewidth=0.8)
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Writes the figure: PNG, or what the path's ending says (.svg, .pdf); whole or not at all.
+
+    Raises:
+        DefinitionError: if pictures with that ending cannot be written.
+        OSError: if the folder does not exist or cannot be written to.
+    """
+    target = Path(path)
+    kind = target.suffix.removeprefix(".").lower() or "png"
+    supported = sorted(figure.canvas.get_supported_filetypes())
+    if kind not in supported:
+        raise DefinitionError(
+            f"pictures cannot be written as .{kind}",
+            where=str(target),
+            facts=(("possible", ", ".join(supported)),),
+            advice="Give a file name that ends in .png.",
+        )
+    picture = io.BytesIO()
+    figure.savefig(picture, format=kind)
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(picture.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,282 @@
+"""Element types, sizes that may depend on the batch, and the arithmetic of shapes.
+
+A shape is a tuple of dimensions; a dimension is a plain int or a `Size`, which stands for
+`coefficient * batch + offset`. Networks are written and checked with the batch left open;
+the compiler then binds it to a number, and from there on all dimensions are ints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lamina.errors import DTypeError, ShapeError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.
+
+    Attributes:
+        name: NumPy's name, `"float32"`.
+        short: the name in printed graphs and errors, `"f32"`.
+        kind: `"float"`, `"int"` or `"bool"`.
+        rank: its place in promotion: of two, the one with the higher rank wins.
+    """
+
+    name: str
+    short: str
+    kind: str
+    rank: int
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype."""
+        return np.dtype(self.name)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element takes."""
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    def __str__(self) -> str:
+        return self.short
+
+
+bool_ = DType("bool", "bool", "bool", 0)
+uint8 = DType("uint8", "u8", "int", 1)
+int32 = DType("int32", "i32", "int", 2)
+# uint32 holds the words of the random number generator; users cannot ask for it.
+uint32 = DType("uint32", "u32", "int", 3)
+int64 = DType("int64", "i64", "int", 4)
+float32 = DType("float32", "f32", "float", 5)
+float64 = DType("float64", "f64", "float", 6)
+
+PUBLIC_DTYPES = {d.name: d for d in (float32, float64, int32, int64, uint8, bool_)}
+_BY_NAME = {**PUBLIC_DTYPES, "uint32": uint32}
+
+DTypeLike = DType | str | type | np.dtype[Any]
+
+
+def as_dtype(value: DTypeLike) -> DType:
+    """The `DType` that a name, a NumPy dtype or a Python type stands for.
+
+    Raises:
+        DTypeError: if Lamina has no such type.
+    """
+    if isinstance(value, DType):
+        return value
+    python_types: dict[Any, str] = {bool: "bool", int: "int64", float: "float32"}
+    name = python_types.get(value) or (value if isinstance(value, str) else np.dtype(value).name)
+    if name not in _BY_NAME:
+        raise DTypeError(
+            f"there is no dtype {name!r}",
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", str(name))),
+            advice="Convert the array first, for example with array.astype('float32').",
+        )
+    return _BY_NAME[name]
+
+
+def promote(left: DType, right: DType) -> DType:
+    """The dtype of `left + right`.
+
+    Integers give way to floats and narrow integers to wide ones; float32 and float64 are never
+    mixed silently.
+
+    Raises:
+        DTypeError: for float32 with float64.
+    """
+    if left.is_float and right.is_float and left != right:
+        raise DTypeError(
+            "float32 and float64 are mixed",
+            facts=(("left", left.name), ("right", right.name)),
+            advice="Cast one of them: ops.cast(x, 'float64') or ops.cast(x, 'float32').",
+        )
+    return left if left.rank >= right.rank else right
+
+
+@dataclass(frozen=True)
+class Size:
+    """A dimension that depends on the batch: `coefficient * batch + offset`, coefficient > 0."""
+
+    coefficient: int = 1
+    offset: int = 0
+
+    def __str__(self) -> str:
+        text = "batch" if self.coefficient == 1 else f"{self.coefficient}*batch"
+        return text if not self.offset else f"{text}{self.offset:+d}"
+
+
+Dim = int | Size
+Shape = tuple[Dim, ...]
+BATCH = Size()
+
+
+def bind_dim(dim: Dim, batch: int) -> int:
+    """The number a dimension stands for when the batch has `batch` examples."""
+    return dim if isinstance(dim, int) else dim.coefficient * batch + dim.offset
+
+
+def bind(shape: Shape, batch: int) -> tuple[int, ...]:
+    """The shape with the batch bound to a number."""
+    return tuple(bind_dim(d, batch) for d in shape)
+
+
+def static(shape: Shape) -> tuple[int, ...]:
+    """The shape as ints.
+
+    Raises:
+        ShapeError: if a dimension still depends on the batch.
+    """
+    if any(isinstance(d, Size) for d in shape):
+        raise ShapeError(
+            "a fixed shape is needed here",
+            facts=(("found", shape_text(shape)),),
+            advice="The batch size is known only after compilation; keep it out of this argument.",
+        )
+    return tuple(d for d in shape if isinstance(d, int))
+
+
+def _parts(dim: Dim) -> tuple[int, int]:
+    return (0, dim) if isinstance(dim, int) else (dim.coefficient, dim.offset)
+
+
+def _dim(coefficient: int, offset: int) -> Dim:
+    return Size(coefficient, offset) if coefficient else offset
+
+
+def add_dims(left: Dim, right: Dim) -> Dim:
+    """The sum of two dimensions."""
+    (a, b), (c, d) = _parts(left), _parts(right)
+    return _dim(a + c, b + d)
+
+
+def scale_dim(dim: Dim, factor: int) -> Dim:
+    """A dimension times a number."""
+    a, b = _parts(dim)
+    return _dim(a * factor, b * factor)
+
+
+Polynomial = tuple[int, ...]
+
+
+def element_count(shape: Shape) -> Polynomial:
+    """The number of elements as a polynomial in the batch: (c0, c1, ..) is c0 + c1 batch + ..
+
+    Two shapes hold the same number of elements for every batch size exactly when these are equal.
+    """
+    product: list[int] = [1]
+    for dim in shape:
+        slope, offset = _parts(dim)
+        following = [0] * (len(product) + 1)
+        for power, coefficient in enumerate(product):
+            following[power] += coefficient * offset
+            following[power + 1] += coefficient * slope
+        product = following
+    while len(product) > 1 and product[-1] == 0:
+        product.pop()
+    return tuple(product)
+
+
+def divide_counts(total: Polynomial, part: Polynomial) -> Dim | None:
+    """The dimension `total / part`, or None where it is not a whole dimension."""
+    if part == (0,):
+        return None
+    remainder = list(total)
+    quotient = [0] * max(len(total) - len(part) + 1, 1)
+    for power in range(len(total) - len(part), -1, -1):
+        factor, rest = divmod(remainder[power + len(part) - 1], part[-1])
+        if rest:
+            return None
+        quotient[power] = factor
+        for index, coefficient in enumerate(part):
+            remainder[power + index] -= factor * coefficient
+    if any(remainder) or any(quotient[2:]):
+        return None
+    return _dim(quotient[1] if len(quotient) > 1 else 0, quotient[0])
+
+
+def size_of(shape: Sequence[int]) -> int:
+    """The number of elements of a fixed shape."""
+    product = 1
+    for dim in shape:
+        product *= dim
+    return product
+
+
+def broadcast(left: Shape, right: Shape) -> Shape:
+    """The shape of an elementwise operation on two operands, by NumPy's rule.
+
+    Raises:
+        ShapeError: naming the first pair of dimensions that differ.
+    """
+    rank = max(len(left), len(right))
+    padded_left: Shape = (1,) * (rank - len(left)) + left
+    padded_right: Shape = (1,) * (rank - len(right)) + right
+    result: list[Dim] = []
+    for axis, (a, b) in enumerate(zip(padded_left, padded_right, strict=True)):
+        if a != b and a != 1 and b != 1:
+            raise ShapeError(
+                f"the shapes differ in axis {axis - rank}, {a} against {b}",
+                facts=(("left", shape_text(left)), ("right", shape_text(right))),
+                advice="Dimensions must be equal, or one of them 1; reshape one operand.",
+            )
+        result.append(b if a == 1 else a)
+    return tuple(result)
+
+
+def broadcast_all(shapes: Iterable[Shape]) -> Shape:
+    """The common shape of any number of operands."""
+    result: Shape = ()
+    for shape in shapes:
+        result = broadcast(result, shape)
+    return result
+
+
+def normalise_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        ShapeError: if there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise ShapeError(
+            f"there is no axis {axis}",
+            facts=(("expected", f"an axis from {-rank} to {rank - 1}"), ("found", str(axis))),
+            advice=f"The tensor has {rank} axes; axis 0 is the batch.",
+        )
+    return axis % rank
+
+
+def normalise_axes(axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """The axes counted from the front, in rising order; None means all.
+
+    Raises:
+        ShapeError: if an axis is missing or named twice.
+    """
+    if axes is None:
+        return tuple(range(rank))
+    listed = [axes] if isinstance(axes, int) else list(axes)
+    result = sorted(normalise_axis(axis, rank) for axis in listed)
+    if len(set(result)) != len(result):
+        raise ShapeError(
+            "an axis is named twice",
+            facts=(("found", str(tuple(listed))),),
+            advice="Name each axis once.",
+        )
+    return tuple(result)
+
+
+def shape_text(shape: Shape, dtype: DType | None = None) -> str:
+    """`f32[batch, 10]`; without a dtype, `[batch, 10]`."""
+    return f"{dtype or ''}[{', '.join(str(dim) for dim in shape)}]"

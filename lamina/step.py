@@ -1,0 +1,239 @@
+"""From a network to the graph of one step: inference, evaluation, or training.
+
+The training step is derived here: forward, loss, penalties, gradients, clipping, optimizer, state.
+It is one graph, so that the compiler sees all of it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lamina import ops
+from lamina.compiler.differentiate import gradients
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
+from lamina.layers.layer import Trace
+from lamina.layers.scope import Variable
+from lamina.shapes import DType, Shape, shape_text
+
+# Called with the prediction (a tuple where the network has several outputs) and the target.
+Loss = Callable[[Any, Any], Tensor]
+Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Spec = tuple[Shape, DType]
+
+
+class Optimizer(Protocol):
+    """How a parameter follows its gradient; see `lamina.training.optimizers`."""
+
+    def slots(self) -> Mapping[str, float]:
+        """The state kept for each parameter, in its shape, with its first value."""
+        ...
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The new parameter and the new state; `step` (0-d int64) counts finished steps."""
+        ...
+
+
+class Metric(Protocol):
+    """What is measured beside the loss; see `lamina.training.metrics`."""
+
+    def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
+        """Sums over the batch, which add up over batches."""
+        ...
+
+
+class Traceable(Protocol):
+    """A network, as far as this file needs one."""
+
+    def trace(
+        self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
+    ) -> Trace: ...
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graph of a step, and what its leaves stand for.
+
+    Attributes:
+        graph: inputs are `"input0"`.. and `"target0"`..; outputs `"output0"`.. for inference,
+            `"loss"` and `"metric0.NAME"`.. otherwise.
+        trace: the network it was made from.
+        slots: for each state of the optimizer, `"1.weight/momentum"`: its tensor and first value.
+        untrained: the parameters that the loss does not depend on; they are left as they are.
+    """
+
+    graph: Graph
+    trace: Trace
+    slots: Mapping[str, tuple[Tensor, float]]
+    untrained: tuple[str, ...] = ()
+
+
+def inference_step(
+    network: Traceable, *, dtype: DType, input_dtypes: Sequence[DType] | None = None
+) -> StepGraph:
+    """The forward pass in its inference form."""
+    trace = network.trace(dtype=dtype, training=False, input_dtypes=input_dtypes)
+    outputs = tuple((f"output{n}", tensor) for n, tensor in enumerate(trace.outputs))
+    return StepGraph(Graph(trace.inputs, outputs), trace, {})
+
+
+def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
+    """The targets that a loss expects where no data says otherwise.
+
+    Returns:
+        (shape with the batch, dtype) of each target; none for a loss without targets.
+    """
+    trace = network.trace(dtype=dtype, training=False)
+    describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
+    if describe is None:
+        return tuple((tensor.shape, tensor.dtype) for tensor in trace.outputs)
+    spec = describe(_single(trace.outputs))
+    return () if spec is None else (spec,)
+
+
+def evaluation_step(
+    network: Traceable,
+    loss: Loss,
+    targets: Sequence[Spec],
+    *,
+    dtype: DType,
+    metrics: Sequence[Metric] = (),
+    input_dtypes: Sequence[DType] | None = None,
+    training: bool = False,
+) -> StepGraph:
+    """Loss and metrics of a batch; no penalties, nothing is changed.
+
+    Args:
+        training: take the training form of the layers instead of the inference form.
+    """
+    trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
+    leaves, target = _targets(targets, loss, trace, dtype)
+    value = _loss_value(loss, trace, target)
+    outputs = (("loss", value), *_measured(metrics, trace, target))
+    return StepGraph(Graph((*trace.inputs, *leaves), outputs), trace, {})
+
+
+def training_step(
+    network: Traceable,
+    loss: Loss,
+    optimizer: Optimizer,
+    targets: Sequence[Spec],
+    *,
+    dtype: DType,
+    clip: Clip | None = None,
+    metrics: Sequence[Metric] = (),
+    input_dtypes: Sequence[DType] | None = None,
+) -> StepGraph:
+    """The whole training step.
+
+    The reported loss includes the layers' penalties, as what is minimised does.
+
+    Raises:
+        DefinitionError: if there is nothing to train.
+        ShapeError: if the loss is not a single number.
+    """
+    trace = network.trace(dtype=dtype, training=True, input_dtypes=input_dtypes)
+    record = trace.record
+    leaves, target = _targets(targets, loss, trace, dtype)
+    value = _loss_value(loss, trace, target)
+    metric_outputs = _measured(metrics, trace, target)
+    with labelled(Origin("penalty")):
+        for penalty in record.penalties:
+            value = ops.add(value, penalty)
+    reached = set(topological([value]))
+    trained = [v for v in record.parameters.values() if v.tensor in reached]
+    if not trained:
+        raise DefinitionError(
+            "there is nothing to train: the loss depends on no parameter",
+            advice="Add a layer with parameters, such as lm.Linear, or check the loss function.",
+        )
+    flowing: Sequence[Tensor] = gradients(value, [variable.tensor for variable in trained])
+    if clip is not None:
+        with labelled(Origin("clip")):
+            flowing = clip(flowing)
+    slots: dict[str, tuple[Tensor, float]] = {}
+    updates: list[tuple[Tensor, Tensor]] = []
+    for variable, gradient in zip(trained, flowing, strict=True):
+        with labelled(Origin(f"{variable.tensor.origin.path}/update")):
+            updates += _updated(optimizer, variable, gradient, record.step, slots)
+    for name, new in record.updates.items():
+        updates.append((record.states[name].tensor, new))
+    with labelled(Origin("step")):
+        updates.append((record.step, ops.add(record.step, 1)))
+    outputs = (("loss", value), *metric_outputs)
+    untrained = tuple(v.name for v in record.parameters.values() if v not in trained)
+    return StepGraph(
+        Graph((*trace.inputs, *leaves), outputs, tuple(updates)), trace, slots, untrained
+    )
+
+
+def _updated(
+    optimizer: Optimizer,
+    variable: Variable,
+    gradient: Tensor,
+    step: Tensor,
+    slots: dict[str, tuple[Tensor, float]],
+) -> list[tuple[Tensor, Tensor]]:
+    """The new values of a parameter and of its optimizer state."""
+    parameter = variable.tensor
+    own: dict[str, Tensor] = {}
+    for name, first in optimizer.slots().items():
+        full = f"{variable.name}/{name}"
+        own[name] = leaf(full, "state", parameter.shape, parameter.dtype)
+        slots[full] = (own[name], first)
+    new, new_slots = optimizer.update(parameter, gradient, own, step)
+    return [(parameter, new), *((own[name], new_slots[name]) for name in own)]
+
+
+def _single(tensors: Sequence[Tensor]) -> Any:
+    """The tensor itself where there is one, a tuple where there are several."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _targets(
+    specs: Sequence[Spec], loss: Loss, trace: Trace, dtype: DType
+) -> tuple[tuple[Tensor, ...], Any]:
+    """The target leaves, and what the loss is given: integers become floats where it wants them."""
+    leaves = tuple(
+        leaf(f"target{number}", "input", shape, arriving)
+        for number, (shape, arriving) in enumerate(specs)
+    )
+    if not leaves:
+        return (), None
+    describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
+    wanted = describe(_single(trace.outputs)) if describe else None
+    tensors = list(leaves)
+    for number, tensor in enumerate(tensors):
+        to_float = wanted is not None and wanted[1].is_float and not tensor.dtype.is_float
+        if to_float or tensor.dtype.is_float:
+            tensors[number] = ops.cast(tensor, dtype)
+    return leaves, _single(tensors)
+
+
+def _loss_value(loss: Loss, trace: Trace, target: Any) -> Tensor:
+    with labelled(Origin("loss")):
+        value = loss(_single(trace.outputs), target)
+    if not isinstance(value, Tensor) or value.shape != () or not value.dtype.is_float:
+        found = described(value) if isinstance(value, Tensor) else type(value).__name__
+        raise ShapeError(
+            "a loss must be a single number",
+            facts=(("expected", f"a tensor {shape_text((), trace.record.dtype)}"), ("found", found)),
+            where="loss",
+            advice="Average over the examples: ops.mean(...).",
+        )
+    return value
+
+
+def _measured(
+    metrics: Sequence[Metric], trace: Trace, target: Any
+) -> tuple[tuple[str, Tensor], ...]:
+    found: list[tuple[str, Tensor]] = []
+    for number, metric in enumerate(metrics):
+        with labelled(Origin(f"metric{number}")):
+            statistics = metric.statistics(_single(trace.outputs), target)
+        found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
+    return tuple(found)

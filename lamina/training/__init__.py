@@ -1,0 +1,1 @@
+"""Training: losses, optimizers, schedules, metrics, clipping, and the fit loop."""

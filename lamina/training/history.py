@@ -1,0 +1,59 @@
+"""What a fit leaves behind: loss and metrics of every epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lamina.reports import plot_curves, table_text
+
+VALIDATION = "validation_"
+
+
+@dataclass
+class History:
+    """Loss and metrics, one value for each epoch; `history["loss"]`, `history["accuracy"]`.
+
+    Values measured on the validation data have names that begin with `validation_`. Training
+    values are averages over the epoch, while the model was changing.
+
+    Attributes:
+        values: name -> one value for each epoch.
+        seconds: how long each epoch took; not part of what is repeated bit by bit.
+        interrupted: whether Ctrl-C ended the fit early.
+    """
+
+    values: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    seconds: list[float] = field(default_factory=list[float])
+    interrupted: bool = False
+
+    def __getitem__(self, name: str) -> list[float]:
+        return self.values[name]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def add(self, row: Mapping[str, Any], seconds: float) -> None:
+        """Appends one epoch; values that are not single numbers are left out."""
+        for name, value in row.items():
+            if isinstance(value, float | int):
+                self.values.setdefault(name, []).append(float(value))
+        self.seconds.append(seconds)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Writes the curves as a picture.
+
+        Raises:
+            MissingExtraError: without matplotlib.
+            DataError: before the first epoch has ended.
+        """
+        plot_curves(self.values, path)
+
+    def __str__(self) -> str:
+        rows = [
+            (str(epoch + 1), *(f"{values[epoch]:.4f}" for values in self.values.values()))
+            for epoch in range(len(self))
+        ]
+        return table_text(("epoch", *self.values), rows, align="r")

@@ -1,0 +1,740 @@
+"""Losses: how wrong a prediction is, as one number.
+
+A loss is a frozen record that builds a piece of graph from ops, so its gradient follows by itself
+and it is fused with the network. All formulas are those of PyTorch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
+from lamina.graph import Tensor, constant, described
+from lamina.layers.checks import place_of, require_choice, require_number
+from lamina.shapes import Array, DType, Shape, int64, shape_text
+
+Reduction = Literal["mean", "sum"]
+Target = tuple[Shape, DType]
+
+_REDUCTIONS = ("mean", "sum")
+
+
+class Loss(ABC):
+    """The base of all losses; a loss of one's own is a frozen dataclass like any other.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import lamina as lm
+        >>> @dataclass(frozen=True)
+        ... class LogCosh(lm.training.losses.Loss):
+        ...     def __call__(self, prediction, target):
+        ...         difference = prediction - target
+        ...         return lm.ops.mean(lm.ops.softplus(difference * 2) - difference)
+    """
+
+    @abstractmethod
+    def __call__(self, prediction: Any, target: Any) -> Tensor:
+        """Builds the loss.
+
+        Args:
+            prediction: what the network gives, batch first; a tuple for several outputs.
+            target: what it should give.
+
+        Returns:
+            A tensor without axes, in the prediction's dtype.
+
+        Raises:
+            ShapeError, DTypeError: if the target does not fit the prediction.
+        """
+
+    def target(self, prediction: Any) -> Target | None:
+        """The shape and dtype that a target for this prediction has; None if there is none."""
+        return prediction.shape, prediction.dtype
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:  # noqa: B027
+        """Checks the values of targets before they reach the device.
+
+        Args:
+            array: targets of any number of examples.
+            prediction_shape: of the network's output, batch first.
+
+        Raises:
+            DataError: if there are values for which the loss has no meaning.
+        """
+
+
+# Regression ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MSE(Loss):
+    """The mean of (prediction - target)^2.
+
+    Takes a prediction f32 or f64 of any shape and a target of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements, or `"sum"`.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MSE()(lm.Input(3), lm.Input(3)).shape
+        ()
+    """
+
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        _check_reduction(self)
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        difference = prediction - _matched(self, prediction, target)
+        return _reduced(difference * difference, self.reduction)
+
+
+@dataclass(frozen=True)
+class MAE(Loss):
+    """The mean of |prediction - target|; the gradient at 0 is 0.
+
+    Takes a prediction f32 or f64 of any shape and a target of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements, or `"sum"`.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MAE()(lm.Input(3), lm.Input(3)).shape
+        ()
+    """
+
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        _check_reduction(self)
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        difference = prediction - _matched(self, prediction, target)
+        return _reduced(ops.abs(difference), self.reduction)
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """d^2 / 2 for differences |d| up to delta, delta (|d| - delta / 2) beyond: robust to outliers.
+
+    From Huber: Robust estimation of a location parameter (1964). Takes a prediction f32 or f64 of
+    any shape and a target of the same shape.
+
+    Args:
+        delta: where the parabola becomes a line.
+        reduction: `"mean"` over all elements, or `"sum"`.
+
+    Raises:
+        DefinitionError: unless delta is above zero.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Huber(delta=0.5)(lm.Input(3), lm.Input(3)).shape
+        ()
+    """
+
+    delta: float = 1.0
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        require_number(self, "delta", self.delta, "(0, inf)")
+        _check_reduction(self)
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        difference = prediction - _matched(self, prediction, target)
+        size = ops.abs(difference)
+        parabola = difference * difference * 0.5
+        line = (size - 0.5 * self.delta) * self.delta
+        return _reduced(ops.where(size <= self.delta, parabola, line), self.reduction)
+
+
+# Classification -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """-log of the probability that softmax gives to the right class.
+
+    Takes raw scores ("logits"), f32 or f64 [batch, classes, ...], not probabilities: softmax is
+    part of the loss. Targets are class numbers, integers [batch, ...] without the axis of classes,
+    or probabilities in the shape of the prediction.
+
+    Args:
+        label_smoothing: this share of the probability is spread evenly over all classes: Szegedy
+            et al.: Rethinking the Inception architecture (2016), section 7.
+        class_weights: one number for each class. With class numbers the mean is divided by the
+            weights of the targets, as in PyTorch.
+        reduction: `"mean"` or `"sum"` over the examples.
+
+    Raises:
+        DefinitionError: for a smoothing outside [0, 1], or a negative weight.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.CrossEntropy()(lm.Input(10), lm.Input(dtype="int64")).shape
+        ()
+    """
+
+    label_smoothing: float = 0.0
+    class_weights: Sequence[float] | None = None
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        require_number(self, "label_smoothing", self.label_smoothing, "[0, 1]")
+        _freeze_weights(self, "class_weights", self.class_weights)
+        _check_reduction(self)
+
+    def target(self, prediction: Tensor) -> Target:
+        """Class numbers: int64, the prediction's shape without the classes."""
+        _class_count(self, prediction)
+        return _label_shape(prediction), int64
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for class numbers that are out of range."""
+        if array.dtype.kind in "iu":
+            _check_labels(self, array, prediction_shape)
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        classes = _class_count(self, prediction)
+        weights = _weight_tensor(self, self.class_weights, prediction, axis=1)
+        # The logarithm of softmax is shifted - normaliser. It is not written down as one tensor:
+        # the gradient of the normaliser alone is softmax, without another sum over the classes.
+        largest = ops.max(prediction, 1, keepdims=True)
+        shifted = prediction - ops.stop_gradient(largest)
+        normaliser = ops.log(ops.sum(ops.exp(shifted), 1, keepdims=True))
+        smoothing = self.label_smoothing
+        if target.dtype.is_float:
+            shares = _matched(self, prediction, target)
+            if smoothing:
+                shares = shares * (1 - smoothing) + smoothing / classes
+            if weights is not None:
+                shares = shares * weights
+            each = ops.sum(shares * (normaliser - shifted), 1)
+            return _reduced(each, self.reduction)
+        hit = _hits(self, prediction, target)
+        each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
+        of_target = None
+        if weights is not None:
+            of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
+            each = each * of_target
+        if smoothing:
+            every = normaliser - shifted if weights is None else (normaliser - shifted) * weights
+            spread = ops.sum(every, 1, keepdims=True)
+            each = each * (1 - smoothing) + spread * (smoothing / classes)
+        return _weighted(each, of_target, self.reduction)
+
+
+@dataclass(frozen=True)
+class NLL(Loss):
+    """-log of the probability of the right class, from log-probabilities.
+
+    Takes log-probabilities, f32 or f64 [batch, classes, ...], as `LogSoftmax` gives them, and
+    class numbers, integers [batch, ...]. `CrossEntropy` does both at once.
+
+    Args:
+        class_weights: one number for each class; the mean is divided by the weights of the
+            targets, as in PyTorch.
+        reduction: `"mean"` or `"sum"` over the examples.
+
+    Raises:
+        DefinitionError: for a negative weight.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.NLL()(lm.LogSoftmax()(lm.Input(10)), lm.Input(dtype="int64")).shape
+        ()
+    """
+
+    class_weights: Sequence[float] | None = None
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        _freeze_weights(self, "class_weights", self.class_weights)
+        _check_reduction(self)
+
+    def target(self, prediction: Tensor) -> Target:
+        """Class numbers: int64, the prediction's shape without the classes."""
+        _class_count(self, prediction)
+        return _label_shape(prediction), int64
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for class numbers that are out of range."""
+        _check_labels(self, array, prediction_shape)
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        _class_count(self, prediction)
+        weights = _weight_tensor(self, self.class_weights, prediction, axis=1)
+        hit = _hits(self, prediction, target)
+        each = -ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
+        of_target = None
+        if weights is not None:
+            of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
+            each = each * of_target
+        return _weighted(each, of_target, self.reduction)
+
+
+@dataclass(frozen=True)
+class BCE(Loss):
+    """-(t log p + (1 - t) log(1 - p)) for probabilities p and targets t between 0 and 1.
+
+    Takes p f32 or f64 of any shape, as `Sigmoid` gives it, and targets of the same shape. The
+    logarithms are not less than -100, as in PyTorch; where one would be, the gradient is 0.
+    `BCEWithLogits` is more accurate.
+
+    Args:
+        reduction: `"mean"` over all elements, or `"sum"`.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.BCE()(lm.Sigmoid()(lm.Input(1)), lm.Input(1)).shape
+        ()
+    """
+
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        _check_reduction(self)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets outside 0 to 1."""
+        _check_probabilities(self, array)
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        wanted = _matched(self, prediction, target)
+        each = wanted * _log(prediction) + (1.0 - wanted) * _log1m(prediction)
+        return -_reduced(each, self.reduction)
+
+
+@dataclass(frozen=True)
+class BCEWithLogits(Loss):
+    """Binary cross entropy of sigmoid(x), computed from the scores x without overflow.
+
+    Takes raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
+
+    Args:
+        positive_weight: a factor for targets of 1: one number, or one for each place on the last
+            axis.
+        reduction: `"mean"` over all elements, or `"sum"`.
+
+    Raises:
+        DefinitionError: for a negative weight.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.BCEWithLogits(positive_weight=3.0)(lm.Input(1), lm.Input(1)).shape
+        ()
+    """
+
+    positive_weight: float | Sequence[float] | None = None
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.positive_weight, int | float):
+            require_number(self, "positive_weight", self.positive_weight, "[0, inf)")
+        else:
+            _freeze_weights(self, "positive_weight", self.positive_weight)
+        _check_reduction(self)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets outside 0 to 1."""
+        _check_probabilities(self, array)
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        wanted = _matched(self, prediction, target)
+        # -log sigmoid(x) = softplus(-x), and -log(1 - sigmoid(x)) = softplus(-x) + x.
+        negative = ops.softplus(-prediction)
+        if self.positive_weight is None:
+            return _reduced((1.0 - wanted) * prediction + negative, self.reduction)
+        if isinstance(self.positive_weight, int | float):
+            factor = wanted * (self.positive_weight - 1.0) + 1.0
+        else:
+            weight = _weight_tensor(self, self.positive_weight, prediction, axis=-1)
+            factor = wanted * (weight - 1.0) + 1.0
+        return _reduced((1.0 - wanted) * prediction + factor * negative, self.reduction)
+
+
+@dataclass(frozen=True)
+class Hinge(Loss):
+    """max(0, 1 - t x) for scores x and targets t of -1 or 1: the loss of a support vector machine.
+
+    From Cortes, Vapnik: Support-vector networks (1995). Takes scores f32 or f64 of any shape and
+    targets of the same shape. The gradient where t x = 1 is 0.
+
+    Args:
+        reduction: `"mean"` over all elements, or `"sum"`.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Hinge()(lm.Input(1), lm.Input(1)).shape
+        ()
+    """
+
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        _check_reduction(self)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets other than -1 and 1."""
+        _check_values(
+            self,
+            array,
+            np.equal(array, 1) | (np.equal(array, -1)),
+            expected="-1 or 1",
+            advice="Targets of 0 and 1 are turned by 2 * y - 1, in a signed dtype.",
+        )
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        wanted = _matched(self, prediction, target)
+        return _reduced(ops.relu(1.0 - wanted * prediction), self.reduction)
+
+
+# Distributions and distances ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KLDivergence(Loss):
+    """t (log t - x) for log-probabilities x and probabilities t; 0 where t is 0.
+
+    From Kullback, Leibler: On information and sufficiency (1951). Takes x f32 or f64 of any
+    shape, as `LogSoftmax` gives it, and targets of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements as PyTorch's default, `"batchmean"` for the sum over
+            each example and the mean over the batch, which is the divergence itself, or `"sum"`.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.KLDivergence("batchmean")(lm.LogSoftmax()(lm.Input(10)), lm.Input(10)).shape
+        ()
+    """
+
+    reduction: Literal["mean", "sum", "batchmean"] = "mean"
+
+    def __post_init__(self) -> None:
+        require_choice(self, "reduction", self.reduction, ("mean", "sum", "batchmean"))
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for negative targets."""
+        _check_values(
+            self,
+            array,
+            array >= 0,
+            expected="0 or more",
+            advice="Targets are probabilities, not their logarithms.",
+        )
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Builds the loss; ShapeError and DTypeError as for all losses."""
+        wanted = _matched(self, prediction, target)
+        positive = ops.where(wanted > 0, wanted, 1.0)
+        each = wanted * (ops.log(positive) - prediction)
+        if self.reduction == "batchmean":
+            return ops.mean(ops.sum(each, tuple(range(1, each.rank))) if each.rank > 1 else each)
+        return _reduced(each, self.reduction)
+
+
+@dataclass(frozen=True)
+class Triplet(Loss):
+    """max(0, margin + |a - p| - |a - n|) for an anchor a, a positive p and a negative n.
+
+    From Schroff, Kalenichenko, Philbin: FaceNet (2015), and Balntas et al.: Learning local feature
+    descriptors with triplets (2016). The prediction is a tuple of three tensors of one shape, f32
+    or f64 [batch, ..., features]; there is no target.
+
+    Args:
+        margin: how much nearer the positive must be.
+        epsilon: added to the differences, so that the distance has a gradient at 0.
+        swap: uses the distance from positive to negative where that is smaller.
+        reduction: `"mean"` or `"sum"`.
+
+    Raises:
+        DefinitionError: if the margin or epsilon is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Triplet()((lm.Input(8), lm.Input(8), lm.Input(8))).shape
+        ()
+    """
+
+    margin: float = 1.0
+    epsilon: float = 1e-6
+    swap: bool = False
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        require_number(self, "margin", self.margin, "[0, inf)")
+        require_number(self, "epsilon", self.epsilon, "[0, inf)")
+        _check_reduction(self)
+
+    def target(self, prediction: Sequence[Tensor]) -> None:
+        """There is none."""
+        return
+
+    def __call__(self, prediction: Sequence[Tensor], target: Tensor | None = None) -> Tensor:
+        """Builds the loss.
+
+        Raises:
+            DefinitionError: if there are not three predictions, or there is a target.
+            ShapeError, DTypeError: if the three differ.
+        """
+        if isinstance(prediction, Tensor) or len(prediction) != 3 or target is not None:
+            outputs = 1 if isinstance(prediction, Tensor) else len(prediction)
+            raise DefinitionError(
+                "Triplet compares three predictions and takes no target",
+                facts=(
+                    ("expected", "(anchor, positive, negative), None"),
+                    ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
+                ),
+                where=place_of(self),
+                advice="Give the network three outputs: outputs=[anchor, positive, negative].",
+            )
+        anchor, positive, negative = prediction
+        near = self._distance(anchor, _matched(self, anchor, positive))
+        far = self._distance(anchor, _matched(self, anchor, negative))
+        if self.swap:
+            far = ops.minimum(far, self._distance(positive, negative))
+        return _reduced(ops.clip(near - far + self.margin, low=0.0), self.reduction)
+
+    def _distance(self, left: Tensor, right: Tensor) -> Tensor:
+        difference = left - right + self.epsilon
+        return ops.sqrt(ops.sum(difference * difference, -1))
+
+
+# Reduction ----------------------------------------------------------------------------------------
+
+
+def _check_reduction(loss: Loss) -> None:
+    require_choice(loss, "reduction", getattr(loss, "reduction", None), _REDUCTIONS)
+
+
+def _reduced(each: Tensor, reduction: str) -> Tensor:
+    return ops.mean(each) if reduction == "mean" else ops.sum(each)
+
+
+def _weighted(each: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
+    """The sum, or the mean by weights."""
+    if weights is None or reduction == "sum":
+        return _reduced(each, reduction)
+    return ops.sum(each) / ops.sum(weights)
+
+
+def _log(p: Tensor) -> Tensor:
+    """log(p), but at least -100, with a finite gradient at 0."""
+    positive = p > 0
+    return ops.where(positive, ops.clip(ops.log(ops.where(positive, p, 1.0)), low=-100.0), -100.0)
+
+
+def _log1m(p: Tensor) -> Tensor:
+    """log(1 - p), but at least -100, with a finite gradient at 1."""
+    below = p < 1
+    return ops.where(below, ops.clip(ops.log1p(-ops.where(below, p, 0.0)), low=-100.0), -100.0)
+
+
+# Weights ------------------------------------------------------------------------------------------
+
+
+def _freeze_weights(loss: Loss, name: str, weights: Sequence[float] | None) -> None:
+    """Checks the weights and keeps them as a tuple."""
+    if weights is None:
+        return
+    for number, weight in enumerate(weights):
+        require_number(loss, f"{name}[{number}]", weight, "[0, inf)")
+    object.__setattr__(loss, name, tuple(float(weight) for weight in weights))
+
+
+def _weight_tensor(
+    loss: Loss, weights: Sequence[float] | None, prediction: Tensor, axis: int
+) -> Tensor | None:
+    """The weights along an axis of the prediction, ready to be broadcast."""
+    if weights is None:
+        return None
+    extent = prediction.shape[axis] if prediction.rank else 1
+    if len(weights) != extent:
+        raise ShapeError(
+            "the weights do not fit the prediction",
+            facts=(
+                ("expected", f"{extent} weights for {described(prediction)}"),
+                ("found", f"{len(weights)} weights"),
+            ),
+            where=place_of(loss),
+            advice="Give one weight for each class.",
+        )
+    shape = [1] * prediction.rank
+    shape[axis] = len(weights)
+    return constant(np.reshape(weights, shape), prediction.dtype)
+
+
+# What targets must look like ----------------------------------------------------------------------
+
+
+def _require_float(loss: Loss, prediction: Tensor) -> None:
+    if not prediction.dtype.is_float:
+        raise DTypeError(
+            "a loss needs a prediction of floats",
+            facts=(("expected", "f32 or f64"), ("found", described(prediction))),
+            where=place_of(loss),
+            advice="The output of a network without layers of its own may be cast: ops.cast.",
+        )
+
+
+def _matched(loss: Loss, prediction: Tensor, target: Tensor) -> Tensor:
+    """The target in the prediction's dtype; its shape must be the prediction's."""
+    _require_float(loss, prediction)
+    if target.shape != prediction.shape:
+        raise _unfit(loss, prediction, target, prediction.shape, prediction.dtype)
+    if target.dtype.is_float and target.dtype != prediction.dtype:
+        raise DTypeError(
+            "the target has another float type than the prediction",
+            facts=(
+                ("prediction", described(prediction)),
+                ("expected", shape_text(target.shape, prediction.dtype)),
+                ("found", described(target)),
+            ),
+            where=place_of(loss),
+            advice=f"Convert the targets: y.astype({prediction.dtype.name!r}).",
+        )
+    return ops.cast(target, prediction.dtype)
+
+
+def _unfit(
+    loss: Loss, prediction: Tensor, target: Tensor, shape: Shape, dtype: DType
+) -> ShapeError:
+    if target.shape == (*shape, 1):
+        advice = "Drop the last axis of the targets: y[..., 0]."
+    elif (*target.shape, 1) == shape:
+        advice = "Give the targets a last axis: y[..., None]."
+    elif target.shape == prediction.shape:
+        advice = f"One-hot targets must be floats: y.astype({prediction.dtype.name!r})."
+    else:
+        advice = "Change the last layer of the network, or reshape the targets."
+    return ShapeError(
+        "the target does not fit the prediction",
+        facts=(
+            ("prediction", described(prediction)),
+            ("expected", shape_text(shape, dtype)),
+            ("found", described(target)),
+        ),
+        where=place_of(loss),
+        advice=advice,
+    )
+
+
+def _class_count(loss: Loss, prediction: Tensor) -> int:
+    """The extent of axis 1."""
+    _require_float(loss, prediction)
+    classes = prediction.shape[1] if prediction.rank > 1 else None
+    if not isinstance(classes, int):
+        raise ShapeError(
+            "the prediction has no axis of classes",
+            facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
+            where=place_of(loss),
+            advice="Give every example one score for each class; for two classes as one number "
+            "use lm.BCEWithLogits.",
+        )
+    return classes
+
+
+def _label_shape(prediction: Tensor) -> Shape:
+    return prediction.shape[:1] + prediction.shape[2:]
+
+
+def _hits(loss: Loss, prediction: Tensor, target: Tensor) -> Tensor:
+    """Where the class is the target's: bool in the prediction's shape."""
+    expected = _label_shape(prediction)
+    if target.dtype.kind != "int":
+        raise DTypeError(
+            "class numbers must be integers",
+            facts=(
+                ("prediction", described(prediction)),
+                ("expected", shape_text(expected, int64)),
+                ("found", described(target)),
+            ),
+            where=place_of(loss),
+            advice="Convert the targets: y.astype('int64').",
+        )
+    if target.shape != expected:
+        raise _unfit(loss, prediction, target, expected, int64)
+    classes = _class_count(loss, prediction)
+    numbers = ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
+    return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
+
+
+# Values of targets --------------------------------------------------------------------------------
+
+
+def _check_values(
+    loss: Loss, array: Array, fits: Array, *, expected: str, advice: str, problem: str = ""
+) -> None:
+    if np.all(fits):
+        return
+    place = tuple(np.argwhere(np.logical_not(fits))[0])
+    example = int(place[0]) if place else 0
+    raise DataError(
+        problem or "targets out of range",
+        facts=(("expected", expected), ("found", f"{array[place]} at example {example}")),
+        where=type(loss).__name__,
+        advice=advice,
+    )
+
+
+def _check_labels(loss: Loss, array: Array, prediction_shape: Shape) -> None:
+    classes = prediction_shape[1]
+    if not isinstance(classes, int) or array.size == 0:
+        return
+    largest = int(array.max())
+    _check_values(
+        loss,
+        array,
+        (array >= 0) & (array < classes),
+        problem="labels out of range",
+        expected=f"0..{classes - 1}",
+        advice=f"The network has {classes} outputs: number the classes from 0, "
+        + (
+            f"or give its last layer {largest + 1} features."
+            if largest >= classes
+            else "and leave out examples that have none."
+        ),
+    )
+
+
+def _check_probabilities(loss: Loss, array: Array) -> None:
+    _check_values(
+        loss,
+        array,
+        (array >= 0) & (array <= 1),
+        expected="0..1",
+        advice="Targets are probabilities: 0, 1 or between them.",
+    )

@@ -1,0 +1,256 @@
+"""`verify`: is a network's gradient right, and do all engines at hand agree?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina import shapes
+from lamina.compiler.differentiate import gradients
+from lamina.data import Dataset, as_dataset
+from lamina.engines.discovery import devices, open_engine
+from lamina.engines.engine import Engine, Memory
+from lamina.errors import DataError
+from lamina.graph import Graph, Tensor
+from lamina.network import Network
+from lamina.program.philox import random_bits
+from lamina.reports import table_text
+from lamina.runtime import Parameters, Training, input_dtypes, prepare, target_specs
+from lamina.shapes import Array, DType, bind, size_of, static
+from lamina.step import Loss, Spec, StepGraph, default_targets, evaluation_step
+from lamina.training.optimizers import SGD
+
+# A gradient in float64 agrees with central differences of this relative step to about 1e-9;
+# what lies beyond the tolerance is a wrong formula, or a kink that the step crosses.
+DIFFERENCE = 1e-6
+GRADIENT_TOLERANCE = 1e-5
+# The same step in float32 on different engines: rounding in sums of some thousand terms.
+ENGINE_TOLERANCE = 1e-3
+DIRECTIONS = 3
+_STREAM = 0x76657269
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison.
+
+    Attributes:
+        what: `"gradient of 1.weight"` or `"training step on opencl:0"`.
+        deviation: relative to the largest value compared; 0 is perfect.
+        tolerance: the most that is accepted.
+    """
+
+    what: str
+    deviation: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.deviation <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` found; print it.
+
+    Attributes:
+        findings: one for each parameter and each engine.
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every deviation is within its tolerance."""
+        return all(finding.passed for finding in self.findings)
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                finding.what,
+                f"{finding.deviation:.1e}",
+                f"{finding.tolerance:.0e}",
+                "ok" if finding.passed else "FAILED",
+            )
+            for finding in self.findings
+        ]
+        table = table_text(("check", "deviation", "tolerance", ""), rows, align="lrrl")
+        return f"{table}\n{'all checks passed' if self.passed else 'SOME CHECKS FAILED'}"
+
+
+def verify(
+    network: Network,
+    loss: Loss,
+    *,
+    data: Dataset | tuple[Any, Any] | None = None,
+    batch_size: int = 8,
+    seed: int = 0,
+) -> Report:
+    """Checks each parameter's gradient by finite differences, and the engines against each other.
+
+    Args:
+        network: what is checked, in its training form.
+        loss: of the gradient.
+        data: examples to check on; random ones by default.
+        batch_size: how many random examples.
+        seed: of parameters, random examples and directions.
+
+    Returns:
+        A report; `report.passed` says whether all is well.
+
+    Raises:
+        DataError: if random examples cannot be made, because an input takes integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> net = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2))
+        >>> lm.verify(net, loss=lm.CrossEntropy()).passed
+        True
+    """
+    dataset = as_dataset(data) if data is not None else _examples(network, loss, batch_size, seed)
+    checks = _gradient_findings(network, loss, dataset, seed)
+    return Report((*checks, *_engine_findings(network, loss, dataset, seed)))
+
+
+def _normal(shape: tuple[int, ...], seed: int, number: int) -> Array:
+    """Numbers of mean 0 and deviation 1, bounded: a sum of uniform ones."""
+    size = size_of(shape)
+    words = random_bits(seed, number, np.arange(4 * size, dtype=np.int64), _STREAM)
+    uniform = words.astype(np.float64).reshape(4, size) * 2.0**-32
+    return ((uniform.sum(axis=0) - 2.0) * np.sqrt(3.0)).reshape(shape)
+
+
+def _examples(network: Network, loss: Loss, batch: int, seed: int) -> Dataset:
+    inputs: list[Array] = []
+    for number, tensor in enumerate(network.inputs):
+        if not tensor.dtype.is_float:
+            raise DataError(
+                "random examples cannot be made for an input of integers",
+                facts=(("input", repr(tensor)),),
+                where="verify",
+                advice="Give some: lm.verify(network, loss, data=(x, y)).",
+            )
+        inputs.append(_normal(bind(tensor.shape, batch), seed, number))
+    specs = default_targets(network, loss, shapes.float64)
+    targets = [_target(spec, network, batch, seed, n) for n, spec in enumerate(specs)]
+    return Dataset(tuple(inputs), targets[0] if targets else None)
+
+
+def _target(spec: Spec, network: Network, batch: int, seed: int, number: int) -> Array:
+    shape = bind(spec[0], batch)
+    noise = _normal(shape, seed, 1000 + number)
+    if spec[1].is_float:
+        return 1 / (1 + np.exp(-noise))
+    classes = static(network.outputs[number].shape[1:2])[0]
+    return (np.abs(noise * 1000).astype(np.int64) % classes).astype(spec[1].numpy)
+
+
+def _gradient_findings(
+    network: Network, loss: Loss, dataset: Dataset, seed: int
+) -> list[Finding]:
+    """In float64, along random directions: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
+    engine = open_engine("interpreter")
+    step = _loss_and_gradients(network, loss, dataset)
+    parameters = Parameters(network, engine, shapes.float64, seed)
+    memories = _with_key(parameters.memories, engine, seed)
+    prepared = prepare(step, len(dataset), engine, memories, "verify")
+    targets = () if dataset.targets is None else (dataset.targets,)
+    for name, array in zip(prepared.inputs, (*dataset.input_arrays, *targets), strict=True):
+        prepared.memories[name].write(array)
+
+    def value(name: str) -> Array:
+        prepared.executable.run(prepared.memories)
+        return prepared.executable.output(name)
+
+    findings: list[Finding] = []
+    for number, name in enumerate(parameters.variables):
+        if name not in dict(step.graph.outputs):
+            continue
+        analytic = value(name)
+        memory = parameters.memories[name]
+        start = memory.read()
+        scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))
+        worst = 0.0
+        for direction_number in range(DIRECTIONS):
+            direction = _normal(start.shape, seed, 2000 + DIRECTIONS * number + direction_number)
+            ends: list[float] = []
+            for sign in (1.0, -1.0):
+                memory.write(start + sign * scale * direction)
+                ends.append(float(value("loss")))
+            memory.write(start)
+            numeric = (ends[0] - ends[1]) / (2 * scale)
+            exact = float((analytic * direction).sum())
+            size = max(abs(exact), float(np.linalg.norm(analytic)), 1e-8)
+            worst = max(worst, abs(numeric - exact) / size)
+        findings.append(Finding(f"gradient of {name}", worst, GRADIENT_TOLERANCE))
+    return findings
+
+
+def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> StepGraph:
+    """The loss in the training form, and its gradient for each parameter under its name."""
+    step = evaluation_step(
+        network,
+        loss,
+        target_specs(dataset),
+        dtype=shapes.float64,
+        input_dtypes=input_dtypes(dataset),
+        training=True,
+    )
+    value: Tensor = dict(step.graph.outputs)["loss"]
+    variables = step.trace.record.parameters
+    slopes = gradients(value, [variable.tensor for variable in variables.values()])
+    outputs = (("loss", value), *zip(variables, slopes, strict=True))
+    return StepGraph(Graph(step.graph.inputs, outputs), step.trace, {})
+
+
+def _with_key(memories: Mapping[str, Memory], engine: Engine, seed: int) -> dict[str, Memory]:
+    found = dict(memories)
+    for name, number in (("seed", seed), ("step", 0)):
+        found[name] = engine.allocate((), np.dtype("int64"))
+        found[name].write(np.array(number, "int64"))
+    return found
+
+
+def _engine_findings(
+    network: Network, loss: Loss, dataset: Dataset, seed: int
+) -> list[Finding]:
+    """One float32 training step on each engine against the same in float64."""
+    exact = _trained(network, loss, dataset, "interpreter", shapes.float64, seed)
+    findings: list[Finding] = []
+    for device in devices():
+        if device.problem:
+            continue
+        found = _trained(network, loss, dataset, device.engine, shapes.float32, seed)
+        worst = 0.0
+        for name, value in exact.items():
+            size = max(float(np.abs(value).max(initial=0.0)), 1e-8)
+            worst = max(worst, float(np.abs(found[name] - value).max(initial=0.0)) / size)
+        findings.append(Finding(f"training step on {device.engine}", worst, ENGINE_TOLERANCE))
+    return findings
+
+
+def _trained(
+    network: Network, loss: Loss, dataset: Dataset, engine: str, dtype: DType, seed: int
+) -> dict[str, Array]:
+    """The parameters after one step of gradient descent."""
+
+    def fitting(array: Array) -> Array:
+        return array.astype(dtype.numpy) if array.dtype.kind == "f" else array
+
+    targets = None if dataset.targets is None else fitting(dataset.targets)
+    cast = Dataset(tuple(fitting(array) for array in dataset.input_arrays), targets)
+    parameters = Parameters(network, open_engine(engine), dtype, seed)
+    with Training(
+        parameters,
+        loss,
+        SGD(0.1),
+        len(cast),
+        seed=seed,
+        input_dtypes=input_dtypes(cast),
+        targets=target_specs(cast),
+    ) as training:
+        training.step(cast.input_arrays, cast.targets)
+        return parameters.read(list(parameters.variables))

@@ -1,0 +1,291 @@
+"""`Dataset`: what it refuses, how it is cut into parts and batches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.data import Dataset, as_dataset
+from lamina.errors import DataError, DTypeError, LaminaError
+
+
+def numbered(count: int) -> Dataset:
+    """Example k is k in both arrays."""
+    return Dataset(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
+
+
+class TestConstruction:
+    def test_says_what_it_holds(self) -> None:
+        data = Dataset(np.zeros((5, 1, 8, 8), np.uint8), np.zeros(5, np.int64))
+        assert repr(data) == "5 examples: x u8[1, 8, 8], y i64[]"
+        assert len(data) == 5
+        assert data.input_shapes == ((1, 8, 8),)
+        assert [str(dtype) for dtype in data.input_dtypes] == ["u8"]
+        assert data.target_shape == ()
+        assert str(data.target_dtype) == "i64"
+
+    def test_without_targets(self) -> None:
+        data = Dataset(np.zeros((1, 3), np.float64))
+        assert repr(data) == "1 example: x f64[3]"
+        assert data.target_shape is None
+        assert data.target_dtype is None
+
+    def test_with_several_inputs(self) -> None:
+        data = Dataset((np.zeros((4, 3), np.float32), np.zeros((4, 2, 2), np.int32)))
+        assert repr(data) == "4 examples: x0 f32[3], x1 i32[2, 2]"
+        assert data.input_shapes == ((3,), (2, 2))
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
+    def test_keeps_the_very_array(self, dtype: str) -> None:
+        array = np.ones((3, 2), dtype)
+        assert Dataset(array).inputs is array
+
+    def test_cannot_be_changed(self) -> None:
+        with pytest.raises(AttributeError):
+            numbered(3).targets = None  # type: ignore[misc]
+
+    def test_uneven_lengths(self) -> None:
+        with pytest.raises(DataError) as caught:
+            Dataset(np.zeros((5, 2), np.float32), np.zeros(4, np.int64))
+        assert str(caught.value) == (
+            "the inputs and the targets differ in the number of examples\n"
+            "  inputs   5 examples, float32[5, 2]\n"
+            "  targets  4 examples, int64[4]\n"
+            "  The first axis counts the examples and must be equally long in all."
+        )
+
+    def test_uneven_inputs_are_named_by_their_place(self) -> None:
+        with pytest.raises(DataError) as caught:
+            Dataset((np.zeros(5), np.zeros(5), np.zeros(6)))
+        assert "inputs[0] and the inputs[2]" in caught.value.problem
+
+    @pytest.mark.parametrize(
+        ("inputs", "kind", "problem"),
+        [
+            (np.zeros((0, 3), np.float32), DataError, "the inputs hold no data"),
+            (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
+            (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
+            ([1.0, 2.0], DataError, "the inputs are not an array"),
+            ((), DataError, "the tuple of inputs is empty"),
+            (np.array([[1], [1, 2]], object), DTypeError, "the inputs have a dtype"),
+            (np.zeros(3, np.float16), DTypeError, "the inputs have a dtype"),
+            (np.zeros(3, np.int8), DTypeError, "the inputs have a dtype"),
+            (np.zeros(3, np.uint32), DTypeError, "the inputs have a dtype"),
+            (np.zeros(3, np.complex64), DTypeError, "the inputs have a dtype"),
+            (np.array(["cat", "dog"]), DTypeError, "the inputs have a dtype"),
+            (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
+        ],
+    )
+    def test_refuses(self, inputs: Any, kind: type[LaminaError], problem: str) -> None:
+        with pytest.raises(kind) as caught:
+            Dataset(inputs)
+        assert caught.value.problem.startswith(problem)
+        assert dict(caught.value.facts).keys() == {"expected", "found"}
+        assert caught.value.advice.endswith(".")
+
+    def test_float16_says_how_to_convert(self) -> None:
+        with pytest.raises(DTypeError) as caught:
+            Dataset(np.zeros((2, 3), np.float16))
+        assert str(caught.value) == (
+            "the inputs have a dtype that Lamina does not have\n"
+            "  expected  float32, float64, int32, int64, uint8, bool\n"
+            "  found     float16[2, 3]\n"
+            "  Convert first: array.astype('float32')."
+        )
+
+    def test_from_arrays_takes_lists(self) -> None:
+        assert repr(Dataset.from_arrays([[1.0, 2.0]], [3])) == "1 example: x f64[2], y i64[]"
+
+    def test_from_arrays_refuses_uneven_rows(self) -> None:
+        with pytest.raises(DataError) as caught:
+            Dataset.from_arrays([[1.0], [2.0, 3.0]])
+        assert caught.value.problem == "the inputs make no array"
+
+
+class TestAsDataset:
+    def test_accepts_the_three_forms(self) -> None:
+        x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
+        data = Dataset(x, y)
+        assert as_dataset(data) is data
+        assert as_dataset((x, y)).targets is y
+        assert as_dataset(((x, x), y)).input_arrays == (x, x)
+        assert as_dataset((x, None)).targets is None
+        assert as_dataset(x).targets is None
+
+    @pytest.mark.parametrize("value", [None, 3, "digits", [1, 2], (1, 2, 3), {}])
+    def test_refuses_others(self, value: Any) -> None:
+        with pytest.raises(DataError) as caught:
+            as_dataset(value)
+        assert caught.value.problem == "this is not a data set"
+
+
+class TestClasses:
+    def test_is_one_more_than_the_largest_label(self) -> None:
+        assert Dataset(np.zeros((3, 1)), np.array([0, 6, 2])).classes == 7
+
+    def test_negative_labels_are_found(self) -> None:
+        with pytest.raises(DataError) as caught:
+            _ = Dataset(np.zeros((3, 1)), np.array([0, 1, -4])).classes
+        assert dict(caught.value.facts)["found"] == "-4 in example 2"
+
+    @pytest.mark.parametrize("targets", [None, np.zeros(3), np.zeros(3, bool)])
+    def test_needs_integers(self, targets: Any) -> None:
+        with pytest.raises(DataError) as caught:
+            _ = Dataset(np.zeros((3, 1)), targets).classes
+        assert caught.value.problem == "the targets are not class labels"
+
+
+class TestOrder:
+    def test_is_the_recorded_one(self) -> None:
+        """The same on every machine and in every version: this row must never change."""
+        assert numbered(10).order(seed=0, epoch=0).tolist() == RECORDED_0_0
+        assert numbered(10).order(seed=7, epoch=3).tolist() == RECORDED_7_3
+
+    def test_of_many_examples_begins_with_the_same_keys(self) -> None:
+        """Long orders are made in pieces; the keys of the first examples do not change with it."""
+        count = 600_000
+        order = numbered(count).order(seed=1, epoch=0)
+        assert np.array_equal(np.sort(order), np.arange(count))
+        few = order[order < 50]
+        assert few.tolist() == numbered(50).order(seed=1, epoch=0).tolist()
+
+    def test_is_a_permutation_of_int64(self) -> None:
+        order = numbered(1000).order(seed=5, epoch=2)
+        assert order.dtype == np.int64
+        assert sorted(order.tolist()) == list(range(1000))
+
+    def test_depends_on_seed_and_epoch(self) -> None:
+        data = numbered(100)
+        orders = [data.order(seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
+        assert all(a != b for i, a in enumerate(orders) for b in orders[i + 1 :])
+
+    def test_every_place_is_equally_likely(self) -> None:
+        data = numbered(4)
+        places = np.array([data.order(seed=0, epoch=epoch) for epoch in range(2000)])
+        for place in range(4):
+            counts = np.bincount(places[:, place], minlength=4)
+            assert np.all(np.abs(counts - 500) < 100)  # five standard deviations
+
+
+class TestSplit:
+    @pytest.mark.parametrize(
+        ("count", "fraction", "first"),
+        [(10, 0.9, 9), (10, 0.25, 3), (2, 0.001, 1), (2, 0.999, 1), (1797, 0.9, 1617)],
+    )
+    def test_parts_are_disjoint_and_complete(self, count: int, fraction: float, first: int) -> None:
+        a, b = numbered(count).split(fraction, seed=3)
+        assert (len(a), len(b)) == (first, count - first)
+        assert a.targets is not None
+        assert b.targets is not None
+        assert sorted([*a.targets.tolist(), *b.targets.tolist()]) == list(range(count))
+        assert np.array_equal(a.input_arrays[0][:, 0], a.targets)
+
+    def test_is_shuffled_and_repeatable(self) -> None:
+        data = numbered(50)
+        once, again, other = (data.split(0.5, seed=seed)[0].targets for seed in (0, 0, 1))
+        assert once is not None
+        assert again is not None
+        assert other is not None
+        assert once.tolist() == again.tolist()
+        assert once.tolist() != other.tolist()
+        assert once.tolist() != sorted(once.tolist())
+
+    def test_is_independent_of_the_order_of_epochs(self) -> None:
+        data = numbered(50)
+        first, _ = data.split(0.5, seed=0)
+        assert first.targets is not None
+        assert first.targets.tolist() != data.order(0, 0)[:25].tolist()
+
+    @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 2, float("nan")])
+    def test_refuses_fractions_outside(self, fraction: float) -> None:
+        with pytest.raises(DataError) as caught:
+            numbered(10).split(fraction)
+        assert dict(caught.value.facts)["found"] == str(fraction)
+
+    def test_one_example_cannot_be_split(self) -> None:
+        with pytest.raises(DataError) as caught:
+            numbered(1).split(0.5)
+        assert caught.value.problem == "a single example cannot be split"
+
+
+class TestBatches:
+    def test_stored_order_shares_memory(self) -> None:
+        data = numbered(7)
+        batches = list(data.batches(3))
+        assert [y.tolist() for _, y in batches if y is not None] == [[0, 1, 2], [3, 4, 5], [6]]
+        x = batches[0][0]
+        assert isinstance(x, np.ndarray)
+        assert np.shares_memory(x, data.input_arrays[0])
+
+    def test_drop_last(self) -> None:
+        assert [len(x) for x, _ in numbered(7).batches(3, drop_last=True)] == [3, 3]
+        assert [len(x) for x, _ in numbered(6).batches(3, drop_last=True)] == [3, 3]
+
+    def test_shuffled_by_order(self) -> None:
+        data = numbered(10)
+        seen = [y for _, y in data.batches(4, seed=2, epoch=5) if y is not None]
+        assert np.array_equal(np.concatenate(seen), data.order(2, 5))
+
+    def test_inputs_and_targets_stay_together(self) -> None:
+        for x, y in numbered(100).batches(7, seed=0):
+            assert isinstance(x, np.ndarray)
+            assert y is not None
+            assert np.array_equal(x[:, 0], y)
+
+    def test_several_inputs_come_as_a_tuple(self) -> None:
+        a, b = np.arange(4), np.arange(4) * 10
+        for x, y in Dataset((a, b)).batches(2, seed=0):
+            assert isinstance(x, tuple)
+            assert np.array_equal(x[0] * 10, x[1])
+            assert y is None
+
+    @pytest.mark.parametrize(("size", "drop_last"), [(0, False), (-1, False), (11, True)])
+    def test_bad_sizes_are_refused_at_the_call(self, size: int, drop_last: bool) -> None:
+        with pytest.raises(DataError) as caught:
+            numbered(10).batches(size, drop_last=drop_last)
+        assert dict(caught.value.facts)["found"] == str(size)
+
+
+class TestTakeAndSubset:
+    def test_take_keeps_the_asked_order(self) -> None:
+        part = numbered(5).take([4, 0, 0])
+        assert part.targets is not None
+        assert part.targets.tolist() == [4, 0, 0]
+
+    @pytest.mark.parametrize("indices", [[], [[0]], [0.5], [True, False]])
+    def test_take_refuses_what_is_no_row_of_integers(self, indices: Any) -> None:
+        with pytest.raises(DataError) as caught:
+            numbered(5).take(indices)
+        assert caught.value.problem == "the positions of examples must be a row of integers"
+
+    @pytest.mark.parametrize("index", [-1, 5])
+    def test_take_refuses_positions_outside(self, index: int) -> None:
+        with pytest.raises(DataError) as caught:
+            numbered(5).take([0, index])
+        assert caught.value.facts == (("expected", "0 to 4"), ("found", str(index)))
+
+    def test_subset_shares_memory(self) -> None:
+        data = numbered(5)
+        part = data.subset(1, 3)
+        assert part.input_arrays[0][:, 0].tolist() == [1, 2]
+        assert np.shares_memory(part.input_arrays[0], data.input_arrays[0])
+        assert len(data.subset(2)) == 3
+
+    @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 2), (3, 1), (0, 6), (5, None)])
+    def test_subset_refuses_what_is_not_there(self, start: int, stop: int | None) -> None:
+        with pytest.raises(DataError):
+            numbered(5).subset(start, stop)
+
+
+def test_batches_of_all_sizes_cover_every_example_once() -> None:
+    for size in range(1, 12):
+        starts = [y for _, y in numbered(11).batches(size, seed=size) if y is not None]
+        assert sorted(np.concatenate(starts).tolist()) == list(range(11))
+        assert all(len(a) >= len(b) for a, b in pairwise(starts))
+
+
+RECORDED_0_0 = [3, 8, 5, 9, 1, 7, 2, 4, 6, 0]
+RECORDED_7_3 = [4, 2, 3, 7, 0, 5, 6, 1, 8, 9]

@@ -1,0 +1,282 @@
+"""IDX files: what is read, and that no damaged file does worse than a clear error."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.data import mnist, read_idx
+from lamina.errors import DataError, FileFormatError, LaminaError
+
+FASHION_MNIST = Path(__file__).parents[3] / "shared/data/fashion-mnist"
+CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+
+def encode(array: np.ndarray[Any, Any]) -> bytes:
+    code = CODES[array.dtype.str[1:]]
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+def header(code: int, *shape: int) -> bytes:
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, code, len(shape), *shape)
+
+
+def outcome(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[np.ndarray[Any, Any] | LaminaError, int]:
+    """What reading the file gives, and how many bytes were unpacked for it."""
+    unpacked = 0
+    read = gzip.GzipFile.read
+
+    def counting(file: gzip.GzipFile, size: int | None = -1) -> bytes:
+        nonlocal unpacked
+        result = read(file, size)
+        unpacked += len(result)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gzip.GzipFile, "read", counting)
+        try:
+            return read_idx(path), unpacked
+        except LaminaError as error:
+            return error, unpacked
+
+
+def fault(path: Path, content: bytes) -> FileFormatError:
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError) as caught:
+        read_idx(path)
+    assert caught.value.where == str(path)
+    assert caught.value.advice
+    return caught.value
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "i4", "f4", "f8"])
+def test_reads_every_element_type(tmp_path: Path, dtype: str, compressed: bool) -> None:
+    array = (np.random.default_rng(0).standard_normal((3, 4, 5)) * 100).astype(dtype)
+    content = encode(array)
+    path = tmp_path / "any-name"
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    result = read_idx(path)
+    assert result.dtype == array.dtype
+    assert result.dtype.isnative
+    assert np.array_equal(result, array)
+
+
+def test_a_short_file_names_both_sizes(tmp_path: Path) -> None:
+    content = encode(np.zeros((10, 28, 28), np.uint8))
+    error = fault(tmp_path / "images", content[:5000])
+    assert str(error) == (
+        f"in {tmp_path / 'images'}: the file is cut short\n"
+        "  declared      [10, 28, 28] of uint8, 7,856 bytes with the header\n"
+        "  size on disk  5,000 bytes\n"
+        "  Fetch or write the file again; it was changed, or cut short on its way."
+    )
+
+
+def test_a_short_gzip_stream(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
+    error = fault(tmp_path / "images.gz", gzip.compress(encode(noise))[:5000])
+    assert error.problem == "the file is cut short"
+    assert dict(error.facts)["size on disk"] == "5,000 bytes, compressed"
+
+
+def test_a_whole_gzip_stream_with_too_few_elements(tmp_path: Path) -> None:
+    content = encode(np.zeros((10, 28, 28), np.uint8))[:-1]
+    error = fault(tmp_path / "images.gz", gzip.compress(content))
+    assert error.problem == "the file is cut short"
+    assert dict(error.facts)["found"] == "7,855 bytes"
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+def test_bytes_after_the_last_element(tmp_path: Path, compressed: bool) -> None:
+    content = encode(np.zeros((10, 3), np.uint8)) + b"\0"
+    error = fault(tmp_path / "file", gzip.compress(content) if compressed else content)
+    assert error.problem == "the file goes on after its last element"
+
+
+def test_bytes_after_the_gzip_stream(tmp_path: Path) -> None:
+    error = fault(tmp_path / "file", gzip.compress(encode(np.zeros(5, np.uint8))) + b"tail")
+    assert error.problem == "the file is damaged"
+
+
+def test_a_changed_byte_in_a_gzip_stream_fails_its_checksum(tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(encode(np.zeros(5, np.uint8))))
+    content[-8] ^= 1
+    error = fault(tmp_path / "file", bytes(content))
+    assert dict(error.facts)["found"].startswith("BadGzipFile: CRC check failed")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", "an empty file"),
+        (b"\0\0\x08", "00 00 08"),
+        (b"hello world", "68 65 6c 6c"),
+        (b"\0\0\x0a\x01\0\0\0\x01\0", "00 00 0a 01"),
+        (b"\0\x01\x08\x01\0\0\0\x01\0", "00 01 08 01"),
+    ],
+)
+def test_another_kind_of_file(tmp_path: Path, content: bytes, found: str) -> None:
+    error = fault(tmp_path / "file", content)
+    assert error.problem == "the file does not begin as an IDX file does"
+    assert dict(error.facts)["found"] == found
+
+
+@pytest.mark.parametrize("rank", [0, 33, 255])
+def test_a_senseless_number_of_axes(tmp_path: Path, rank: int) -> None:
+    error = fault(tmp_path / "file", bytes([0, 0, 8, rank]) + b"\0\0\0\1" * rank + b"\0")
+    assert error.facts == (("expected", "1 to 32"), ("found", str(rank)))
+
+
+def test_an_end_within_the_header(tmp_path: Path) -> None:
+    error = fault(tmp_path / "file", header(8, 10, 28, 28)[:-3])
+    assert error.facts == (("expected", "16 bytes of header"), ("found", "13 bytes"))
+
+
+def test_an_axis_of_length_zero(tmp_path: Path) -> None:
+    error = fault(tmp_path / "file", header(8, 0, 2**32 - 1, 2**32 - 1))
+    assert error.problem == "the header declares an array without elements"
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+def test_a_huge_declared_size_is_refused_before_reading(tmp_path: Path, compressed: bool) -> None:
+    content = header(0x0E, *[2**32 - 1] * 32) + bytes(100)
+    error = fault(tmp_path / "file", gzip.compress(content) if compressed else content)
+    assert "size on disk" in dict(error.facts) or "stored" in dict(error.facts)
+
+
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream holds a hundred times what its header declares."""
+    content = gzip.compress(header(8, 100_000) + bytes(10_000_000))
+    (tmp_path / "file").write_bytes(content)
+    result, unpacked = outcome(tmp_path / "file", monkeypatch)
+    assert isinstance(result, FileFormatError)
+    assert result.problem == "the file goes on after its last element"
+    assert unpacked == 8 + 100_000 + 1
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read_idx(tmp_path / "absent")
+    assert caught.value.problem == "there is no such file"
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read_idx(tmp_path)
+    assert dict(caught.value.facts)["found"] == "a folder"
+
+
+def damaged(content: bytes, generator: np.random.Generator) -> bytes:
+    """The contents cut off, with flipped bits, with something added, or all of it."""
+    result = bytearray(content)
+    kinds = generator.integers(1, 8)
+    if kinds & 1:
+        del result[int(generator.integers(0, len(result) + 1)) :]
+    if kinds & 2 and result:
+        # Half of the flips go to the headers, where they do most harm.
+        reach = len(result) if generator.random() < 0.5 else min(len(result), 24)
+        for position in generator.integers(0, reach, generator.integers(1, 9)):
+            result[position] ^= 1 << int(generator.integers(0, 8))
+    if kinds & 4:
+        result += generator.bytes(int(generator.integers(1, 64)))
+    return bytes(result)
+
+
+def test_a_thousand_damaged_files_give_an_array_or_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(20240)
+    sources = [
+        encode((generator.standard_normal(shape) * 50).astype(dtype))
+        for dtype, shape in (("u1", (6, 7, 8)), ("u1", (300,)), ("i4", (9, 5)), ("f8", (4, 4, 2)))
+    ]
+    path = tmp_path / "file"
+    read = refused = 0
+    for trial in range(1000):
+        source = sources[trial % len(sources)]
+        inside = trial % 3 == 0  # damage done before compression passes the checksum
+        if trial % 2:
+            content = damaged(source, generator)
+        elif inside:
+            content = gzip.compress(damaged(source, generator), compresslevel=1)
+        else:
+            content = damaged(gzip.compress(source, compresslevel=1), generator)
+        path.write_bytes(content)
+        result, unpacked = outcome(path, monkeypatch)
+        # What bounds the time and the memory: no header makes the reader unpack without end.
+        assert unpacked <= 1032 * len(content) + 4096
+        if isinstance(result, LaminaError):
+            refused += 1
+            assert result.where == str(path)
+            assert result.facts
+            assert result.advice
+        else:
+            read += 1
+            plain = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            assert result.shape == struct.unpack(f">{plain[3]}I", plain[4 : 4 + 4 * plain[3]])
+            assert encode(result) == plain
+    assert read > 30
+    assert refused > 700
+
+
+class TestMnist:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        generator = np.random.default_rng(1)
+        for part, count in (("train", 6), ("t10k", 4)):
+            images = generator.integers(0, 256, (count, 28, 28), np.uint8)
+            (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(encode(images)))
+            labels = np.arange(count, dtype=np.uint8)
+            (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(encode(labels))
+        return tmp_path
+
+    def test_gives_training_and_test_set(self, folder: Path) -> None:
+        train, test = mnist(folder)
+        assert repr(train) == "6 examples: x u8[1, 28, 28], y i64[]"
+        assert repr(test) == "4 examples: x u8[1, 28, 28], y i64[]"
+
+    def test_a_missing_file_is_named(self, folder: Path) -> None:
+        (folder / "t10k-labels-idx1-ubyte").unlink()
+        with pytest.raises(DataError) as caught:
+            mnist(folder)
+        assert str(caught.value) == (
+            f"in {folder}: the file t10k-labels-idx1-ubyte.gz is missing\n"
+            "  expected  t10k-labels-idx1-ubyte.gz or t10k-labels-idx1-ubyte\n"
+            "  found     t10k-images-idx3-ubyte.gz, train-images-idx3-ubyte.gz,"
+            " train-labels-idx1-ubyte\n"
+            "  Put all four files of the data set into this folder."
+        )
+
+    def test_a_missing_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError) as caught:
+            mnist(tmp_path / "absent")
+        assert dict(caught.value.facts)["found"] == "no such folder"
+
+    def test_images_and_labels_of_different_number(self, folder: Path) -> None:
+        (folder / "train-labels-idx1-ubyte").write_bytes(encode(np.zeros(5, np.uint8)))
+        with pytest.raises(DataError) as caught:
+            mnist(folder)
+        assert caught.value.where == str(folder)
+        assert "6 examples" in str(caught.value)
+
+    @pytest.mark.skipif(
+        not FASHION_MNIST.is_dir(), reason="the files of Fashion-MNIST are not at hand"
+    )
+    def test_reads_fashion_mnist(self) -> None:
+        train, test = mnist(FASHION_MNIST)
+        assert repr(train) == "60000 examples: x u8[1, 28, 28], y i64[]"
+        assert repr(test) == "10000 examples: x u8[1, 28, 28], y i64[]"
+        for part in (train, test):
+            assert part.classes == 10
+            assert part.targets is not None
+            assert np.bincount(part.targets).tolist() == [len(part) // 10] * 10
+            assert part.input_arrays[0].max() == 255

@@ -1,0 +1,446 @@
+"""`load`: every format, told by contents or ending, and what is said of files that do not fit."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.data import Dataset, load
+from lamina.errors import (
+    DataError,
+    DTypeError,
+    FileFormatError,
+    LaminaError,
+    MissingExtraError,
+)
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+Y = np.array([0, 1, 2, 1])
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
+    with pytest.raises(LaminaError) as caught:
+        load(path, **options)
+    assert type(caught.value) is kind
+    assert caught.value.where
+    assert caught.value.advice
+    return caught.value
+
+
+class TestNumPy:
+    @pytest.mark.parametrize("names", [("x", "y"), ("inputs", "targets"), ("images", "labels")])
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_npz(self, tmp_path: Path, names: tuple[str, str], save: Any) -> None:
+        save(tmp_path / "a.npz", **dict(zip(names, (X, Y), strict=True)), other=X)
+        data = load(tmp_path / "a.npz")
+        assert np.array_equal(data.input_arrays[0], X)
+        assert np.array_equal(data.targets, Y)
+        assert data.targets.dtype == np.int64
+
+    def test_npz_with_named_targets(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "a.npz", features=X, species=Y)
+        assert np.array_equal(load(tmp_path / "a.npz", targets="species").targets, Y)
+
+    def test_npz_with_one_array_has_no_targets(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "a.npz", anything=X)
+        assert load(tmp_path / "a.npz").targets is None
+
+    def test_contents_go_before_the_ending(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "a.npz", x=X, y=Y)
+        (tmp_path / "a.npz").rename(tmp_path / "a.csv")
+        assert len(load(str(tmp_path / "a.csv"))) == 4
+
+    def test_unknown_names_are_listed(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "a.npz", b=X, a=Y, c=Y)
+        assert str(fault(tmp_path / "a.npz", DataError)) == (
+            f"in {tmp_path / 'a.npz'}: the file does not say which arrays are inputs and targets\n"
+            "  expected  x/y, inputs/targets, images/labels\n"
+            "  found     a, b, c\n"
+            "  Name the targets, load(path, targets='name'), or save the arrays as x and y."
+        )
+        error = fault(tmp_path / "a.npz", DataError, targets="z")
+        assert dict(error.facts)["expected"] == "z and one array of inputs"
+
+    @pytest.mark.parametrize(
+        "array",
+        [
+            np.asfortranarray(X),
+            X.astype(">f4"),
+            X.astype("<f8"),
+            X[:, ::-1],
+            X.astype(bool),
+            X[:, :1, None],
+        ],
+        ids=["column-major", "big-endian", "float64", "reversed", "bool", "rank 3"],
+    )
+    def test_npy_keeps_values(self, tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
+        np.save(tmp_path / "a.npy", array)
+        result = load(tmp_path / "a.npy").input_arrays[0]
+        assert np.array_equal(result, array)
+        assert result.dtype.name == array.dtype.name
+        assert result.flags.c_contiguous
+
+    def test_npy_with_targets_in_another_file(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", X)
+        np.save(tmp_path / "y.npy", Y)
+        data = load(tmp_path / "x.npy", targets=tmp_path / "y.npy")
+        assert np.array_equal(data.targets, Y)
+
+    def test_pickles_are_never_read(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "a.npy", np.array([print, {}], object), allow_pickle=True)
+        error = fault(tmp_path / "a.npy", DTypeError)
+        assert error.problem == "a.npy does not hold plain numbers"
+
+    def test_a_scalar_or_empty_array_is_refused(self, tmp_path: Path) -> None:
+        for array in (np.float32(1.0), np.zeros((0, 3), np.float32)):
+            np.save(tmp_path / "a.npy", array)
+            assert fault(tmp_path / "a.npy", DataError).where == str(tmp_path / "a.npy")
+
+    def test_float16_is_refused_with_the_file_named(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "a.npy", X.astype(np.float16))
+        assert fault(tmp_path / "a.npy", DTypeError).where == str(tmp_path / "a.npy")
+
+    def test_a_short_npy_names_the_sizes(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "a.npy", X)
+        content = (tmp_path / "a.npy").read_bytes()
+        (tmp_path / "a.npy").write_bytes(content[:-5])
+        error = fault(tmp_path / "a.npy", FileFormatError)
+        assert dict(error.facts)["declared"] == "float32[4, 3], 48 bytes"
+
+    def test_a_huge_declared_npy_is_refused(self, tmp_path: Path) -> None:
+        stream = io.BytesIO()
+        header = {"descr": "<f8", "fortran_order": False, "shape": (2**40, 2**40)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        (tmp_path / "a.npy").write_bytes(stream.getvalue())
+        assert "declares" in fault(tmp_path / "a.npy", FileFormatError).problem
+
+    def test_a_zip_bomb_is_refused(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x.npy", b"\x93NUMPY" + bytes(1000))
+        content = bytearray((tmp_path / "a.npz").read_bytes())
+        directory = content.index(b"PK\x01\x02")
+        content[directory + 24 : directory + 28] = struct.pack("<I", 2**31)
+        (tmp_path / "a.npz").write_bytes(content)
+        error = fault(tmp_path / "a.npz", FileFormatError)
+        assert error.problem == "the header of x.npy declares more than the file can hold"
+
+    def test_damaged_archives_give_clear_errors(self, tmp_path: Path) -> None:
+        np.savez_compressed(tmp_path / "good.npz", x=X, y=Y)
+        damage_and_load(tmp_path, (tmp_path / "good.npz").read_bytes(), "bad.npz", trials=300)
+
+
+class TestHdf5:
+    h5py: Any = None
+
+    @pytest.fixture(autouse=True)
+    def needs_h5py(self) -> None:
+        self.h5py = pytest.importorskip("h5py")
+
+    @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"chunks": True}])
+    def test_reads(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        with self.h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", data=X.astype(">f4"), **options)
+            file.create_dataset("y", data=Y, **options)
+            file.create_group("notes")
+        data = load(tmp_path / "a.h5")
+        assert np.array_equal(data.input_arrays[0], X)
+        assert data.input_arrays[0].dtype.isnative
+        assert np.array_equal(data.targets, Y)
+
+    def test_words_are_refused(self, tmp_path: Path) -> None:
+        with self.h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x"], file["y"] = X, ["a", "b", "c", "d"]
+        assert fault(tmp_path / "a.h5", DTypeError).problem == "y does not hold plain numbers"
+
+    def test_an_array_that_was_never_written_is_not_allocated(self, tmp_path: Path) -> None:
+        with self.h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", shape=(2**40,), dtype="f4", chunks=(1024,))
+        error = fault(tmp_path / "a.h5", FileFormatError)
+        assert error.problem == "the header of x declares more than the file can hold"
+
+    def test_links_to_other_files_are_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "secret").write_bytes(bytes(48))
+        with self.h5py.File(tmp_path / "other.h5", "w") as file:
+            file["x"] = X
+        with self.h5py.File(tmp_path / "a.h5", "w") as file:
+            file["linked"] = self.h5py.ExternalLink("other.h5", "x")
+            file["soft"] = self.h5py.SoftLink("/nowhere")
+            file.create_dataset("raw", (12,), "f4", external=str(tmp_path / "secret"))
+        assert dict(fault(tmp_path / "a.h5", DataError).facts)["found"] == "no arrays"
+
+    def test_short_files_give_clear_errors(self, tmp_path: Path) -> None:
+        with self.h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x"], file["y"] = X, Y
+        content = (tmp_path / "a.h5").read_bytes()
+        for length in range(8, len(content), 97):
+            (tmp_path / "b.h5").write_bytes(content[:length])
+            fault(tmp_path / "b.h5", FileFormatError)
+
+    def test_a_missing_package_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+        monkeypatch.setitem(sys.modules, "h5py", None)
+        with pytest.raises(MissingExtraError) as caught:
+            load(tmp_path / "a.h5")
+        assert str(caught.value) == (
+            f"in {tmp_path / 'a.h5'}: reading a.h5 needs the package h5py, which is not installed\n"
+            '  Install it with: pip install "lamina[data]"'
+        )
+
+
+class TestIdx:
+    def test_images_with_labels(self, tmp_path: Path) -> None:
+        images = np.arange(24).reshape(2, 3, 4)
+        (tmp_path / "images.gz").write_bytes(gzip.compress(idx(images)))
+        (tmp_path / "labels").write_bytes(idx(np.array([7, 1])))
+        data = load(tmp_path / "images.gz", targets=str(tmp_path / "labels"))
+        assert repr(data) == "2 examples: x u8[1, 3, 4], y i64[]"
+        assert np.array_equal(data.input_arrays[0][:, 0], images)
+        assert repr(load(tmp_path / "images.gz")) == "2 examples: x u8[1, 3, 4]"
+
+    def test_a_missing_file_of_labels_is_the_place_of_the_error(self, tmp_path: Path) -> None:
+        (tmp_path / "images").write_bytes(idx(np.zeros((2, 3, 4))))
+        error = fault(tmp_path / "images", DataError, targets=tmp_path / "labels")
+        assert error.where == str(tmp_path / "labels")
+
+    def test_a_folder_of_mnist_files_points_to_mnist(self, tmp_path: Path) -> None:
+        (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(np.zeros((2, 3, 4))))
+        assert "lamina.data.mnist(folder)" in fault(tmp_path, DataError).advice
+
+
+class TestCsv:
+    def write(self, folder: Path, text: str) -> Path:
+        (folder / "a.csv").write_text(text, encoding="utf-8")
+        return folder / "a.csv"
+
+    def test_last_column_is_the_target(self, tmp_path: Path) -> None:
+        data = load(self.write(tmp_path, "0.5,1,2\n1.5,-2e3,0\n"))
+        assert repr(data) == "2 examples: x f32[2], y i64[]"
+        assert data.input_arrays[0].tolist() == [[0.5, 1.0], [1.5, -2000.0]]
+        assert data.targets is not None
+        assert data.targets.tolist() == [2, 0]
+
+    def test_fractions_are_targets_to_regress(self, tmp_path: Path) -> None:
+        data = load(self.write(tmp_path, "1,2,0.5\n3,4,1\n"))
+        assert repr(data) == "2 examples: x f32[2], y f32[1]"
+
+    @pytest.mark.parametrize("targets", ["kind", 0, -3])
+    def test_a_column_may_be_chosen(self, tmp_path: Path, targets: str | int) -> None:
+        data = load(self.write(tmp_path, "kind,a,b\n1,0.5,2\n0,3,4\n"), targets=targets)
+        assert data.targets is not None
+        assert data.targets.tolist() == [1, 0]
+        assert data.input_arrays[0].tolist() == [[0.5, 2.0], [3.0, 4.0]]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '"a","b"\r\n"1","2"\r\n',
+            "\ufeffa;b\n1;2\n",
+            "1\t2\n\n",
+            "a, b\n1, 2",
+        ],
+        ids=["quoted", "semicolons and byte order mark", "tabs", "spaces"],
+    )
+    def test_variants(self, tmp_path: Path, text: str) -> None:
+        data = load(self.write(tmp_path, text))
+        assert data.input_arrays[0].tolist() == [[1.0]]
+        assert data.targets is not None
+        assert data.targets.tolist() == [2]
+
+    def test_a_missing_column_lists_the_others(self, tmp_path: Path) -> None:
+        error = fault(self.write(tmp_path, "a,b\n1,2\n"), DataError, targets="c")
+        assert str(error) == (
+            f"in {tmp_path / 'a.csv'}: there is no column 'c'\n"
+            "  expected  0 to 1, or a name\n"
+            "  found     a, b\n"
+            "  Name the column to be learnt as it stands in the header, or give its number."
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "problem", "found"),
+        [
+            ("a,b\n1,2\n3,x\n", "line 3, column 2 is not a number", "'x'"),
+            ("1,2\n3,\n", "line 2, column 2 is not a number", "''"),
+            ("1,2\n\n3,4\n5\n", "line 4 has another number of columns than the first", "1"),
+            ("a,b\n1,2,3\n", "line 2 has another number of columns than the first", "3"),
+            ("hello\n", "the first line is not a row of a table", "'hello\\n'"),
+        ],
+    )
+    def test_a_fault_is_placed(self, tmp_path: Path, text: str, problem: str, found: str) -> None:
+        error = fault(self.write(tmp_path, text), FileFormatError)
+        assert error.problem == problem
+        assert dict(error.facts)["found"] == found
+
+    def test_a_header_alone(self, tmp_path: Path) -> None:
+        assert fault(self.write(tmp_path, "a,b\n"), DataError).problem == "the table has no rows"
+
+    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_bytes(b"1,2\n\xff\xfe,\x00\n")
+        assert "UnicodeDecodeError" in str(fault(tmp_path / "a.csv", FileFormatError))
+
+    def test_damaged_tables_give_clear_errors(self, tmp_path: Path) -> None:
+        text = "a,b,c\n" + "".join(f"{k},{k / 7:.4f},{k % 3}\n" for k in range(20))
+        damage_and_load(tmp_path, text.encode(), "bad.csv", trials=300)
+
+
+class TestPictures:
+    image: Any = None
+
+    @pytest.fixture(autouse=True)
+    def needs_pillow(self) -> None:
+        self.image = pytest.importorskip("PIL.Image")
+
+    def save(self, path: Path, pixels: np.ndarray[Any, Any]) -> None:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        self.image.fromarray(pixels).save(path)
+
+    def test_subfolders_are_the_classes(self, tmp_path: Path) -> None:
+        grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
+        self.save(tmp_path / "dogs" / "1.png", grey + 1)
+        self.save(tmp_path / "cats" / "2.bmp", grey + 2)
+        self.save(tmp_path / "cats" / "1.PNG", grey)
+        (tmp_path / "cats" / "notes.txt").write_text("no picture")
+        data = load(tmp_path)
+        assert repr(data) == "3 examples: x u8[1, 3, 4], y i64[]"
+        assert data.targets is not None
+        assert data.targets.tolist() == [0, 0, 1]
+        for index in range(3):
+            wanted = grey + [0, 2, 1][index]
+            assert np.array_equal(data.input_arrays[0][index, 0], wanted)
+
+    def test_colour_comes_before_the_rows(self, tmp_path: Path) -> None:
+        pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
+        self.save(tmp_path / "a" / "1.png", pixels)
+        image = load(tmp_path).input_arrays[0]
+        assert image.shape == (1, 3, 3, 4)
+        assert np.array_equal(image[0], np.moveaxis(pixels, 2, 0))
+
+    def test_different_sizes_are_refused(self, tmp_path: Path) -> None:
+        self.save(tmp_path / "a" / "1.png", np.zeros((3, 4), np.uint8))
+        self.save(tmp_path / "a" / "2.png", np.zeros((5, 4, 3), np.uint8))
+        error = fault(tmp_path, DataError)
+        first, second = tmp_path / "a" / "1.png", tmp_path / "a" / "2.png"
+        assert str(error) == (
+            f"in {second}: the pictures differ in size or colour\n"
+            f"  expected  grey, 4 wide, 3 high as in {first}\n"
+            "  found     colour, 4 wide, 5 high\n"
+            "  Bring all pictures to one size, and all to grey or all to colour."
+        )
+
+    def test_transparency_is_not_dropped_silently(self, tmp_path: Path) -> None:
+        self.save(tmp_path / "a" / "1.png", np.zeros((3, 4, 4), np.uint8))
+        assert dict(fault(tmp_path, DataError).facts)["found"] == "RGBA"
+
+    def test_a_damaged_picture_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "a" / "1.png"
+        self.save(path, np.random.default_rng(0).integers(0, 256, (30, 40), np.uint8))
+        path.write_bytes(path.read_bytes()[:300])
+        assert fault(tmp_path, FileFormatError).where == str(path)
+
+    def test_a_folder_without_pictures(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        error = fault(tmp_path, DataError)
+        assert error.problem == "the folder holds no pictures in subfolders"
+
+    def test_targets_cannot_be_given(self, tmp_path: Path) -> None:
+        assert fault(tmp_path, DataError, targets="a").problem == (
+            "targets cannot be chosen by 'a' in a folder of pictures"
+        )
+
+    def test_a_missing_package_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.save(tmp_path / "a" / "1.png", np.zeros((3, 4), np.uint8))
+        monkeypatch.setitem(sys.modules, "PIL.Image", None)
+        with pytest.raises(MissingExtraError) as caught:
+            load(tmp_path)
+        assert 'pip install "lamina[data]"' in str(caught.value)
+
+
+class TestUnknown:
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        assert str(fault(tmp_path / "absent.npz", DataError)) == (
+            f"in {tmp_path / 'absent.npz'}: there is no such file\n"
+            f"  current folder  {Path.cwd()}\n"
+            "  Check the spelling; a relative path counts from the current folder."
+        )
+
+    def test_an_empty_file(self, tmp_path: Path) -> None:
+        (tmp_path / "a.npz").write_bytes(b"")
+        assert fault(tmp_path / "a.npz", FileFormatError).problem == "the file is empty"
+
+    def test_an_unknown_kind_lists_the_known(self, tmp_path: Path) -> None:
+        (tmp_path / "a.mat").write_bytes(b"MATLAB 5.0")
+        assert str(fault(tmp_path / "a.mat", FileFormatError)) == (
+            f"in {tmp_path / 'a.mat'}: the kind of file is not known\n"
+            "  expected  .npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures\n"
+            "  found     .mat ending, first bytes 4d 41 54 4c 41 42 20 35\n"
+            "  Read the data by other means, and wrap the arrays: lamina.data.Dataset(x, y)."
+        )
+
+    @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.idx"])
+    def test_contents_that_do_not_fit_the_ending(self, tmp_path: Path, name: str) -> None:
+        if name == "a.h5":
+            pytest.importorskip("h5py")
+        (tmp_path / name).write_bytes(b"this is just some text, and long enough for a header")
+        fault(tmp_path / name, FileFormatError)
+
+    @pytest.mark.skipif(os.name != "posix", reason="named pipes as on POSIX")
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert dict(fault(tmp_path / "pipe", DataError).facts)["found"] == "a device or pipe"
+
+
+def test_importing_data_loads_no_optional_package() -> None:
+    code = "import sys, lamina.data; print({'h5py', 'PIL', 'sklearn'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def outcome(path: Path) -> Dataset | LaminaError:
+    try:
+        return load(path)
+    except LaminaError as error:
+        return error
+
+
+def damage_and_load(folder: Path, content: bytes, name: str, trials: int) -> None:
+    """Each damaged file gives a data set or a clear error."""
+    generator = np.random.default_rng(11)
+    refused = 0
+    for _ in range(trials):
+        bad = bytearray(content)
+        if generator.random() < 0.3:
+            del bad[int(generator.integers(0, len(bad))) :]
+        for position in generator.integers(0, max(len(bad), 1), generator.integers(0, 6)):
+            if bad:
+                bad[position] ^= 1 << int(generator.integers(0, 8))
+        (folder / name).write_bytes(bad)
+        result = outcome(folder / name)
+        if isinstance(result, LaminaError):
+            refused += 1
+            assert result.where
+            assert result.advice
+    assert refused > trials // 4

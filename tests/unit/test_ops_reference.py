@@ -1,0 +1,137 @@
+"""Every op's reference, shape rule and gradient, from the samples in its record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.compiler.differentiate import gradients
+from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
+from lamina.ops.lowering import Decomposition
+from lamina.shapes import Array, DType, as_dtype, float32, float64
+
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{number}")
+    for op in ops.ALL
+    for number, sample in enumerate(op.samples)
+]
+DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
+# Second derivatives exist at every point but few, and are checked where they are not all zero.
+SMOOTH = [
+    case
+    for case in DIFFERENTIABLE
+    if case.values[0].name not in ("abs", "relu", "clip", "maximum", "minimum", "max", "min")
+]
+
+
+def values_of(sample: Sample, dtype: DType, seed: int = 0) -> list[Array]:
+    """Operand arrays for a sample: floats and integers from low to below high, bools even."""
+    generator = np.random.default_rng(seed)
+    arrays: list[Array] = []
+    for number, shape in enumerate(sample.shapes):
+        name = sample.dtypes[number] if sample.dtypes else "float"
+        wanted = dtype if name == "float" else as_dtype(name)
+        if wanted.kind == "bool":
+            array = generator.random(shape) < 0.5
+        else:
+            array = generator.uniform(sample.low, sample.high, shape)
+        arrays.append(np.asarray(array, wanted.numpy))
+    return arrays
+
+
+def leaves_of(arrays: list[Array]) -> list[Tensor]:
+    return [
+        leaf(f"x{number}", "input", array.shape, as_dtype(array.dtype))
+        for number, array in enumerate(arrays)
+    ]
+
+
+def value_of(tensor: Tensor, leaves: list[Tensor], arrays: list[Array]) -> Array:
+    graph = Graph(tuple(leaves), (("y", tensor),))
+    verify(graph)
+    return evaluate(graph, {f"x{i}": a for i, a in enumerate(arrays)})[0]["y"]
+
+
+def check_gradient(tensor: Tensor, leaves: list[Tensor], arrays: list[Array]) -> None:
+    """Compares with central differences in a random direction for each operand."""
+    generator = np.random.default_rng(1)
+    weights = leaf("weights", "input", tensor.shape, tensor.dtype)
+    weight_values = generator.uniform(0.5, 1.5, value_of(tensor, leaves, arrays).shape)
+    every, every_array = [*leaves, weights], [*arrays, weight_values]
+    floats = [i for i, x in enumerate(leaves) if x.dtype.is_float]
+    found = gradients(tensor, [leaves[i] for i in floats], weights)
+    for i, gradient in zip(floats, found, strict=True):
+        assert (gradient.shape, gradient.dtype) == (leaves[i].shape, leaves[i].dtype)
+        graph = Graph(tuple(every), (("g", gradient), ("y", tensor)))
+        verify(graph)
+
+        def run(
+            values: list[Array], graph: Graph = graph, every: list[Tensor] = every
+        ) -> dict[str, Array]:
+            names = [leaf_.attributes["name"] for leaf_ in every]
+            return evaluate(graph, dict(zip(names, values, strict=True)))[0]
+
+        direction = generator.uniform(-1, 1, arrays[i].shape)
+        step = 1e-6
+        moved = [
+            np.sum(
+                run([*arrays[:i], arrays[i] + s * direction, *every_array[i + 1 :]])["y"]
+                * weight_values
+            )
+            for s in (step, -step)
+        ]
+        expected = (moved[0] - moved[1]) / (2 * step)
+        actual = np.sum(run(every_array)["g"] * direction)
+        scale = max(1.0, float(np.sum(np.abs(run(every_array)["g"] * direction))))
+        assert actual == pytest.approx(expected, abs=2e-7 * scale, rel=1e-5)
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_reference_has_the_inferred_shape_and_dtype(op: Op, sample: Sample) -> None:
+    arrays = values_of(sample, float32)
+    node = apply(op, *leaves_of(arrays), **sample.attributes)
+    with np.errstate(all="ignore"):
+        result = np.asarray(op.reference(*arrays, **sample.attributes))
+    assert result.shape == node.shape
+    assert result.dtype == node.dtype.numpy
+
+
+@pytest.mark.parametrize(
+    ("op", "sample"),
+    [case for case in CASES if isinstance(case.values[0].lowering, Decomposition)],
+)
+def test_decomposition_equals_the_reference(op: Op, sample: Sample) -> None:
+    arrays = values_of(sample, float32)
+    leaves = leaves_of(arrays)
+    node = apply(op, *leaves, **sample.attributes)
+    built = op.lowering.build(node)
+    assert (built.shape, built.dtype) == (node.shape, node.dtype)
+    expected = value_of(node, leaves, arrays)
+    np.testing.assert_allclose(value_of(built, leaves, arrays), expected, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("op", "sample"), DIFFERENTIABLE)
+def test_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None:
+    arrays = values_of(sample, float64)
+    leaves = leaves_of(arrays)
+    check_gradient(apply(op, *leaves, **sample.attributes), leaves, arrays)
+
+
+@pytest.mark.parametrize(("op", "sample"), SMOOTH)
+def test_gradient_of_the_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None:
+    arrays = values_of(sample, float64)
+    leaves = leaves_of(arrays)
+    result = apply(op, *leaves, **sample.attributes)
+    floats = [x for x in leaves if x.dtype.is_float]
+    # A square makes second derivatives of linear ops differ from zero.
+    for first in gradients(result * result, floats):
+        check_gradient(first, leaves, arrays)
+
+
+def test_every_op_has_samples() -> None:
+    assert all(len(op.samples) >= 2 for op in ops.ALL)
+
+
+def test_names_are_unique() -> None:
+    assert len({op.name for op in ops.ALL}) == len(ops.ALL)

@@ -1,0 +1,185 @@
+"""The random number generator and the distributions made of it."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Graph, constant, evaluate
+from lamina.program.philox import philox, random_bits
+from lamina.shapes import Array, bool_, float32, float64, int64
+
+RANDOM = {op.name: op for op in ops.ALL if op.name in ("uniform", "normal", "bernoulli")}
+
+# The published vectors of Random123 (kat_vectors): counter, key, result.
+KNOWN_ANSWERS = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    (
+        (0xFFFFFFFF,) * 4,
+        (0xFFFFFFFF,) * 2,
+        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+    ),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+def draw(
+    name: str, count: int, seed: int = 7, step: int = 3, stream: int = 1, **rest: object
+) -> Array:
+    dtype = rest.pop("dtype", float32)
+    reference = RANDOM[name].reference
+    return reference(
+        np.int64(seed), np.int64(step), shape=(count,), stream=stream, dtype=dtype, **rest
+    )
+
+
+def word(value: int) -> Array:
+    return np.array([value], np.uint32)
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN_ANSWERS)
+def test_philox_gives_the_published_words(
+    counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
+) -> None:
+    a, b, c, d = map(word, counter)
+    assert tuple(int(w[0]) for w in philox((a, b, c, d), key)) == expected
+
+
+def test_random_bits_are_the_words_of_blocks() -> None:
+    seed, step, stream = 0x1234567890ABCDEF, (5 << 32) + 9, 77
+    bits = random_bits(seed, step, np.arange(10, dtype=np.int64), stream)
+    block = philox((word(1), word(9), word(5), word(stream)), (0x90ABCDEF, 0x12345678))
+    assert bits.dtype == np.uint32
+    assert bits[4:8].tolist() == [int(w[0]) for w in block]
+
+
+def test_negative_seeds_are_two_complement_words() -> None:
+    place = np.arange(4, dtype=np.int64)
+    assert random_bits(-1, 0, place, 0).tolist() == random_bits(2**64 - 1, 0, place, 0).tolist()
+
+
+@pytest.mark.parametrize("change", [{"seed": 8}, {"step": 4}, {"stream": 2}])
+def test_streams_differ(change: dict[str, int]) -> None:
+    assert not np.array_equal(draw("uniform", 100), draw("uniform", 100, **change))
+
+
+def test_a_larger_draw_starts_with_the_smaller_one() -> None:
+    assert np.array_equal(draw("normal", 50), draw("normal", 500)[:50])
+
+
+@pytest.mark.parametrize("dtype", [float32, float64])
+def test_uniform_has_the_moments_of_its_distribution(dtype: object) -> None:
+    values = draw("uniform", 200_000, dtype=dtype).astype(np.float64)
+    assert values.min() >= 0
+    assert values.max() < 1
+    assert values.mean() == pytest.approx(1 / 2, abs=3e-3)
+    assert values.var() == pytest.approx(1 / 12, abs=1e-3)
+    counts = np.histogram(values, 64, (0, 1))[0]
+    expected = len(values) / 64
+    assert np.sum((counts - expected) ** 2 / expected) < 110  # chi squared with 63 degrees, 0.02%
+
+
+def test_uniform_float64_uses_words_2i_and_2i_plus_1() -> None:
+    bits = random_bits(7, 3, np.arange(6, dtype=np.int64), 1).astype(np.int64)
+    expected = ((bits[0::2] >> 5) * 2**26 + (bits[1::2] >> 6)) * 2.0**-53
+    assert draw("uniform", 3, dtype=float64).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("dtype", [float32, float64])
+def test_normal_has_the_moments_of_its_distribution(dtype: object) -> None:
+    values = draw("normal", 400_000, dtype=dtype).astype(np.float64)
+    moments = [np.mean(values**power) for power in range(1, 7)]
+    assert moments == pytest.approx([0, 1, 0, 3, 0, 15], abs=0.25)
+    assert moments[:2] == pytest.approx([0, 1], abs=6e-3)
+    for bound, tail in ((1, 0.158655), (2, 0.022750), (3, 0.001350)):
+        assert np.mean(values > bound) == pytest.approx(tail, rel=0.1)
+        assert np.mean(values < -bound) == pytest.approx(tail, rel=0.1)
+
+
+def quantile_error(value: float, size: int, bits: int) -> float:
+    """The relative error of a normal number, given the odd number it was made from.
+
+    The upper tail beyond |value| should be (2**bits - |size|) / 2**(bits + 1).
+    """
+    with mpmath.workdps(40):
+        exact = mpmath.mpf(value)
+        tail = mpmath.mpf(2**bits - abs(size)) / 2 ** (bits + 1)
+        found = mpmath.erfc(abs(exact) / mpmath.sqrt(2)) / 2
+        return float(abs((found - tail) / mpmath.npdf(exact) / exact))
+
+
+def test_normal_float32_is_the_quantile_function() -> None:
+    words = random_bits(7, 3, np.arange(3000, dtype=np.int64), 1)
+    numbers = 2 * (words.astype(np.int64) >> 8) + 1 - 2**24
+    values = draw("normal", 3000)
+    assert values.dtype == np.float32
+    assert np.array_equal(values > 0, numbers > 0)
+    worst = max(quantile_error(float(v), int(n), 24) for v, n in zip(values, numbers, strict=True))
+    assert worst < 1e-6
+
+
+def test_normal_float64_is_the_quantile_function() -> None:
+    words = random_bits(7, 3, np.arange(2000, dtype=np.int64), 1).astype(np.int64)
+    numbers = 2 * ((words[0::2] >> 5) * 2**26 + (words[1::2] >> 6)) + 1 - 2**53
+    values = draw("normal", 1000, dtype=float64)
+    worst = max(quantile_error(float(v), int(n), 53) for v, n in zip(values, numbers, strict=True))
+    assert worst < 2e-15
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(float32, 5.419983), (float64, 8.292361)])
+def test_normal_reaches_far_tails(
+    dtype: object, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bits, sign in ((0, -1), (0xFFFFFFFF, 1)):
+        monkeypatch.setattr(
+            "lamina.ops.random.random_bits",
+            lambda seed, step, position, stream, bits=bits: np.full(
+                position.shape, bits, np.uint32
+            ),
+        )
+        assert draw("normal", 1, dtype=dtype)[0] == pytest.approx(sign * expected, rel=1e-6)
+
+
+def test_normal_numbers_are_not_correlated() -> None:
+    values = draw("normal", 100_000).astype(np.float64)
+    for distance in (1, 2, 3, 4, 64):
+        product = np.mean(values[distance:] * values[:-distance])
+        assert abs(product) < 0.015
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
+def test_bernoulli_is_true_with_its_probability(p: float) -> None:
+    values = draw("bernoulli", 100_000, p=p, dtype=bool_)
+    assert values.dtype == np.bool_
+    assert values.mean() == pytest.approx(p, abs=0.006 if 0 < p < 1 else 0)
+
+
+def test_bernoulli_is_the_same_for_every_dtype() -> None:
+    chosen = draw("bernoulli", 1000, p=0.3, dtype=bool_)
+    for dtype in (float32, float64):
+        assert np.array_equal(draw("bernoulli", 1000, p=0.3, dtype=dtype), chosen.astype(float))
+
+
+def test_functions_take_python_numbers_and_any_shape() -> None:
+    x = ops.normal((2, 3), 1, 2, stream=4)
+    y = ops.bernoulli((), 0.5, 1, constant(2, int64), 4, "float64")
+    graph = Graph((), (("x", x), ("y", y)))
+    values = evaluate(graph, {})[0]
+    assert values["x"].shape == (2, 3)
+    assert values["y"].dtype == np.float64
+
+
+def test_errors() -> None:
+    with pytest.raises(DefinitionError, match="expected  0 <= p <= 1"):
+        ops.bernoulli((3,), 1.5, 0, 0, 0)
+    with pytest.raises(DTypeError, match="expected  float32 or float64"):
+        ops.normal((3,), 0, 0, 0, "int64")
+    with pytest.raises(ShapeError, match="the seed of random numbers must be one int64 number"):
+        ops.uniform((3,), constant(np.zeros(2, np.int64)), 0, 0)

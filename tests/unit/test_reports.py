@@ -1,0 +1,327 @@
+"""Tables and pictures say what they were given, and pictures are written whole or not at all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lamina.errors import DataError, DefinitionError, InternalError, MissingExtraError
+from lamina.reports import (
+    Rectangle,
+    bytes_text,
+    count_text,
+    map_text,
+    plot_curves,
+    plot_map,
+    plot_plan,
+    table_text,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n"
+LOSSES = {"loss": [2.3, 0.9, 0.4], "validation_loss": [2.0, 1.0, 0.6]}
+PLAN = (
+    Rectangle("h0", 0, 4096, 0, 3, "activation"),
+    Rectangle("h1", 4096, 2048, 1, 2, "activation"),
+    Rectangle("d_h1", 4096, 2048, 2, 4, "gradient", in_place=True),
+)
+STEPS = ("matmul", "relu", "loss", "d_matmul")
+
+
+def figures(monkeypatch: pytest.MonkeyPatch) -> list:
+    """Catches the figures that are saved from now on."""
+    from matplotlib.figure import Figure
+
+    caught: list = []
+    original = Figure.savefig
+
+    def savefig(self, *arguments, **options):
+        caught.append(self)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return caught
+
+
+def texts_of(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1_310_720, "1.25 MiB"),
+        (2**20 - 1, "1 MiB"),
+        (2**31, "2 GiB"),
+        (5 * 2**60, "5120 PiB"),
+        (-2048, "-2 KiB"),
+    ],
+)
+def test_bytes_are_shown_in_the_largest_unit_that_fits(count: int, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (431_080, "431,080"),
+        (9_999_999, "9,999,999"),
+        (25_557_032, "25.6 M"),
+        (123_456_789, "123 M"),
+        (999_999_999, "1.00 G"),
+        (4_100_000_000, "4.10 G"),
+        (-12, "-12"),
+    ],
+)
+def test_counts_are_exact_while_they_are_short(count: int, text: str) -> None:
+    assert count_text(count) == text
+
+
+def test_a_table_aligns_its_columns() -> None:
+    table = table_text(
+        ("layer", "output", "parameters"),
+        [("0:Linear", "[10]", "7,850"), ("1:ReLU", "[10]", "0")],
+        align="llr",
+        footer=("total", "", "7,850"),
+    )
+    assert table.splitlines() == [
+        "layer     output  parameters",
+        "--------  ------  ----------",
+        "0:Linear  [10]         7,850",
+        "1:ReLU    [10]             0",
+        "--------  ------  ----------",
+        "total                  7,850",
+    ]
+
+
+def test_a_table_without_rows_is_its_header() -> None:
+    assert table_text(("a", "b"), []) == "a  b\n-  -"
+
+
+def test_a_table_refuses_a_row_of_another_length() -> None:
+    with pytest.raises(InternalError) as caught:
+        table_text(("a", "b"), [("1",)])
+    assert str(caught.value) == "a table of 2 columns has a row of another length"
+
+
+def test_a_map_prints_its_lowest_row_last() -> None:
+    assert map_text([[0.0, 1.0], [0.5, 0.0]], characters=" +#") == "+ \n #"
+
+
+def test_a_map_shows_what_lies_outside_as_the_ends_and_nan_as_a_question() -> None:
+    assert map_text([[-3.0, 1.5, float("nan")]], characters=".#") == ".#?"
+
+
+def test_a_map_keeps_blanks_so_that_all_lines_are_equally_long() -> None:
+    lines = map_text(np.zeros((2, 3))).splitlines()
+    assert lines == ["   ", "   "]
+
+
+def test_a_map_needs_a_grid() -> None:
+    with pytest.raises(DataError) as caught:
+        map_text([0.0, 1.0])
+    assert str(caught.value) == (
+        "a map needs a grid of values\n"
+        "  expected  (rows, columns)\n"
+        "  found     (2,)\n"
+        "  Reshape the values to (rows, columns)."
+    )
+
+
+def test_a_map_is_drawn_with_its_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught = figures(monkeypatch)
+    y, x = np.mgrid[-1:1:20j, -1:1:30j]
+    points = np.array([[0.0, 0.0], [0.9, 0.9], [-0.9, 0.9]])
+    plot_map(
+        x * x + y * y,
+        tmp_path / "map.png",
+        extent=(-1, 1, -1, 1),
+        points=points,
+        labels=[0, 1, 1],
+        names=("inside", "outside"),
+    )
+    assert (tmp_path / "map.png").read_bytes().startswith(PNG)
+    legend = caught[0].axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["inside", "outside"]
+
+
+def test_a_map_without_points_or_boundary_is_drawn(tmp_path: Path) -> None:
+    plot_map(np.zeros((1, 4)), tmp_path / "map.png", extent=(0, 1, 0, 1))
+    assert (tmp_path / "map.png").stat().st_size > 0
+
+
+def test_a_map_refuses_labels_that_do_not_match_its_points(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        plot_map(
+            np.zeros((2, 2)),
+            tmp_path / "map.png",
+            extent=(0, 1, 0, 1),
+            points=np.zeros((3, 2)),
+            labels=[0, 1],
+        )
+    assert "points  (3, 2)" in str(caught.value)
+    assert "labels  (2,)" in str(caught.value)
+
+
+def test_curves_share_a_panel_with_their_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught = figures(monkeypatch)
+    plot_curves({"accuracy": [0.1, 0.5, 0.8], **LOSSES}, tmp_path / "curves.png")
+    loss, accuracy = caught[0].axes
+    assert [loss.get_title(loc="left"), accuracy.get_title(loc="left")] == ["loss", "accuracy"]
+    assert [line.get_label() for line in loss.lines] == ["training", "validation"]
+    assert list(loss.lines[0].get_xdata()) == [1, 2, 3]
+    assert list(loss.lines[1].get_ydata()) == LOSSES["validation_loss"]
+    assert (tmp_path / "curves.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        {"loss": [1.0]},
+        {"loss": [float("nan"), float("nan")]},
+        {"loss": [0.0, 1.0], "accuracy": []},
+        {f"metric_{number}": [0.1] * 100 for number in range(7)},
+    ],
+    ids=["one epoch", "only nan", "an empty metric", "many"],
+)
+def test_curves_of_any_kind_are_drawn(tmp_path: Path, series: dict[str, list[float]]) -> None:
+    plot_curves(series, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(PNG)
+
+
+def test_a_loss_that_falls_far_is_drawn_logarithmically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught = figures(monkeypatch)
+    plot_curves({"loss": [10.0, 0.01], "error": [10.0, 0.01]}, tmp_path / "curves.png")
+    assert [axes.get_yscale() for axes in caught[0].axes] == ["log", "linear"]
+
+
+def test_there_must_be_a_curve(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        plot_curves({"loss": []}, tmp_path / "curves.png")
+    assert str(caught.value).startswith("there are no curves to draw")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_names_its_buffers_and_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught = figures(monkeypatch)
+    plot_plan(
+        PLAN,
+        tmp_path / "plan.png",
+        steps=STEPS,
+        peak_bytes=6144,
+        lower_bound_bytes=6000,
+        persistent={"parameters": 4096, "batch inputs": 1024, "nothing": 0},
+        title="a plan",
+    )
+    bar, arena = caught[0].axes
+    assert texts_of(arena) == ["h0\n4 KiB", "h1\n2 KiB", "d_h1\n2 KiB"]
+    assert texts_of(bar) == ["parameters\n4 KiB", "batch inputs\n1 KiB"]
+    assert [label.get_text() for label in arena.get_xticklabels()][1] == "relu 1"
+    legend = [text.get_text() for text in caught[0].legends[0].get_texts()]
+    assert legend == [
+        "peak  6 KiB  (+2.4%)",
+        "lower bound  5.86 KiB",
+        "activation",
+        "gradient",
+    ]
+
+
+def test_buffers_that_share_a_place_in_one_step_are_drawn_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught = figures(monkeypatch)
+    plot_plan(PLAN, tmp_path / "p.png", steps=STEPS, peak_bytes=6144, lower_bound_bytes=6144)
+    _, before, after = caught[0].axes[0].patches
+    assert before.get_x() + before.get_width() == after.get_x() == 2
+    assert after.get_x() + after.get_width() == len(STEPS) - 0.5
+
+
+def test_a_plan_of_many_buffers_names_only_those_with_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught = figures(monkeypatch)
+    small = [Rectangle(f"small{n}", 100_000 + 10 * n, 10, n, n + 1) for n in range(60)]
+    plot_plan(
+        [Rectangle("large", 0, 100_000, 0, 60), *small],
+        tmp_path / "plan.png",
+        steps=[f"a step with a long name that says much {n}" for n in range(60)],
+        peak_bytes=100_600,
+        lower_bound_bytes=100_600,
+    )
+    assert texts_of(caught[0].axes[0]) == ["large\n97.66 KiB"]
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_a_plan_of_any_length_is_drawn(tmp_path: Path, steps: int) -> None:
+    plot_plan([], tmp_path / "plan.png", steps=["step"] * steps, peak_bytes=0, lower_bound_bytes=0)
+    assert (tmp_path / "plan.png").read_bytes().startswith(PNG)
+
+
+def test_a_plan_needs_a_step(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a plan without steps cannot be drawn"):
+        plot_plan([], tmp_path / "plan.png", steps=[], peak_bytes=0, lower_bound_bytes=0)
+
+
+def test_the_ending_chooses_the_kind_of_picture(tmp_path: Path) -> None:
+    plot_curves(LOSSES, tmp_path / "curves.svg")
+    plot_curves(LOSSES, tmp_path / "curves")
+    assert b"<svg" in (tmp_path / "curves.svg").read_bytes()
+    assert (tmp_path / "curves").read_bytes().startswith(PNG)
+
+
+def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        plot_curves(LOSSES, tmp_path / "curves.docx")
+    message = str(caught.value)
+    assert "curves.docx: pictures cannot be written as .docx" in message
+    assert "png" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "curves.png"
+    target.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        plot_curves(LOSSES, target)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_without_matplotlib_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError) as caught:
+        plot_curves(LOSSES, tmp_path / "curves.png")
+    assert str(caught.value) == (
+        "a plot of curves needs the package matplotlib, which is not installed\n"
+        '  Install it with: pip install "lamina[plot]"'
+    )
+
+
+def test_importing_reports_does_not_import_matplotlib(tmp_path: Path) -> None:
+    import subprocess
+
+    program = "import sys, lamina.reports; sys.exit('matplotlib' in sys.modules)"
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=root, timeout=60)
