@@ -10,8 +10,10 @@ from lamina.program.program import Program
 from lamina.reports import Rectangle, bytes_text, plot_plan, table_text
 from lamina.shapes import shape_text
 
-_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_UNITS = {
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class MemoryBill:
         plot_plan(
             rectangles,
             path,
-            steps=[step.name for step in self.program.steps],
+            steps=[step.name.split(".", 1)[1] for step in self.program.steps],
             peak_bytes=self.arena_bytes,
             lower_bound_bytes=self.program.plan.largest_live_bytes,
             persistent={

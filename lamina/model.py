@@ -12,7 +12,7 @@ from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError, DTypeError
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Tensor
-from lamina.layers.layer import Layer
+from lamina.layers.layer import LAYER, Layer
 from lamina.network import Network
 from lamina.runtime import (
     Evaluation,
@@ -270,8 +270,10 @@ class Model:
         return History(dict(notes["history"]), list(notes["seconds"]))
 
     def _own_layers(self) -> list[type[Layer]]:
-        found = {type(n.attributes["layer"]) for n in self.network.nodes if n.op.name == "layer"}
-        return list(found)
+        layers: list[Layer] = [
+            node.attributes["layer"] for node in self.network.nodes if node.op is LAYER
+        ]
+        return list({type(layer) for layer in layers})
 
     def _checkpoint(
         self, path: str | os.PathLike[str], training: Training, history: History
@@ -327,7 +329,7 @@ def load(
     return model
 
 
-def compile(  # noqa: A001
+def compile(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], engine: str = DEFAULT_ENGINE
 ) -> Function:
     """A graph of ops, compiled to a function of arrays.

@@ -16,13 +16,14 @@ from lamina.graph import (
     Graph,
     Origin,
     Tensor,
+    apply,
     bind_batch,
     source_line,
     topological,
 )
 from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.ops.lowering import Contracting, Elementwise, Reduction
-from lamina.reports import bytes_text, count_text, table_text
+from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, DTypeLike, as_dtype, shape_text, size_of, static
 from lamina.step import Loss, Optimizer, default_targets, inference_step, training_step
 
@@ -101,8 +102,9 @@ class Network:
                 layer: Layer = node.attributes["layer"]
                 new[node] = layer(*(new[operand] for operand in node.operands))
             elif node not in new:
-                operands_ = tuple(new[operand] for operand in node.operands)
-                new[node] = Tensor(node.op, operands_, node.attributes, node.shape, node.dtype)
+                new[node] = apply(
+                    node.op, *(new[operand] for operand in node.operands), **node.attributes
+                )
         outputs = tuple(new[tensor] for tensor in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -135,7 +137,9 @@ class Network:
             number = variable.name.split(".", 1)[0]
             size = size_of(static(variable.tensor.shape))
             parameters[number] = parameters.get(number, 0) + size
-        flops = _flops(Graph(traced.inputs, tuple((str(n), t) for n, t in enumerate(traced.outputs))))
+        flops = _flops(
+            Graph(traced.inputs, tuple((str(n), t) for n, t in enumerate(traced.outputs)))
+        )
         rows = [
             (
                 path.removeprefix("net/"),
@@ -236,7 +240,7 @@ class Network:
         return low
 
 
-def Sequential(*layers: Tensor | Layer | Network) -> Network:  # noqa: N802
+def Sequential(*layers: Tensor | Layer | Network) -> Network:
     """A network whose layers follow one another.
 
     Args:

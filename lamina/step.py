@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from lamina import ops
 from lamina.compiler.differentiate import gradients
@@ -217,11 +217,15 @@ def _targets(
 def _loss_value(loss: Loss, trace: Trace, target: Any) -> Tensor:
     with labelled(Origin("loss")):
         value = loss(_single(trace.outputs), target)
-    if not isinstance(value, Tensor) or value.shape != () or not value.dtype.is_float:
-        found = described(value) if isinstance(value, Tensor) else type(value).__name__
+    given = cast(object, value)
+    if not isinstance(given, Tensor) or value.shape != () or not value.dtype.is_float:
+        found = described(given) if isinstance(given, Tensor) else type(given).__name__
         raise ShapeError(
             "a loss must be a single number",
-            facts=(("expected", f"a tensor {shape_text((), trace.record.dtype)}"), ("found", found)),
+            facts=(
+                ("expected", f"a tensor {shape_text((), trace.record.dtype)}"),
+                ("found", found),
+            ),
             where="loss",
             advice="Average over the examples: ops.mean(...).",
         )

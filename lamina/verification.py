@@ -148,9 +148,7 @@ def _target(spec: Spec, network: Network, batch: int, seed: int, number: int) ->
     return (np.abs(noise * 1000).astype(np.int64) % classes).astype(spec[1].numpy)
 
 
-def _gradient_findings(
-    network: Network, loss: Loss, dataset: Dataset, seed: int
-) -> list[Finding]:
+def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int) -> list[Finding]:
     """In float64, along random directions: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
     engine = open_engine("interpreter")
     step = _loss_and_gradients(network, loss, dataset)
@@ -214,9 +212,7 @@ def _with_key(memories: Mapping[str, Memory], engine: Engine, seed: int) -> dict
     return found
 
 
-def _engine_findings(
-    network: Network, loss: Loss, dataset: Dataset, seed: int
-) -> list[Finding]:
+def _engine_findings(network: Network, loss: Loss, dataset: Dataset, seed: int) -> list[Finding]:
     """One float32 training step on each engine against the same in float64."""
     exact = _trained(network, loss, dataset, "interpreter", shapes.float64, seed)
     findings: list[Finding] = []

@@ -111,9 +111,7 @@ def _read_after(target: Tensor, value: Tensor, users: Mapping[Tensor, list[Tenso
     downstream = _reachable(users[value], lambda node: users[node])
     if not downstream:
         return False
-    return target in _reachable(
-        downstream, lambda node: () if node is value else node.operands
-    )
+    return target in _reachable(downstream, lambda node: () if node is value else node.operands)
 
 
 def _reachable(
@@ -268,7 +266,9 @@ class _Joiner:
                 if is_leaf(source):
                     self.readers.setdefault(source, set()).add(anchor)
         self.group_of = {anchor: number for number, anchor in enumerate(anchors)}
-        self.members = {number: (anchor,) for number, anchor in enumerate(anchors)}
+        self.members: dict[int, tuple[Tensor, ...]] = {
+            number: (anchor,) for number, anchor in enumerate(anchors)
+        }
         # The groups that must come directly before each group.
         self.needs = {
             self.group_of[anchor]: {self.group_of[one] for one in self._required(anchor)}
@@ -302,8 +302,10 @@ class _Joiner:
         for points, numbers in by_size.items():
             for position, first in enumerate(numbers):
                 for second in numbers[position + 1 :]:
-                    if first in self.members and second in self.members and (
-                        points == 1 or self._share_input(first, second)
+                    if (
+                        first in self.members
+                        and second in self.members
+                        and (points == 1 or self._share_input(first, second))
                     ):
                         self._try(first, second)
 
@@ -354,9 +356,7 @@ class _Joiner:
             if source not in members and not _is_number(source)
         }
         try:
-            lower_group(
-                members, {m: self._buffer_key(m) for m in stored}, buffers, "candidate"
-            )
+            lower_group(members, {m: self._buffer_key(m) for m in stored}, buffers, "candidate")
         except NotOneStep:
             return False
         return True
@@ -397,28 +397,28 @@ class _Joiner:
             anchor: {self.group_of[user] for user in self.users[anchor]} - {self.group_of[anchor]}
             for anchor in self.anchors
         }
+
+        def cost(number: int, finished: set[int]) -> tuple[int, int]:
+            """Bytes that a group adds less those it sets free; then the order of writing."""
+            group = groups[number]
+            sources = {source for member in group.members for source in self.sources[member]}
+            grown = sum(_bytes(m) for m in group.stored if m not in self.in_place)
+            freed = sum(
+                _bytes(source)
+                for source in sources - set(group.members) - self.results
+                if source in self.anchors and not unread[source] - finished - {number}
+            )
+            return grown - freed, min(self.order[member] for member in group.members)
+
         done: list[Group] = []
+        finished: set[int] = set()
         while waiting:
-            finished = self.needs.keys() - waiting.keys()
             ready = [n for n, required in waiting.items() if required <= finished]
             if not ready:
                 raise InternalError("the steps of a program wait for each other in a circle")
-
-            def cost(number: int) -> tuple[int, int]:
-                group = groups[number]
-                grown = sum(_bytes(m) for m in group.stored if m not in self.in_place)
-                freed = sum(
-                    _bytes(source)
-                    for source in {s for m in group.members for s in self.sources[m]}
-                    if source in self.anchors
-                    and source not in group.members
-                    and source not in self.results
-                    and not unread[source] - finished - {number}
-                )
-                return grown - freed, min(self.order[m] for m in group.members)
-
-            best = min(ready, key=cost)
+            best = min(ready, key=lambda number: cost(number, finished))
             del waiting[best]
+            finished.add(best)
             done.append(groups[best])
         return tuple(done)
 

@@ -119,9 +119,7 @@ def _blocks(lifetimes: Mapping[str, _Lifetime], steps: Sequence[Step]) -> list[_
     return blocks
 
 
-def _replaceable(
-    result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetime]
-) -> list[str]:
+def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetime]) -> list[str]:
     """The operands of a step whose place the result may take over."""
     stores = [store for store in stores_of(step) if store.buffer == result.buffer.name]
     if len(stores) != 1 or stores[0].accumulate:

@@ -70,7 +70,8 @@ def _without_moved_contractions(graph: Graph) -> Graph:
             (before,) = node.operands
             if users[before] == 1:
                 names: tuple[str, ...] = operands[0].attributes["output"]
-                wanted = tuple(names[axis] for axis in node.attributes["axes"])
+                axes: tuple[int, ...] = node.attributes["axes"]
+                wanted = tuple(names[axis] for axis in axes)
                 return rebuild(operands[0], operands[0].operands, output=wanted)
         return rebuild(node, operands)
 
@@ -81,6 +82,12 @@ def _folded(node: Tensor) -> Tensor | None:
     """The node's value, if all it depends on is known and the result is small."""
     if isinstance(node.op.lowering, Generator | Scattering):
         return None
+    if isinstance(node.op.lowering, Elementwise) and node.rank:
+        scalars = tuple(_number(operand) for operand in node.operands)
+        if all(scalar is not None for scalar in scalars):
+            number = rebuild(node, tuple(scalar for scalar in scalars if scalar is not None))
+            folded = _folded(number)
+            return folded and ops.broadcast_to(folded, node.shape)
     if not node.operands or any(operand.op is not CONSTANT for operand in node.operands):
         return None
     size = size_of(static(node.shape))
@@ -101,14 +108,17 @@ def _without_broadcasts(node: Tensor) -> Tensor:
     return node
 
 
+def _number(tensor: Tensor) -> Tensor | None:
+    """The constant 0-d tensor that every element of a tensor equals, if there is one."""
+    if tensor.op.name == "broadcast_to":
+        return _number(tensor.operands[0])
+    return tensor if tensor.op is CONSTANT and tensor.shape == () else None
+
+
 def _is(tensor: Tensor, number: float) -> bool:
     """Whether every element is the constant number."""
-    if tensor.op.name == "broadcast_to":
-        return _is(tensor.operands[0], number)
-    if tensor.op is not CONSTANT:
-        return False
-    array = tensor.attributes["value"].array
-    return array.size == 1 and bool(array.reshape(())[()] == number)
+    known = _number(tensor)
+    return known is not None and bool(known.attributes["value"].array[()] == number)
 
 
 def _multiply(node: Tensor) -> Tensor | None:

@@ -1,1 +1,1 @@
-"""Engines: devices that compile and run programs; one folder each, the only importer of its driver."""
+"""Engines: devices that compile and run programs; one folder each, which alone knows its driver."""

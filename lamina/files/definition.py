@@ -69,8 +69,10 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             return {"record": name, "fields": fields}
         raise DefinitionError(
             f"{where} cannot be saved",
-            facts=(("expected", "numbers, text, tuples, or records of them"),
-                   ("found", type(value).__name__)),
+            facts=(
+                ("expected", "numbers, text, tuples, or records of them"),
+                ("found", type(value).__name__),
+            ),
             advice="Keep layer fields plain: a file holds data, never code.",
         )
 
@@ -81,7 +83,7 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     for node in network.nodes:
         operands = [positions[operand] for operand in node.operands]
         if node.op is LEAF:
-            shape = [d for d in node.shape[1:]]
+            shape = list(node.shape[1:])
             dtype = None if node.attributes.get("flexible") else node.dtype.name
             nodes.append({"input": shape, "dtype": dtype})
         elif node.op is LAYER:
@@ -172,5 +174,3 @@ def _earlier(nodes: Sequence[Tensor], number: int) -> Tensor:
     if not 0 <= number < len(nodes):
         raise IndexError(number)
     return nodes[number]
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from lamina.graph.tensor import Graph, Tensor, rebuild, rewrite
 from lamina.shapes import Size, bind_dim
@@ -26,7 +26,7 @@ def _bound(value: Any, batch: int) -> Any:
     if isinstance(value, Size):
         return bind_dim(value, batch)
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
+        items = cast(tuple[Any, ...], value)
         bound = tuple(_bound(item, batch) for item in items)
         return bound if any(a is not b for a, b in zip(bound, items, strict=True)) else items
     return value

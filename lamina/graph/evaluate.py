@@ -10,9 +10,7 @@ from lamina.graph.tensor import LEAF, Graph, Tensor
 from lamina.shapes import Array
 
 
-def evaluate(
-    graph: Graph, feeds: Mapping[str, Array]
-) -> tuple[dict[str, Array], dict[str, Array]]:
+def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
     """Computes a bound graph.
 
     Args:

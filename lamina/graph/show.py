@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from lamina.graph.tensor import CONSTANT, LEAF, Graph, Tensor
 from lamina.shapes import DType, shape_text
@@ -33,6 +33,6 @@ def show(graph: Graph) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
+        items = cast(tuple[Any, ...], value)
         return f"({', '.join(_text(item) for item in items)})"
     return str(value) if isinstance(value, DType) else f"{value}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -83,8 +83,10 @@ class Origin:
     source: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.source})" if self.path and self.source else (
-            self.path or self.source
+        return (
+            f"{self.path} ({self.source})"
+            if self.path and self.source
+            else (self.path or self.source)
         )
 
 
@@ -94,7 +96,7 @@ _package_folder = str(Path(__file__).resolve().parents[1])
 
 
 @contextmanager
-def labelled(origin: Origin) -> Iterator[None]:
+def labelled(origin: Origin) -> Generator[None]:
     """Tensors made inside carry this origin; it changes names in messages and nothing else."""
     token = _origin.set(origin)
     try:
@@ -305,8 +307,12 @@ def _constant_reference(value: ConstantValue) -> Array:
     return value.array
 
 
-LEAF = Op("leaf", _infer_leaf, lambda *_: (), _leaf_reference, Leaf())
-CONSTANT = Op("constant", _infer_constant, lambda *_: (), _constant_reference, Leaf())
+def _no_operands(_result: Tensor, _upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return ()
+
+
+LEAF = Op("leaf", _infer_leaf, _no_operands, _leaf_reference, Leaf())
+CONSTANT = Op("constant", _infer_constant, _no_operands, _constant_reference, Leaf())
 
 
 def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
@@ -318,8 +324,9 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
     """A tensor with a fixed value; arrays keep their dtype unless one is given."""
     array = np.asarray(value)
     if dtype is None:
-        from_python = not isinstance(value, np.ndarray) and array.size
-        dtype = as_dtype(type(array.item(0)) if from_python else array.dtype)
+        first: object = array.item(0) if array.size else None
+        from_python = not isinstance(value, np.ndarray) and first is not None
+        dtype = as_dtype(type(first) if from_python else array.dtype)
     return apply(CONSTANT, value=ConstantValue(array.astype(dtype.numpy)))
 
 

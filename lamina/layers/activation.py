@@ -90,7 +90,7 @@ class LeakyReLU(Layer):
 
 
 def _exponential_linear(x: Tensor, alpha: float, scale: float) -> Tensor:
-    """scale x above 0, scale alpha (exp(x) - 1) elsewhere."""
+    """Scale x above 0, scale alpha (exp(x) - 1) elsewhere."""
     # expm1 sees no positive number: it would overflow, and 0 * infinity in the gradient is NaN.
     below = ops.where(x > 0, 0.0, x)
     return ops.where(x > 0, x * scale, ops.expm1(below) * (alpha * scale))

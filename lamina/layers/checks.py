@@ -27,8 +27,7 @@ def require_whole(owner: object, name: str, value: object, minimum: int = 1) -> 
     Raises:
         DefinitionError: if it is not an int of at least the minimum.
     """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < minimum:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise DefinitionError(
             f"{name} must be a whole number of at least {minimum}",
             facts=(("expected", f"{name} >= {minimum}"), ("found", repr(value))),
@@ -50,13 +49,11 @@ def require_number(owner: object, name: str, value: object, interval: str = "(-i
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
     closed_low, closed_high = interval[0] == "[", interval[-1] == "]"
-    inside = isinstance(value, Real) and not isinstance(value, bool)
-    if inside:
-        number = float(value)  # pyright: ignore[reportArgumentType]
-        inside = (low <= number if closed_low else low < number) and (
-            number <= high if closed_high else number < high
-        )
-    if not inside:
+    # NumPy's numbers count as well; True and False do not.
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    above = low <= number if closed_low else low < number
+    below = number <= high if closed_high else number < high
+    if not (above and below):
         left = "" if low == -math.inf else f"{low:g} {'<=' if closed_low else '<'} "
         right = "" if high == math.inf else f" {'<=' if closed_high else '<'} {high:g}"
         bounds = f"{left}{name}{right}"

@@ -357,7 +357,8 @@ def _uniform_piece(count: int, seed: int, step: int, stream: int) -> Float64:
     words = np.stack(philox((blocks, low_step, high_step, streams), key), axis=-1).reshape(-1)
     pairs = words[: 2 * count].reshape(count, 2)
     # res53 of Matsumoto and Nishimura's mt19937ar.c (2002): 27 bits and 26 bits.
-    return ((pairs[:, 0] >> 5) * 2.0**26 + (pairs[:, 1] >> 6)) * 2.0**-53
+    high, low = (pairs[:, 0] >> 5).astype(np.float64), (pairs[:, 1] >> 6).astype(np.float64)
+    return (high * 2.0**26 + low) * 2.0**-53
 
 
 def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:

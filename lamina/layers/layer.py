@@ -8,7 +8,7 @@ training and once in its inference form.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from lamina import ops, shapes
@@ -62,12 +62,13 @@ class Layer(ABC):
         return self._source
 
     @abstractmethod
-    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
         """Builds the layer's graph.
 
         Args:
             scope: gives parameters, state, random numbers, and says whether this is training.
-            operands: the tensors the layer is applied to, batch first.
+            args: the tensors the layer is applied to, batch first; a layer names as many as it
+                takes: `def forward(self, scope, x)`.
         """
 
     def __call__(self, *operands: Tensor) -> Tensor:
@@ -89,9 +90,7 @@ class Layer(ABC):
             return apply(LAYER, *operands, layer=self)
 
 
-def _infer_application(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Shape, DType]:
+def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     layer: Layer = attributes["layer"]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     result = layer.forward(Scope(Record(dtype, training=True), "check"), *operands)
@@ -110,7 +109,7 @@ def _no_reference(*_: Array, **__: Any) -> Array:
 LAYER = Op("layer", _infer_application, None, _no_reference, Lowering())
 
 
-def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:  # noqa: N802
+def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:
     """A value that a network is given for every example.
 
     Args:
@@ -127,8 +126,10 @@ def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:  # noqa: N802
         Tensor(f32[batch, 3, 32, 32], leaf)
     """
     for extent in shape:
-        if isinstance(cast(object, extent), bool) or not isinstance(cast(object, extent), int) or (
-            extent < 1
+        if (
+            isinstance(cast(object, extent), bool)
+            or not isinstance(cast(object, extent), int)
+            or (extent < 1)
         ):
             raise shapes.ShapeError(
                 "an input's dimensions are whole numbers above zero",
@@ -210,11 +211,9 @@ def trace(
             elif tensor.op is CONSTANT and tensor.dtype.is_float:
                 new[tensor] = ops.cast(tensor, dtype)
             else:
-                new[tensor] = rebuild(tensor, operands)
+                new[tensor] = apply(tensor.op, *operands, **tensor.attributes)
 
-    def build_inner(
-        result: Tensor, operands: tuple[Tensor, ...], prefix: str, path: str
-    ) -> None:
+    def build_inner(result: Tensor, operands: tuple[Tensor, ...], prefix: str, path: str) -> None:
         """Layers that a layer applied in its forward become graph as well."""
         inside = topological([result])
         if not any(tensor.op is LAYER for tensor in inside):
@@ -235,5 +234,3 @@ def trace(
             build(tensor, *names.get(tensor, ("", "")))
     return Trace(tuple(leaves), tuple(new[tensor] for tensor in outputs), record)
 
-
-Forward = Callable[..., Tensor]

@@ -127,11 +127,11 @@ class Index:
         whole, rest = self._split(divisor)
         if not rest.terms:
             return whole + rest.constant // divisor
-        if 0 <= rest.bounds[0] and rest.bounds[1] < divisor:
+        if rest.bounds[0] >= 0 and rest.bounds[1] < divisor:
             return whole
         for factor in rest._common_factors(divisor):
             coarse, fine = rest._split(factor)
-            if 0 <= fine.bounds[0] and fine.bounds[1] < factor:
+            if fine.bounds[0] >= 0 and fine.bounds[1] < factor:
                 return whole + coarse // (divisor // factor)
         if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
             atom = rest.terms[0][0]
@@ -148,7 +148,7 @@ class Index:
             return rest - (low // divisor) * divisor
         for factor in rest._common_factors(divisor):
             coarse, fine = rest._split(factor)
-            if 0 <= fine.bounds[0] and fine.bounds[1] < factor:
+            if fine.bounds[0] >= 0 and fine.bounds[1] < factor:
                 return coarse % (divisor // factor) * factor + fine
         if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
             atom = rest.terms[0][0]
@@ -167,9 +167,7 @@ class Index:
             self.constant // divisor,
             tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0),
         )
-        rest = Index(
-            self.constant % divisor, tuple((a, c) for a, c in self.terms if c % divisor)
-        )
+        rest = Index(self.constant % divisor, tuple((a, c) for a, c in self.terms if c % divisor))
         return whole, rest
 
     def __str__(self) -> str:

@@ -165,9 +165,8 @@ def _check_plan(plan: Plan) -> None:
         if one.offset < 0 or one.offset + one.bytes > plan.arena_bytes:
             raise InternalError(f"{one.buffer} lies outside the arena")
         for other in plan.allocations[position + 1 :]:
-            taken_over = (
-                (one.in_place_of == other.buffer and one.first == other.last)
-                or (other.in_place_of == one.buffer and other.first == one.last)
+            taken_over = (one.in_place_of == other.buffer and one.first == other.last) or (
+                other.in_place_of == one.buffer and other.first == one.last
             )
             in_time = one.first <= other.last and other.first <= one.last
             in_space = (

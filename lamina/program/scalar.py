@@ -58,8 +58,11 @@ PRIMITIVES: dict[str, int] = {
 
 # Primitives that cost about as much as ten additions or more; they are not computed twice.
 EXPENSIVE = frozenset(
-    "power exp expm1 log log1p sin cos tanh erf sigmoid softplus divide square_root reciprocal"
-    " floor_divide remainder".split()
+    (
+        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
+        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
+        *("floor_divide", "remainder", "random_bits"),
+    )
 )
 
 

@@ -174,9 +174,7 @@ class Contraction:
         return b, m, n, k
 
     def __str__(self) -> str:
-        space = "; ".join(
-            _over(group) for group in (self.batch, self.rows, self.columns) if group
-        )
+        space = "; ".join(_over(group) for group in (self.batch, self.rows, self.columns) if group)
         lines = [
             f"contraction {self.name} over ({space})",
             f"  {self.result} = sum({_over(self.inner)}) {self.left} * {self.right}",

@@ -92,9 +92,7 @@ def plot_plan(
     _bytes_axis(plan_axes, top)
     _steps_axis(plan_axes, steps, scale.inches_a_step)
     plan_axes.set_ylabel("offset in the arena", fontsize=9, color=INK)
-    _draw_legend(figure, bounds, colours, plan_width)
-    if title:
-        figure.suptitle(title, fontsize=11, color=INK)
+    _draw_legend(figure, bounds, colours, plan_width, title)
     save_figure(figure, path)
 
 
@@ -189,7 +187,7 @@ def _draw_bounds(axes: Any, peak_bytes: int, lower_bound_bytes: int) -> list[Any
 
 
 def _draw_legend(
-    figure: Any, bounds: Sequence[Any], colours: Mapping[str, str], width: float
+    figure: Any, bounds: Sequence[Any], colours: Mapping[str, str], width: float, title: str
 ) -> None:
     from matplotlib.patches import Patch
 
@@ -200,6 +198,8 @@ def _draw_legend(
         ncols=max(1, min(len(bounds) + len(groups), int(width / 1.7))),
         frameon=False,
         fontsize=8,
+        title=title or None,
+        title_fontsize=11,
     )
 
 

@@ -79,7 +79,8 @@ def fit(job: Fit, history: History) -> History:
                 row |= {VALIDATION + k: v for k, v in summary(measured, job.metrics).items()}
             history.add(row, time.perf_counter() - started)
             shown.epoch_ends(epoch + 1, job.epochs, row)
-            if any([after(history) for after in job.after_epoch]):
+            wishes_to_end = [after(history) for after in job.after_epoch]
+            if any(wishes_to_end):
                 break
     return history
 
@@ -133,7 +134,7 @@ def _joined(pieces: Sequence[Recorded]) -> Recorded:
     def together(parts: Sequence[Array]) -> Array:
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    names = pieces[0].statistics if pieces else {}
+    names = list(pieces[0].statistics) if pieces else []
     return Recorded(
         together([piece.losses for piece in pieces]),
         together([piece.examples for piece in pieces]),

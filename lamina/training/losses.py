@@ -368,14 +368,12 @@ class BCEWithLogits(Loss):
         wanted = _matched(self, prediction, target)
         # -log sigmoid(x) = softplus(-x), and -log(1 - sigmoid(x)) = softplus(-x) + x.
         negative = ops.softplus(-prediction)
-        if self.positive_weight is None:
-            return _reduced((1.0 - wanted) * prediction + negative, self.reduction)
-        if isinstance(self.positive_weight, int | float):
-            factor = wanted * (self.positive_weight - 1.0) + 1.0
-        else:
-            weight = _weight_tensor(self, self.positive_weight, prediction, axis=-1)
-            factor = wanted * (weight - 1.0) + 1.0
-        return _reduced((1.0 - wanted) * prediction + factor * negative, self.reduction)
+        weight = self.positive_weight
+        if weight is not None and not isinstance(weight, int | float):
+            weight = _weight_tensor(self, weight, prediction, axis=-1)
+        if weight is not None:
+            negative = negative * (wanted * (weight - 1.0) + 1.0)
+        return _reduced((1.0 - wanted) * prediction + negative, self.reduction)
 
 
 @dataclass(frozen=True)
@@ -606,7 +604,7 @@ def _require_float(loss: Loss, prediction: Tensor) -> None:
             "a loss needs a prediction of floats",
             facts=(("expected", "f32 or f64"), ("found", described(prediction))),
             where=place_of(loss),
-            advice="The output of a network without layers of its own may be cast: ops.cast.",
+            advice="End the network with a layer that calculates, such as lm.Linear.",
         )
 
 

@@ -1,0 +1,369 @@
+"""The commands, one function each."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import lamina as lm
+from lamina.cli.definition import read_definition, read_layers
+from lamina.cli.demo import run_demo
+from lamina.cli.errors import Commands
+from lamina.cli.progress import epoch_lines, on_terminal
+from lamina.data import Dataset
+from lamina.data.idx import is_mnist_folder
+from lamina.engines.discovery import DEFAULT_ENGINE
+from lamina.errors import DataError, missing_extra
+from lamina.files.atomic import write_atomically
+from lamina.reports import bytes_text, table_text
+from lamina.shapes import Array
+
+_FILE = click.Path(exists=True, dir_okay=False)
+_file_argument = click.argument("file", metavar="FILE.py", type=_FILE)
+_engine_option = click.option(
+    "--engine",
+    metavar="NAME",
+    default=DEFAULT_ENGINE,
+    show_default=True,
+    help="Where it runs; `lamina devices` lists what there is.",
+)
+_seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random."
+)
+_targets_option = click.option(
+    "--targets",
+    metavar="NAME",
+    help="What is to be learnt: a column of a table (name or number), an array of an .npz or .h5 "
+    "file, or the file of the labels.",
+)
+_batch_size_option = click.option(
+    "--batch-size", type=click.IntRange(min=1), help="Examples in a step; instead of the file's."
+)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(lm.__version__, prog_name="lamina", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def main(debug: bool) -> None:
+    """Train and run neural networks on any processor, with every byte known beforehand.
+
+    FILE.py is a Python file that defines `net`, a network, and may define `loss`, `optimizer`,
+    `metrics`, `batch_size` and `epochs`. It is your own code, and it is run.
+    """
+
+
+@main.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("lamina-demo"),
+    show_default=True,
+    help="The folder for the model and the curves.",
+)
+@click.option("--epochs", type=click.IntRange(min=1), default=25, show_default=True)
+@_seed_option
+@_engine_option
+def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
+    """Learn to read handwritten digits, in seconds; needs no data and no file."""
+    run_demo(out, engine=engine, seed=seed, epochs=epochs)
+
+
+@main.command()
+@_file_argument
+@click.option(
+    "--data",
+    required=True,
+    metavar="DATA",
+    help="What to learn from: .npz, .h5, .csv, IDX, a folder of pictures, a folder with the files "
+    "of MNIST, or the word digits for the set that comes with Lamina.",
+)
+@click.option(
+    "--validation",
+    metavar="DATA|SHARE",
+    help="Measured after each epoch: data, or the share of --data to hold out, such as 0.1. A "
+    "folder of MNIST brings its own.",
+)
+@_targets_option
+@_engine_option
+@click.option("--epochs", type=click.IntRange(min=1), help="Instead of the file's.")
+@_batch_size_option
+@_seed_option
+@click.option(
+    "--out",
+    metavar="MODEL",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The model file; by default FILE.safetensors in the current folder.",
+)
+@click.option(
+    "--curves",
+    metavar="PNG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A picture of loss and metrics over the epochs.",
+)
+@click.option(
+    "--checkpoint",
+    metavar="CHECKPOINT",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Written after each epoch.",
+)
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint, if it is there.")
+def train(
+    file: str,
+    data: str,
+    validation: str | None,
+    targets: str | None,
+    engine: str,
+    epochs: int | None,
+    batch_size: int | None,
+    seed: int,
+    out: Path | None,
+    curves: Path | None,
+    checkpoint: Path | None,
+    resume: bool,
+) -> None:
+    """Train the network of FILE.py, and write the model."""
+    if resume and checkpoint is None:
+        raise click.UsageError("--resume needs --checkpoint, the file to go on from.")
+    model_file = out or Path(f"{Path(file).stem}.safetensors")
+    for path in (model_file, curves, checkpoint):
+        _check_folder(path)
+    if curves is not None and importlib.util.find_spec("matplotlib") is None:
+        raise missing_extra("matplotlib", "plot", "--curves")
+    definition = read_definition(file)
+    loss = definition.required_loss()
+    training, examined = _load(data, targets, validation, seed)
+    click.echo(f"training    {training!r}")
+    if examined is not None:
+        click.echo(f"validation  {examined!r}")
+    wanted = epochs or definition.epochs
+    model = lm.Model(definition.network, engine=engine, seed=seed)
+    history = model.fit(
+        training,
+        validation=examined,
+        epochs=wanted,
+        batch_size=batch_size or definition.batch_size,
+        loss=loss,
+        optimizer=definition.optimizer,
+        metrics=definition.metrics,
+        progress=on_terminal(),
+        callbacks=epoch_lines(wanted),
+        checkpoint=checkpoint,
+        resume=resume,
+    )
+    # The model first: whatever happens to the picture, what was learnt is safe.
+    model.save(model_file)
+    if history.interrupted:
+        click.echo(f"interrupted after {len(history)} of {wanted} epochs")
+    if len(history):
+        click.echo("  ".join(f"{name} {row[-1]:.4f}" for name, row in history.values.items()))
+    click.echo(f"wrote {model_file}")
+    if curves is not None and len(history):
+        history.plot(curves)
+        click.echo(f"wrote {curves}")
+
+
+@main.command()
+@_file_argument
+def check(file: str) -> None:
+    """Check the shapes of a network, and that its loss fits; needs no data."""
+    definition = read_definition(file)
+    click.echo(str(definition.network))
+    if isinstance(definition.loss, lm.training.losses.Loss):
+        definition.network.plan(1, definition.loss, definition.optimizer)
+
+
+@main.command()
+@_file_argument
+@_batch_size_option
+@click.option(
+    "--memory", metavar="SIZE", help='How much there is, such as "2 GiB": finds the largest batch.'
+)
+@click.option("--buffers", is_flag=True, help="List every buffer, its place and its time.")
+@click.option(
+    "--plot",
+    metavar="PNG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A picture of the plan: bytes over time.",
+)
+def plan(
+    file: str, batch_size: int | None, memory: str | None, buffers: bool, plot: Path | None
+) -> None:
+    """Print the memory that a step needs, to the byte; allocates nothing.
+
+    It is the bill of a training step if FILE.py defines a loss, else that of inference.
+    """
+    _check_folder(plot)
+    definition = read_definition(file)
+    loss = definition.loss
+    optimizer = None if loss is None else definition.optimizer
+    network = definition.network
+    bill = network.plan(batch_size or definition.batch_size, loss, optimizer)
+    click.echo(str(bill))
+    if buffers:
+        click.echo(f"\n{bill.buffers()}")
+    if memory is not None:
+        largest = network.max_batch_size(memory, loss, optimizer)
+        click.echo(f"\nlargest batch in {memory}: {largest:,} examples")
+    if plot is not None:
+        bill.plot(plot)
+        click.echo(f"wrote {plot}")
+
+
+@main.command()
+@_file_argument
+@click.option("--data", metavar="DATA", help="Examples to check on; random ones by default.")
+@_targets_option
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="How many examples.",
+)
+@_seed_option
+def verify(file: str, data: str | None, targets: str | None, batch_size: int, seed: int) -> None:
+    """Check every gradient by finite differences, and that all engines at hand agree."""
+    definition = read_definition(file)
+    loss = definition.required_loss()
+    examples = None
+    if data is not None:
+        loaded, _ = _load(data, targets, None, seed)
+        examples = loaded.subset(0, min(batch_size, len(loaded)))
+    report = lm.verify(definition.network, loss, data=examples, batch_size=batch_size, seed=seed)
+    click.echo(str(report))
+    if not report.passed:
+        click.get_current_context().exit(1)
+
+
+@main.command()
+@click.argument("model", metavar="MODEL", type=_FILE)
+@click.option("--data", required=True, metavar="DATA", help="The inputs; targets are left aside.")
+@_targets_option
+@click.option(
+    "--out",
+    metavar="SCORES",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the outputs go, .npy, .npz or .csv; by default they are printed.",
+)
+@click.option(
+    "--layers", metavar="FILE.py", type=_FILE, help="Defines the model's own layers, if it has any."
+)
+@_engine_option
+def predict(
+    model: str, data: str, targets: str | None, out: Path | None, layers: str | None, engine: str
+) -> None:
+    """Run a model file on data."""
+    _check_folder(out)
+    if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
+        raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
+    loaded = lm.load(model, engine=engine, layers=read_layers(layers) if layers else ())
+    inputs = _inputs_for(loaded, _load(data, targets, None, 0)[0])
+    outputs: Any = loaded.predict(inputs)
+    listed: tuple[Array, ...] = outputs if isinstance(outputs, tuple) else (outputs,)
+    if out is None:
+        for array in listed:
+            click.echo(_csv(array), nl=False)
+        return
+    _write(out, listed)
+    click.echo(f"wrote {out}: {', '.join(f'{a.dtype}{list(a.shape)}' for a in listed)}")
+
+
+@main.command()
+def devices() -> None:
+    """List the engines and their devices, also those that cannot be used, and why."""
+    rows = [
+        (
+            device.engine + (" (default)" if device.engine == DEFAULT_ENGINE else ""),
+            device.description,
+            "unknown" if device.memory_bytes is None else bytes_text(device.memory_bytes),
+            device.problem or "ready",
+        )
+        for device in lm.devices()
+    ]
+    click.echo(table_text(("engine", "device", "memory", "state"), rows, align="llrl"))
+
+
+def _load(
+    data: str, targets: str | None, validation: str | None, seed: int
+) -> tuple[Dataset, Dataset | None]:
+    """The data to train on, and that to validate on."""
+    if data == "digits":
+        training, examined = lm.data.digits(), None
+    elif is_mnist_folder(Path(data)):
+        training, examined = lm.data.mnist(data)
+    else:
+        training, examined = lm.data.load(data, _column(targets)), None
+    if validation is None:
+        return training, examined
+    try:
+        share = float(validation)
+    except ValueError:
+        return training, lm.data.load(validation, _column(targets))
+    if not 0 < share < 1:
+        raise click.UsageError("--validation is a file, or a share between 0 and 1.")
+    return training.split(1 - share, seed=seed)
+
+
+def _column(targets: str | None) -> str | int | None:
+    """A number is that of a column."""
+    try:
+        return None if targets is None else int(targets)
+    except ValueError:
+        return targets
+
+
+def _inputs_for(model: lm.Model, dataset: Dataset) -> Any:
+    """The inputs of a data set; all columns of a table that has none for targets."""
+    inputs, targets = dataset.inputs, dataset.targets
+    wanted = model.network.inputs
+    if len(wanted) == 1 and not isinstance(inputs, tuple) and targets is not None:
+        features = wanted[0].shape[1:]
+        if inputs.ndim == 2 and features == (inputs.shape[1] + 1,):
+            return np.column_stack([inputs, targets]).astype(inputs.dtype)
+    return inputs
+
+
+def _check_folder(path: Path | None) -> None:
+    """Checks that a file can be written there, before the work that it shall hold.
+
+    Raises:
+        DataError: if its folder does not exist.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise DataError(
+            "the folder of this file does not exist",
+            where=str(path),
+            advice=f"Create it first: {path.parent}",
+        )
+
+
+def _csv(array: Array) -> str:
+    """A line for each example, numbers in full precision."""
+    text = io.StringIO()
+    digits = 9 if array.dtype == np.float32 else 17
+    np.savetxt(text, array.reshape(len(array), -1), fmt=f"%.{digits}g", delimiter=",")
+    return text.getvalue()
+
+
+def _write(path: Path, arrays: tuple[Array, ...]) -> None:
+    """Writes the outputs, all or nothing."""
+    content = io.BytesIO()
+    if path.suffix == ".npz":
+        np.savez(content, **{f"output{number}": array for number, array in enumerate(arrays)})
+    elif len(arrays) > 1:
+        raise DataError(
+            "the model has several outputs, and this kind of file holds one",
+            facts=(("outputs", str(len(arrays))),),
+            where=str(path),
+            advice="Give a file name that ends in .npz.",
+        )
+    elif path.suffix == ".npy":
+        np.save(content, arrays[0])
+    else:
+        content.write(_csv(arrays[0]).encode())
+    write_atomically(path, content.getvalue())

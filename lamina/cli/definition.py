@@ -1,0 +1,159 @@
+"""The user's FILE.py: what to train, and how, as names at its top level."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from lamina.cli.errors import USER_FILE
+from lamina.errors import DefinitionError
+from lamina.layers.layer import Layer
+from lamina.network import Network
+from lamina.step import Loss, Optimizer
+from lamina.training.metrics import Metric
+from lamina.training.optimizers import Adam
+
+BATCH_SIZE = 32
+EPOCHS = 10
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a file defines at its top level.
+
+    Attributes:
+        path: of the file.
+        network: `net`.
+        loss: `loss`, or None.
+        optimizer: `optimizer`; Adam with its usual step by default.
+        metrics: `metrics`.
+        batch_size: `batch_size`.
+        epochs: `epochs`.
+    """
+
+    path: str
+    network: Network
+    loss: Loss | None
+    optimizer: Optimizer
+    metrics: tuple[Metric, ...]
+    batch_size: int
+    epochs: int
+
+    def required_loss(self) -> Loss:
+        """The loss.
+
+        Raises:
+            DefinitionError: if the file defines none.
+        """
+        if self.loss is None:
+            raise DefinitionError(
+                "the file defines no loss",
+                where=self.path,
+                advice="Add one at its top level: loss = lm.CrossEntropy()",
+            )
+        return self.loss
+
+
+def read_definition(path: str) -> Definition:
+    """Runs the file and takes `net` and the rest from it.
+
+    It runs as a module of its own, `__name__` is not `"__main__"`, and may import what lies
+    beside it.
+
+    Raises:
+        DefinitionError: if `net` is missing, or a name has a value of another kind.
+        Exception: whatever the file itself raises.
+    """
+    names = _run(path)
+    network = names.get("net")
+    if not isinstance(network, Network):
+        raise _no_network(path, names)
+    return Definition(
+        path,
+        network,
+        _loss(path, names.get("loss")),
+        _optimizer(path, names.get("optimizer")),
+        _metrics(path, names.get("metrics", ())),
+        _count(path, "batch_size", names.get("batch_size", BATCH_SIZE)),
+        _count(path, "epochs", names.get("epochs", EPOCHS)),
+    )
+
+
+def read_layers(path: str) -> list[type[Layer]]:
+    """The layer classes that the file defines, by which a model file's own layers are known."""
+    values = (value for value in _run(path).values() if isinstance(value, type))
+    return [cls for cls in values if issubclass(cls, Layer) and cls is not Layer]
+
+
+def _run(path: str) -> Mapping[str, Any]:
+    click.get_current_context().meta[USER_FILE] = path
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return runpy.run_path(path, run_name="lamina_definition")
+
+
+def _no_network(path: str, names: Mapping[str, Any]) -> DefinitionError:
+    others = [name for name, value in names.items() if isinstance(value, Network)]
+    found = f"net = {_kind(names['net'])}" if "net" in names else "no net"
+    advice = "Add at its top level: net = lm.Sequential(lm.Input(784), lm.Linear(10))"
+    if others:
+        advice = f"{' and '.join(others)} would do: call it net."
+    return DefinitionError(
+        "the file defines no network",
+        facts=(("expected", "net = a Network"), ("found", found)),
+        where=path,
+        advice=advice,
+    )
+
+
+def _wrong(path: str, name: str, value: object, expected: str) -> DefinitionError:
+    advice = f"Write for example: {name} = {expected}"
+    if isinstance(value, type):
+        advice = f"It is the class; make one of it: {name} = lm.{value.__name__}(...)"
+    return DefinitionError(
+        f"{name} is not what it should be",
+        facts=(("expected", expected), ("found", _kind(value))),
+        where=path,
+        advice=advice,
+    )
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool | int | float | str):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def _loss(path: str, value: Any) -> Loss | None:
+    if value is not None and (isinstance(value, type) or not callable(value)):
+        raise _wrong(path, "loss", cast(object, value), "lm.CrossEntropy()")
+    return value
+
+
+def _optimizer(path: str, value: Any) -> Optimizer:
+    if value is None:
+        return Adam()
+    if isinstance(value, type) or not (hasattr(value, "slots") and hasattr(value, "update")):
+        raise _wrong(path, "optimizer", cast(object, value), "lm.Adam(1e-3)")
+    return value
+
+
+def _metrics(path: str, value: Any) -> tuple[Metric, ...]:
+    if isinstance(value, list | tuple):
+        found = tuple(cast(list[Any], value))
+        if all(hasattr(one, "statistics") and not isinstance(one, type) for one in found):
+            return found
+    raise _wrong(path, "metrics", cast(object, value), "[lm.Accuracy()]")
+
+
+def _count(path: str, name: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise _wrong(path, name, cast(object, value), "a whole number above zero")

@@ -1,0 +1,75 @@
+"""What a failed command says: one message on standard error, and no traceback."""
+
+from __future__ import annotations
+
+import errno
+import linecache
+import traceback
+from typing import Any
+
+import click
+
+from lamina.errors import LaminaError
+
+# The key of the user's own file in a click context's `meta`.
+USER_FILE = "lamina.user_file"
+
+
+class Commands(click.Group):
+    """A group of commands that turns errors into messages, unless `--debug` is given.
+
+    Exit status: 0, 1 for an error, 2 for wrong usage (from click).
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            message = message_of(error, ctx.meta.get(USER_FILE, ""))
+            if ctx.params.get("debug") or not message:
+                raise
+            click.echo(message, err=True)
+            ctx.exit(1)
+
+
+def message_of(error: Exception, user_file: str = "") -> str:
+    """What the user is told; "" for a defect of Lamina's, whose traceback must be seen.
+
+    Args:
+        error: what was raised.
+        user_file: the path of the user's own file, where one was run.
+    """
+    name = type(error).__name__
+    if isinstance(error, LaminaError):
+        return f"{name} {error}" if error.where else f"{name}: {error}"
+    if isinstance(error, SyntaxError) and error.filename == user_file:
+        return _quoted(f"{name} in {user_file}:{error.lineno}: {error.msg}", error.text)
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        return ""  # the reader of a pipe has left: click knows what to do
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if user_file and frame.filename == user_file
+    ]
+    if lines:
+        line = lines[-1] or 0
+        where = f"{name} in {user_file}:{line}"
+        return _quoted(f"{where}: {error}" if str(error) else where, _source(user_file, line))
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return f"{name}: {error.filename}: {reason}" if error.filename else f"{name}: {reason}"
+    return ""
+
+
+def _source(path: str, line: int) -> str:
+    linecache.checkcache(path)
+    return linecache.getline(path, line)
+
+
+def _quoted(message: str, source: str | None) -> str:
+    """The message, the line of source under it, and how to see more."""
+    quote = f"\n    {source.strip()}" if source and source.strip() else ""
+    return f"{message}{quote}\n  lamina --debug ... shows the traceback."

@@ -1,0 +1,127 @@
+"""Arrays from outside: checked and converted before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from lamina.data import Dataset
+from lamina.errors import DataError, DTypeError, ShapeError
+from lamina.graph import Tensor
+from lamina.shapes import BATCH, Array, DType, Shape, as_dtype, shape_text, static
+from lamina.step import Spec
+
+
+def convert(value: Any, wanted: DType, name: str) -> Array:
+    """An array of data for a place of dtype `wanted`, in a dtype that it may arrive in.
+
+    Lists take the wanted dtype. Integers may arrive for floats (they are cast on the device), and
+    float32 for float64; what would lose precision or meaning may not.
+
+    Raises:
+        DTypeError: saying how to convert.
+    """
+    array: Array = np.asarray(value)
+    if not isinstance(value, np.ndarray | np.generic):
+        kind = array.dtype.kind
+        if kind in "fiub" and (wanted.is_float or kind != "f"):
+            array = array.astype(wanted.numpy)
+    arriving = as_dtype(array.dtype)
+    narrowing = arriving.is_float and wanted.is_float and arriving.rank > wanted.rank
+    if narrowing or (arriving.is_float and not wanted.is_float):
+        advice = f"Convert it: array.astype('{wanted.name}')"
+        advice += ", or make the model with dtype='float64'." if narrowing else "."
+        raise DTypeError(
+            f"{name} has the wrong dtype",
+            facts=(("expected", wanted.name), ("found", arriving.name)),
+            advice=advice,
+        )
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
+    """The arrays of several inputs or targets: a tuple or list of them where count > 1.
+
+    Raises:
+        DataError: if there is another number of them.
+    """
+    if count == 1 and not isinstance(value, tuple):
+        return (value,)
+    arrays = () if value is None else tuple(cast(Sequence[Any], value))
+    if len(arrays) != count:
+        raise DataError(
+            f"the network has another number of {name}s",
+            facts=(("expected", str(count)), ("found", str(len(arrays)))),
+            advice=f"Give a tuple with one array for each {name}.",
+        )
+    return arrays
+
+
+def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
+    """The number of examples in arrays that go together.
+
+    Raises:
+        DataError: if there are none, or the arrays disagree.
+        ShapeError: if examples have another shape than expected.
+    """
+    for array, (shape, dtype), name in zip(arrays, specs, names, strict=True):
+        if array.ndim != len(shape) or array.shape[1:] != static(shape[1:]):
+            raise ShapeError(
+                f"{name} has another shape than the network expects",
+                facts=(
+                    ("expected", shape_text(shape, dtype)),
+                    ("found", shape_text(array.shape, as_dtype(array.dtype))),
+                ),
+                where=name,
+                advice=_shape_advice(array.shape, static(shape[1:])),
+            )
+    counts = [len(array) for array in arrays]
+    if counts[0] == 0:
+        raise DataError("there are no examples", where=names[0], advice="Give at least one.")
+    if len(set(counts)) > 1:
+        raise DataError(
+            "inputs and targets differ in their number of examples",
+            facts=tuple((name, str(count)) for name, count in zip(names, counts, strict=True)),
+            advice="Every array has one row for each example.",
+        )
+    return counts[0]
+
+
+def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    if found == expected:
+        return "The batch axis is missing: array[None] makes a batch of one."
+    if found[1:] and np.prod(found[1:]) == np.prod(expected):
+        return f"The elements are right in number: array.reshape(-1, {_listed(expected)})."
+    return "The first axis is the batch."
+
+
+def _listed(shape: tuple[int, ...]) -> str:
+    return ", ".join(str(extent) for extent in shape)
+
+
+def input_spec(tensor: Tensor, dtype: DType) -> Spec:
+    """Shape and dtype of an input; the model's float type unless the input fixed its own."""
+    return tensor.shape, dtype if tensor.attributes.get("flexible") else tensor.dtype
+
+
+def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
+    """Shape, with the batch left open, and dtype of a data set's targets."""
+    arrays = _as_tuple(dataset.targets)
+    return tuple((_open(array.shape), as_dtype(array.dtype)) for array in arrays)
+
+
+def input_dtypes(dataset: Dataset) -> tuple[DType, ...]:
+    """The dtypes of a data set's inputs."""
+    return tuple(as_dtype(array.dtype) for array in _as_tuple(dataset.inputs))
+
+
+def _open(shape: tuple[int, ...]) -> Shape:
+    return (BATCH, *shape[1:])
+
+
+def _as_tuple(arrays: tuple[Array, ...] | Array | None) -> tuple[Array, ...]:
+    if arrays is None:
+        return ()
+    return arrays if isinstance(arrays, tuple) else (arrays,)

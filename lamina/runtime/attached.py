@@ -1,0 +1,218 @@
+"""Steps with targets, attached to a model: what evaluation and training share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from lamina.data import Dataset
+from lamina.engines.engine import Memory
+from lamina.errors import DefinitionError, DTypeError, ReleasedError
+from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
+from lamina.runtime.parameters import Parameters, Prepared, prepare, with_random_state
+from lamina.shapes import Array, DType, as_dtype
+from lamina.step import Loss, Metric, Spec, StepGraph, default_targets, evaluation_step
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run of steps leaves behind, one row for each step.
+
+    Attributes:
+        losses: shape (steps,).
+        examples: how many examples each step saw, shape (steps,).
+        statistics: the sums of each metric, by the name of its output.
+    """
+
+    losses: Array
+    examples: Array
+    statistics: Mapping[str, Array]
+
+
+class Attached:
+    """What training and evaluation share: steps with targets, attached to a model's parameters."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        loss: Loss,
+        batch_size: int,
+        input_dtypes: Sequence[DType] | None,
+        targets: Sequence[Spec] | None,
+    ) -> None:
+        if batch_size < 1:
+            raise DefinitionError(
+                "a batch has at least one example",
+                facts=(("expected", "batch_size >= 1"), ("found", repr(batch_size))),
+            )
+        self.batch_size = batch_size
+        self._parameters = parameters
+        self._loss = loss
+        network, dtype = parameters.network, parameters.dtype
+        inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
+        arriving = input_dtypes or [dtype for _, dtype in inputs]
+        self._input_dtypes = tuple(arriving)
+        self._wanted_inputs = inputs
+        self._targets = tuple(
+            targets if targets is not None else default_targets(network, loss, dtype)
+        )
+        self._shared: dict[str, Memory] = dict(parameters.memories)
+        self._prepared: dict[int, Prepared] = {}
+        self._released = False
+        self._graph: StepGraph
+
+    def _prepare(self, batch: int) -> Prepared:
+        """The step for a batch size, compiled when first asked for."""
+        if batch not in self._prepared:
+            name = type(self).__name__.lower()
+            self._prepared[batch] = prepare(
+                self._graph, batch, self._parameters.engine, self._shared, name
+            )
+        return self._prepared[batch]
+
+    def _specs(self) -> list[Spec]:
+        shapes = [shape for shape, _ in self._wanted_inputs]
+        return [*zip(shapes, self._input_dtypes, strict=True), *self._targets]
+
+    def _names(self) -> list[str]:
+        inputs, targets = len(self._wanted_inputs), len(self._targets)
+        return [f"input {n}" for n in range(inputs)] + [f"target {n}" for n in range(targets)]
+
+    def _converted(self, x: Any, y: Any) -> list[Array]:
+        """Inputs and targets, checked, in the dtypes the step was compiled for.
+
+        Raises:
+            LaminaError: naming the array and what is wrong with it.
+        """
+        given = (
+            *as_arrays(x, len(self._wanted_inputs), "input"),
+            *as_arrays(y, len(self._targets), "target"),
+        )
+        arrays: list[Array] = []
+        specs, names = self._specs(), self._names()
+        wanted = [dtype for _, dtype in (*self._wanted_inputs, *self._targets)]
+        for value, (_, compiled), dtype, name in zip(given, specs, wanted, names, strict=True):
+            array = convert(value, dtype, name)
+            if as_dtype(array.dtype) != compiled:
+                if as_dtype(array.dtype).rank > compiled.rank:
+                    raise DTypeError(
+                        f"{name} has another dtype than the step was compiled for",
+                        facts=(("expected", compiled.name), ("found", array.dtype.name)),
+                        advice=f"Convert it: array.astype('{compiled.name}').",
+                    )
+                array = array.astype(compiled.numpy)
+            arrays.append(array)
+        check_batch(arrays, specs, names)
+        self._check_targets(arrays[len(self._wanted_inputs) :])
+        return arrays
+
+    def _check_targets(self, targets: Sequence[Array]) -> None:
+        check = getattr(self._loss, "check_target", None)
+        outputs = self._graph.trace.outputs
+        if check is not None and len(targets) == 1 and len(outputs) == 1:
+            check(targets[0], outputs[0].shape)
+
+    def _place(self, dataset: Dataset) -> dict[str, Memory]:
+        """A data set in the engine's memory, checked."""
+        arrays = self._converted(_of(dataset.inputs), _of(dataset.targets))
+        names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
+        placed: dict[str, Memory] = {}
+        for name, array in zip(names, arrays, strict=True):
+            placed[name] = self._parameters.engine.allocate(array.shape, array.dtype)
+            placed[name].write(array)
+        return placed
+
+    def _run_batches(self, resident: Mapping[str, Memory], batches: Sequence[Array]) -> Recorded:
+        """Runs steps on rows of a placed data set, in order."""
+        self._require_alive()
+        losses: list[Array] = []
+        statistics: dict[str, list[Array]] = {}
+        for rows in _of_equal_size(batches):
+            prepared = self._prepare(rows.shape[1])
+            names = [name for name, _ in prepared.program.outputs]
+            found = prepared.executable.run_many(prepared.memories, resident, rows, names)
+            losses.append(found.pop("loss"))
+            for name, values in found.items():
+                statistics.setdefault(name, []).append(values)
+        return Recorded(
+            np.concatenate(losses) if losses else np.zeros(0),
+            np.array([len(rows) for rows in batches], np.int64),
+            {name: np.concatenate(parts) for name, parts in statistics.items()},
+        )
+
+    def release(self) -> None:
+        """Gives back all memory that the model does not own; using it afterwards is an error."""
+        for prepared in self._prepared.values():
+            prepared.executable.release()
+        self._prepared, self._shared = {}, {}
+        self._released = True
+
+    def _require_alive(self) -> None:
+        if self._released:
+            kind = type(self).__name__.lower()
+            raise ReleasedError(
+                f"this {kind} was released: its memory is gone",
+                where=type(self).__name__,
+                advice="Make a new one with model.training(...); the model still works.",
+            )
+
+
+def _of(arrays: tuple[Array, ...] | Array | None) -> Any:
+    if isinstance(arrays, tuple) and len(arrays) == 1:
+        return arrays[0]
+    return arrays
+
+
+def _of_equal_size(batches: Sequence[Array]) -> Iterator[Array]:
+    """Neighbouring batches of one size as one array (steps, batch)."""
+    start = 0
+    for position in range(1, len(batches) + 1):
+        if position == len(batches) or len(batches[position]) != len(batches[start]):
+            yield np.stack(batches[start:position])
+            start = position
+
+
+@final
+class Evaluation(Attached):
+    """Loss and metrics of a model on data, in the inference form.
+
+    Args:
+        parameters: of the model.
+        loss, metrics: what is computed.
+        batch_size: of one step.
+        input_dtypes, targets: what the data looks like, where it is known.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        loss: Loss,
+        metrics: Sequence[Metric],
+        batch_size: int,
+        *,
+        input_dtypes: Sequence[DType] | None = None,
+        targets: Sequence[Spec] | None = None,
+    ) -> None:
+        super().__init__(parameters, loss, batch_size, input_dtypes, targets)
+        self._shared = with_random_state(parameters)
+        self._graph = evaluation_step(
+            parameters.network,
+            loss,
+            self._targets,
+            dtype=parameters.dtype,
+            metrics=metrics,
+            input_dtypes=self._input_dtypes,
+        )
+
+    def place(self, dataset: Dataset) -> Mapping[str, Memory]:
+        """Puts a data set into the engine's memory."""
+        return self._place(dataset)
+
+    def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:
+        """Evaluates all examples of a placed data set, in their order."""
+        rows = np.arange(examples, dtype=np.int64)
+        size = min(self.batch_size, examples)
+        return self._run_batches(resident, np.split(rows, range(size, examples, size)))

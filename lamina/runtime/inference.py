@@ -1,0 +1,125 @@
+"""Forward passes: of a model, and of any graph of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from lamina.engines.engine import Engine
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor
+from lamina.network import Network
+from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
+from lamina.runtime.parameters import Parameters, Prepared, prepare, with_random_state
+from lamina.shapes import Array, DType, as_dtype, shape_text
+from lamina.step import inference_step
+
+# Predictions run in batches of at most this many examples.
+LARGEST_INFERENCE_BATCH = 256
+
+
+@final
+class Inference:
+    """The forward pass of a model, for any number of examples."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._prepared: dict[tuple[int, tuple[DType, ...]], Prepared] = {}
+        self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
+
+    def __call__(self, inputs: Any) -> tuple[Array, ...]:
+        """The outputs for arrays of inputs, computed in batches.
+
+        The last batch is filled up with zeros to the next power of two; what comes out for
+        those is dropped.
+        """
+        arrays = self._converted(inputs)
+        names = [f"input {n}" for n in range(len(arrays))]
+        count = check_batch(arrays, self._specs, names)
+        parts: list[list[Array]] = []
+        for start in range(0, count, LARGEST_INFERENCE_BATCH):
+            stop = min(start + LARGEST_INFERENCE_BATCH, count)
+            parts.append(self._run([array[start:stop] for array in arrays], stop - start))
+        return tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+
+    def _converted(self, inputs: Any) -> list[Array]:
+        given = as_arrays(inputs, len(self._specs), "input")
+        return [
+            convert(value, dtype, f"input {n}")
+            for n, (value, (_, dtype)) in enumerate(zip(given, self._specs, strict=True))
+        ]
+
+    def _run(self, arrays: Sequence[Array], count: int) -> list[Array]:
+        batch = 1 << (count - 1).bit_length()
+        dtypes = tuple(as_dtype(array.dtype) for array in arrays)
+        prepared = self._prepared.get((batch, dtypes))
+        if prepared is None:
+            parameters = self._parameters
+            graph = inference_step(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
+            shared = with_random_state(parameters)
+            prepared = prepare(graph, batch, parameters.engine, shared, "inference")
+            self._prepared[batch, dtypes] = prepared
+        for name, array in zip(prepared.inputs, arrays, strict=True):
+            padding = [(0, batch - count), *[(0, 0)] * (array.ndim - 1)]
+            prepared.memories[name].write(np.pad(array, padding))
+        prepared.executable.run(prepared.memories)
+        outputs = [prepared.executable.output(name) for name, _ in prepared.program.outputs]
+        for output in outputs:
+            if output.shape[:1] != (batch,):
+                raise ShapeError(
+                    "an output without the batch as its first axis cannot be predicted in batches",
+                    facts=(("found", shape_text(output.shape)),),
+                    advice="Use lm.compile for functions of a whole batch.",
+                )
+        return [output[:count] for output in outputs]
+
+
+@final
+class Function:
+    """A compiled graph: called with arrays, it gives arrays. Made by `lamina.compile`."""
+
+    def __init__(
+        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], engine: Engine
+    ) -> None:
+        self._network = Network(inputs, outputs)
+        self._engine = engine
+        self._prepared: dict[int, Prepared] = {}
+        dtype = next((t.dtype for t in inputs if t.dtype.is_float), as_dtype("float32"))
+        self._graph = inference_step(
+            self._network, dtype=dtype, input_dtypes=[t.dtype for t in inputs]
+        )
+        record = self._graph.trace.record
+        if record.parameters or record.states:
+            raise DefinitionError(
+                "a function of arrays has no parameters, and these tensors come from layers",
+                facts=(("found", ", ".join((*record.parameters, *record.states))),),
+                where="compile",
+                advice="Make a network: lm.Model(lm.Network(inputs=..., outputs=...)).",
+            )
+
+    def __call__(self, *arrays: Any) -> tuple[Array, ...]:
+        """The outputs for one batch.
+
+        Args:
+            arrays: one for each input, batch first, all with the same number of examples.
+
+        Raises:
+            LaminaError: where an array does not fit its input.
+        """
+        specs = [(tensor.shape, tensor.dtype) for tensor in self._network.inputs]
+        names = [f"input {n}" for n in range(len(specs))]
+        given = as_arrays(arrays, len(specs), "input")
+        ready = [
+            convert(value, dtype, name).astype(dtype.numpy)
+            for value, (_, dtype), name in zip(given, specs, names, strict=True)
+        ]
+        batch = check_batch(ready, specs, names) if ready else 1
+        if batch not in self._prepared:
+            self._prepared[batch] = prepare(self._graph, batch, self._engine, {}, "function")
+        prepared = self._prepared[batch]
+        for name, array in zip(prepared.inputs, ready, strict=True):
+            prepared.memories[name].write(array)
+        prepared.executable.run(prepared.memories)
+        return tuple(prepared.executable.output(name) for name, _ in prepared.program.outputs)

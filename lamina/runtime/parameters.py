@@ -1,0 +1,121 @@
+"""A model's values on an engine, and steps compiled for one batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine, Executable, Memory
+from lamina.errors import DefinitionError, ShapeError
+from lamina.layers.scope import Variable
+from lamina.network import Network
+from lamina.program.program import Program
+from lamina.runtime.arrays import convert
+from lamina.shapes import Array, DType, shape_text, static
+from lamina.step import StepGraph
+
+
+@final
+class Parameters:
+    """The values of a network's parameters and states, in an engine's memory.
+
+    Args:
+        network: whose variables these are.
+        engine: where they live.
+        dtype: float32 or float64.
+        seed: of the first values.
+    """
+
+    def __init__(self, network: Network, engine: Engine, dtype: DType, seed: int) -> None:
+        self.network = network
+        self.engine = engine
+        self.dtype = dtype
+        self.seed = seed
+        record = network.trace(dtype=dtype, training=True).record
+        inference = network.trace(dtype=dtype, training=False).record
+        self.variables: dict[str, Variable] = {**inference.parameters, **record.parameters}
+        self.states: dict[str, Variable] = {**inference.states, **record.states}
+        self.memories: dict[str, Memory] = {}
+        for variable in (*self.variables.values(), *self.states.values()):
+            shape = static(variable.tensor.shape)
+            memory = engine.allocate(shape, dtype.numpy)
+            first = variable.init(shape, seed, variable.stream)
+            memory.write(np.ascontiguousarray(first, dtype.numpy))
+            self.memories[variable.name] = memory
+
+    def read(self, names: Sequence[str]) -> dict[str, Array]:
+        """Copies of values by name."""
+        return {name: self.memories[name].read() for name in names}
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Replaces values; all are checked before the first is written.
+
+        Raises:
+            DefinitionError: for a name that the network does not have.
+            ShapeError, DTypeError: where an array does not fit its parameter.
+        """
+        known = {**self.variables, **self.states}
+        ready: dict[str, Array] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise DefinitionError(
+                    f"the network has no parameter {name!r}",
+                    facts=(("expected", ", ".join(known) or "none"), ("found", repr(name))),
+                    advice="print(network) numbers the layers.",
+                )
+            shape = static(known[name].tensor.shape)
+            array = convert(value, self.dtype, f"parameter {name!r}")
+            if array.shape != shape:
+                raise ShapeError(
+                    f"the parameter {name!r} has another shape",
+                    facts=(("expected", shape_text(shape)), ("found", shape_text(array.shape))),
+                    advice="Linear weights are (outputs, inputs).",
+                )
+            ready[name] = array.astype(self.dtype.numpy)
+        for name, array in ready.items():
+            self.memories[name].write(array)
+
+
+def with_random_state(parameters: Parameters) -> dict[str, Memory]:
+    """The model's memories, and a seed and step for layers that draw random numbers."""
+    extra: dict[str, Memory] = {}
+    for name, value in (("seed", parameters.seed), ("step", 0)):
+        extra[name] = parameters.engine.allocate((), np.dtype("int64"))
+        extra[name].write(np.array(value, "int64"))
+    return parameters.memories | extra
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A step compiled for one batch size, with memory for one batch.
+
+    Attributes:
+        program: what runs.
+        executable: the same, on the engine.
+        memories: of all buffers that are not the program's own.
+        inputs: the names of the input buffers, in order.
+    """
+
+    program: Program
+    executable: Executable
+    memories: Mapping[str, Memory]
+    inputs: tuple[str, ...]
+
+
+def prepare(
+    graph: StepGraph, batch: int, engine: Engine, shared: Mapping[str, Memory], name: str
+) -> Prepared:
+    """Compiles a step for a batch size and allocates what one batch needs."""
+    program = compile_graph(graph.graph, batch=batch, name=name)
+    memories: dict[str, Memory] = {}
+    for buffer in program.buffers.values():
+        if buffer.kind == "input":
+            memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
+        elif buffer.kind in ("parameter", "state"):
+            memories[buffer.name] = shared[buffer.name]
+    inputs = tuple(tensor.attributes["name"] for tensor in graph.graph.inputs)
+    return Prepared(program, engine.compile(program), memories, inputs)

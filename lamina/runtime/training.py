@@ -1,0 +1,245 @@
+"""Training: attached to a model, it changes the parameters and owns all else."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, final
+
+import numpy as np
+
+from lamina.bill import MemoryBill
+from lamina.data import Dataset
+from lamina.engines.engine import Memory
+from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.runtime.attached import Attached, Recorded
+from lamina.runtime.parameters import Parameters
+from lamina.shapes import Array, DType, static
+from lamina.step import Clip, Loss, Metric, Optimizer, Spec, training_step
+
+
+@final
+class DeferredLoss:
+    """The loss of a step; `float(loss)` waits for the device."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read: Callable[[], float] | None = read
+        self._value = 0.0
+
+    def resolve(self) -> float:
+        """Reads the value, once."""
+        if self._read is not None:
+            self._value = self._read()
+            self._read = None
+        return self._value
+
+    def __float__(self) -> float:
+        return self.resolve()
+
+    def __repr__(self) -> str:
+        return repr(self.resolve())
+
+    def __format__(self, specification: str) -> str:
+        return format(self.resolve(), specification)
+
+
+@final
+class Training(Attached):
+    """Attached to a model: activations, gradients, optimizer state. Made by `Model.training`.
+
+    It changes the model's parameters in place and owns everything else; `release`, or the end of
+    a `with` block, gives that back and leaves the model as trained.
+
+    Example:
+        >>> import numpy as np, lamina as lm
+        >>> model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+        >>> with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=4) as training:
+        ...     loss = training.step(np.ones((4, 2), "float32"), np.zeros((4, 1), "float32"))
+        >>> float(loss) >= 0
+        True
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        loss: Loss,
+        optimizer: Optimizer,
+        batch_size: int,
+        *,
+        metrics: Sequence[Metric] = (),
+        clip: Clip | None = None,
+        seed: int = 0,
+        input_dtypes: Sequence[DType] | None = None,
+        targets: Sequence[Spec] | None = None,
+    ) -> None:
+        super().__init__(parameters, loss, batch_size, input_dtypes, targets)
+        self._graph = training_step(
+            parameters.network,
+            loss,
+            optimizer,
+            self._targets,
+            dtype=parameters.dtype,
+            clip=clip,
+            metrics=metrics,
+            input_dtypes=self._input_dtypes,
+        )
+        engine = parameters.engine
+        self._slots: dict[str, Memory] = {}
+        for name, (tensor, first) in self._graph.slots.items():
+            memory = engine.allocate(static(tensor.shape), tensor.dtype.numpy)
+            memory.write(np.full(static(tensor.shape), first, tensor.dtype.numpy))
+            self._slots[name] = memory
+        for name, value in (("seed", seed), ("step", 0)):
+            self._slots[name] = engine.allocate((), np.dtype("int64"))
+            self._slots[name].write(np.array(value, "int64"))
+        self._shared |= self._slots
+        self._pending: weakref.ref[DeferredLoss] | None = None
+        self._prepare(batch_size)
+
+    @property
+    def bill(self) -> MemoryBill:
+        """What a step of `batch_size` examples needs, in bytes."""
+        self._require_alive()
+        return MemoryBill(self.batch_size, self._prepare(self.batch_size).program)
+
+    @property
+    def steps_done(self) -> int:
+        """The number of finished steps; reads it from the device."""
+        self._require_alive()
+        return int(self._slots["step"].read())
+
+    def step(self, x: Any, y: Any = None) -> DeferredLoss:
+        """One training step on a batch of at most `batch_size` examples.
+
+        Args:
+            x: inputs, batch first; a tuple of arrays for several inputs.
+            y: targets; a tuple for several, None for a loss without targets.
+
+        Returns:
+            The loss before the update; `float(loss)` waits for the device.
+
+        Raises:
+            ShapeError, DTypeError, DataError: before anything is computed.
+            ReleasedError: after `release`.
+        """
+        self._require_alive()
+        arrays = self._converted(x, y)
+        count = len(arrays[0])
+        if count > self.batch_size:
+            raise ShapeError(
+                "the batch is larger than the training was made for",
+                facts=(("expected", f"at most {self.batch_size}"), ("found", str(count))),
+                where="step",
+                advice=f"Make it with batch_size={count}, or give fewer examples.",
+            )
+        self._settle()
+        prepared = self._prepare(count)
+        for name, array in zip(prepared.inputs, arrays, strict=True):
+            prepared.memories[name].write(array)
+        prepared.executable.run(prepared.memories)
+        loss = DeferredLoss(lambda: float(prepared.executable.output("loss")))
+        self._pending = weakref.ref(loss)
+        return loss
+
+    def run(self, dataset: Dataset, steps: int, seed: int = 0, *, drop_last: bool = False) -> Array:
+        """Trains for a number of steps without Python between them.
+
+        Batches are drawn from the data set in shuffled order, epoch after epoch.
+
+        Args:
+            dataset: what to train on; it is copied to the device for the time of the run.
+            steps: how many.
+            seed: of the order of the examples.
+            drop_last: leave out the last batch of an epoch where it is smaller.
+
+        Returns:
+            The loss of each step, shape (steps,).
+        """
+        self._require_alive()
+        resident = self.place(dataset)
+        batches: list[Array] = []
+        epoch = 0
+        while len(batches) < steps:
+            found = self.batches_of(dataset, seed, epoch, drop_last=drop_last)
+            if not found:
+                raise DataError(
+                    "there are fewer examples than a batch holds, and the last one is dropped",
+                    facts=(("examples", str(len(dataset))), ("batch", str(self.batch_size))),
+                    advice="Leave drop_last out, or take a smaller batch_size.",
+                )
+            batches += found
+            epoch += 1
+        return self.run_batches(resident, batches[:steps]).losses
+
+    def batches_of(
+        self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False
+    ) -> list[Array]:
+        """The rows of each batch of an epoch, shuffled; the last may be smaller."""
+        order = dataset.order(seed, epoch)
+        size = self.batch_size
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        if drop_last and len(batches[-1]) < size:
+            batches.pop()
+        return batches
+
+    def place(self, dataset: Dataset) -> Mapping[str, Memory]:
+        """Puts a data set into the engine's memory, for `run_batches`."""
+        self._require_alive()
+        return self._place(dataset)
+
+    def run_batches(self, resident: Mapping[str, Memory], batches: Sequence[Array]) -> Recorded:
+        """Trains on rows of a placed data set, one step for each array of rows."""
+        self._settle()
+        return self._run_batches(resident, batches)
+
+    def _settle(self) -> None:
+        """Reads the last step's loss while it is still there, if anyone holds it."""
+        pending = self._pending() if self._pending else None
+        if pending is not None:
+            pending.resolve()
+        self._pending = None
+
+    def state(self) -> dict[str, Array]:
+        """Everything needed to go on later: optimizer state, step and seed, by name."""
+        self._require_alive()
+        return {name: memory.read() for name, memory in self._slots.items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Goes on from a state that `state` gave; checked before anything is written.
+
+        Raises:
+            DefinitionError: if it belongs to another network or optimizer.
+        """
+        self._require_alive()
+        fits = state.keys() == self._slots.keys() and all(
+            np.shape(state[name]) == memory.read().shape for name, memory in self._slots.items()
+        )
+        if not fits:
+            raise DefinitionError(
+                "the saved state belongs to another optimizer or network",
+                facts=(
+                    ("expected", ", ".join(sorted(self._slots))),
+                    ("found", ", ".join(sorted(state))),
+                ),
+                advice="Resume with the same network and the same optimizer.",
+            )
+        for name, memory in self._slots.items():
+            memory.write(np.asarray(state[name], memory.read().dtype))
+
+    def release(self) -> None:
+        self._settle()
+        super().release()
+        self._slots = {}
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._released:
+            self.release()

@@ -1,0 +1,110 @@
+"""Clipping: keeps gradients from becoming too large, before the optimizer sees them.
+
+Each is a frozen record that takes all gradients and gives as many, in the same shapes and dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina import ops
+from lamina.graph import Tensor
+from lamina.layers.checks import require_number
+
+# As in torch.nn.utils.clip_grad_norm_.
+_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class ClipValue:
+    """Brings every element into [-limit, limit].
+
+    Args:
+        limit: the largest absolute value.
+
+    Raises:
+        DefinitionError: unless the limit is a number above zero.
+
+    Example:
+        >>> import lamina as lm
+        >>> (clipped,) = lm.training.clipping.ClipValue(0.5)([lm.Input(3)])
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "limit", self.limit, "(0, inf)")
+
+    def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The gradients, clipped."""
+        limit = float(self.limit)
+        return tuple(ops.clip(gradient, -limit, limit) for gradient in gradients)
+
+
+@dataclass(frozen=True)
+class ClipNorm:
+    """Shortens each gradient whose Euclidean norm is above the limit to that norm.
+
+    Args:
+        limit: the largest norm of one gradient.
+
+    Raises:
+        DefinitionError: unless the limit is a number above zero.
+
+    Example:
+        >>> import lamina as lm
+        >>> (clipped,) = lm.training.clipping.ClipNorm(1.0)([lm.Input(3)])
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "limit", self.limit, "(0, inf)")
+
+    def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The gradients, clipped."""
+        return tuple(g * _factor(_square_sum(g), self.limit) for g in gradients)
+
+
+@dataclass(frozen=True)
+class ClipGlobalNorm:
+    """Shortens all gradients together, if the norm of all their elements is above the limit.
+
+    The direction of the step stays. From Pascanu, Mikolov, Bengio: On the difficulty of training
+    recurrent neural networks (2013), section 3.2; `torch.nn.utils.clip_grad_norm_`.
+
+    Args:
+        limit: the largest norm of all gradients together.
+
+    Raises:
+        DefinitionError: unless the limit is a number above zero.
+
+    Example:
+        >>> import lamina as lm
+        >>> first, second = lm.training.clipping.ClipGlobalNorm(1.0)([lm.Input(3), lm.Input(2)])
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "limit", self.limit, "(0, inf)")
+
+    def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The gradients, clipped."""
+        if not gradients:
+            return ()
+        total = _square_sum(gradients[0])
+        for gradient in gradients[1:]:
+            total = total + _square_sum(gradient)
+        factor = _factor(total, self.limit)
+        return tuple(gradient * factor for gradient in gradients)
+
+
+def _square_sum(x: Tensor) -> Tensor:
+    return ops.sum(x * x)
+
+
+def _factor(square_sum: Tensor, limit: float) -> Tensor:
+    """Limit / norm, but at most 1."""
+    return ops.minimum(limit / (ops.sqrt(square_sum) + _EPSILON), 1.0)

@@ -1,0 +1,326 @@
+"""Schedules: rates that depend on the step, public as `lamina.schedules`.
+
+A schedule is a frozen record that an optimizer takes as its `rate`. It builds the rate from ops, so
+the rate is computed on the device; `schedule.at(step)` evaluates the same graph for a number.
+Steps count from 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.layers.checks import place_of, require_number, require_whole
+from lamina.shapes import float64
+
+
+class Schedule(ABC):
+    """The base of all schedules."""
+
+    @abstractmethod
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate.
+
+        Args:
+            step: f32[] or f64[], a whole number: how many steps are finished.
+
+        Returns:
+            The rate, without axes, in the same dtype.
+        """
+
+    def at(self, step: float) -> float:
+        """The rate at one step, in float64; for plots and tests."""
+        time = leaf("step", "input", (), float64)
+        graph = Graph((time,), (("rate", self(time)),))
+        outputs, _ = evaluate(graph, {"step": np.asarray(step, np.float64)})
+        return float(outputs["rate"])
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same rate in every step.
+
+    Args:
+        rate: the rate.
+
+    Raises:
+        DefinitionError: if the rate is negative or not finite.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.Constant(0.1).at(1000)
+        0.1
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "rate", self.rate, "[0, inf)")
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        return ops.full((), self.rate, step.dtype)
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """rate factor^k after k times `every` steps.
+
+    Args:
+        rate: at the start.
+        every: steps with one rate.
+        factor: by which the rate is multiplied then.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.StepDecay(0.1, every=30, factor=0.5).at(60)
+        0.025
+    """
+
+    rate: float
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_number(self, "rate", self.rate, "[0, inf)")
+        require_whole(self, "every", self.every)
+        require_number(self, "factor", self.factor, "(0, inf)")
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        # The half keeps the quotient of a whole number away from the next one, however rounded.
+        times = ops.floor((step + 0.5) / float(self.every))
+        return ops.pow(float(self.factor), times) * self.rate
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """rate factor^(step / every).
+
+    Args:
+        rate: at the start.
+        factor: by which the rate is multiplied over `every` steps.
+        every: the number of those steps.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.Exponential(0.1, factor=0.5, every=100).at(200)
+        0.025
+    """
+
+    rate: float
+    factor: float
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        require_number(self, "rate", self.rate, "[0, inf)")
+        require_number(self, "factor", self.factor, "(0, inf)")
+        require_whole(self, "every", self.every)
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        return ops.exp(step * (math.log(self.factor) / self.every)) * self.rate
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """From rate to final along half a cosine wave; final from then on.
+
+    From Loshchilov, Hutter: SGDR: stochastic gradient descent with warm restarts (2017),
+    formula 5, without restarts.
+
+    Args:
+        rate: at the start.
+        steps: how long it takes to reach `final`.
+        final: the rate at the end.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.Cosine(0.1, steps=1000).at(500)
+        0.05
+    """
+
+    rate: float
+    steps: int
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_descent(self, self.rate, self.steps, self.final)
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        wave = ops.cos(_progress(step, self.steps) * math.pi)
+        return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """From rate to final along a line; final from then on.
+
+    Args:
+        rate: at the start.
+        steps: how long it takes to reach `final`.
+        final: the rate at the end.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.Linear(0.1, steps=1000).at(500)
+        0.05
+    """
+
+    rate: float
+    steps: int
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_descent(self, self.rate, self.steps, self.final)
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        return (1.0 - _progress(step, self.steps)) * (self.rate - self.final) + self.final
+
+
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """(rate - final) (1 - step / steps)^power + final; final from then on.
+
+    Args:
+        rate: at the start.
+        steps: how long it takes to reach `final`.
+        power: 1 is a line, 2 a parabola.
+        final: the rate at the end.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.Polynomial(0.1, steps=1000, power=2).at(500)
+        0.025
+    """
+
+    rate: float
+    steps: int
+    power: float = 1.0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_descent(self, self.rate, self.steps, self.final)
+        require_number(self, "power", self.power, "(0, inf)")
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        left = ops.pow(1.0 - _progress(step, self.steps), float(self.power))
+        return left * (self.rate - self.final) + self.final
+
+
+@dataclass(frozen=True)
+class PiecewiseConstant(Schedule):
+    """rates[k] from step boundaries[k - 1] up to, not including, boundaries[k].
+
+    Args:
+        boundaries: rising step numbers, at which the rate changes.
+        rates: one more than boundaries.
+
+    Raises:
+        DefinitionError: if the numbers do not fit together.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.PiecewiseConstant([100, 200], [0.1, 0.01, 0.001]).at(100)
+        0.01
+    """
+
+    boundaries: Sequence[int]
+    rates: Sequence[float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        object.__setattr__(self, "rates", tuple(self.rates))
+        for place, boundary in enumerate(self.boundaries):
+            require_whole(self, f"boundaries[{place}]", boundary)
+        for place, rate in enumerate(self.rates):
+            require_number(self, f"rates[{place}]", rate, "[0, inf)")
+        rising = all(a < b for a, b in itertools.pairwise(self.boundaries))
+        if not rising or len(self.rates) != len(self.boundaries) + 1:
+            raise DefinitionError(
+                "boundaries must rise, and there must be one rate more than boundaries",
+                facts=(
+                    ("expected", "PiecewiseConstant([100, 200], [0.1, 0.01, 0.001])"),
+                    ("found", f"{self.boundaries} and {self.rates}"),
+                ),
+                where=place_of(self),
+            )
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        result = ops.full((), self.rates[0], step.dtype)
+        for boundary, rate in zip(self.boundaries, self.rates[1:], strict=True):
+            result = ops.where(step < float(boundary), result, float(rate))
+        return result
+
+
+@dataclass(frozen=True)
+class Warmup(Schedule):
+    """Rises in `steps` equal steps to the first rate of another schedule, which then begins.
+
+    The rate of step k is (k + 1) / steps times that first rate, so that the first step is not
+    wasted. From Goyal et al.: Accurate, large minibatch SGD (2017), section 2.2.
+
+    Args:
+        steps: how many steps the rise takes.
+        then: a schedule, which then counts its steps from 0, or a constant rate.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.Warmup(10, then=lm.schedules.Cosine(0.1, steps=990)).at(4)
+        0.05
+    """
+
+    steps: int
+    then: Schedule | float
+
+    def __post_init__(self) -> None:
+        require_whole(self, "steps", self.steps)
+        if not callable(self.then):
+            require_number(self, "then", self.then, "[0, inf)")
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        later = ops.maximum(step - float(self.steps), 0.0)
+        rate = self.then(later) if callable(self.then) else self.then
+        return ops.minimum((step + 1.0) / float(self.steps), 1.0) * rate
+
+
+def _check_descent(schedule: Schedule, rate: float, steps: int, final: float) -> None:
+    require_number(schedule, "rate", rate, "[0, inf)")
+    require_whole(schedule, "steps", steps)
+    require_number(schedule, "final", final, "[0, inf)")
+
+
+def _progress(step: Tensor, steps: int) -> Tensor:
+    """From 0 at the start to 1 after `steps`, and 1 from then on."""
+    return ops.minimum(step / float(steps), 1.0)

@@ -1,0 +1,216 @@
+"""Every op on the engine under test: alone, differentiated, fused with others, and on views.
+
+Generated from the samples of `lamina.ops.ALL`. The compiled program is compared with
+`graph.evaluate`, within the tolerances that `harness` states.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from harness import EXACT, OF_ONE_OP, Leaves, Tolerance, check, values_of
+
+from lamina import ops
+from lamina.compiler.differentiate import gradients
+from lamina.engines.engine import Engine
+from lamina.graph import Op, Sample, Tensor, apply
+from lamina.ops.lowering import Generator
+from lamina.shapes import Array, DType, float32, float64
+
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{number}")
+    for op in ops.ALL
+    for number, sample in enumerate(op.samples)
+]
+DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
+WITH_OPERANDS = [case for case in CASES if case.values[1].shapes]
+DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+
+
+def tolerances_of(op: Op) -> dict[str, Tolerance]:
+    """Random numbers and ranges must be the same bits everywhere."""
+    exact = isinstance(op.lowering, Generator)
+    return {"float32": EXACT, "float64": EXACT} if exact else OF_ONE_OP
+
+
+@DTYPES
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_op_equals_its_reference(op: Op, sample: Sample, dtype: DType, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array) for array in values_of(sample, dtype)]
+    result = apply(op, *operands, **sample.attributes)
+    check(leaves.graph([result]), engine, leaves.feeds, tolerances_of(op))
+
+
+@DTYPES
+@pytest.mark.parametrize(("op", "sample"), DIFFERENTIABLE)
+def test_gradient_equals_its_evaluation(
+    op: Op, sample: Sample, dtype: DType, engine: Engine
+) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array) for array in values_of(sample, dtype)]
+    result = apply(op, *operands, **sample.attributes)
+    found = weighted_gradients(leaves, operands, result)
+    check(leaves.graph(found), engine, leaves.feeds, OF_ONE_OP)
+
+
+def weighted_gradients(leaves: Leaves, operands: list[Tensor], result: Tensor) -> list[Tensor]:
+    """The gradients of a weighted sum of the result."""
+    shape = tuple(dim for dim in result.shape if isinstance(dim, int))
+    weights = np.random.default_rng(1).uniform(0.5, 1.5, shape)
+    weighted = result * leaves.add(np.asarray(weights, result.dtype.numpy))
+    floats = [x for x in operands if x.dtype.is_float]
+    return list(gradients(ops.sum(weighted), floats))
+
+
+# Between other ops --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("op", "sample"), WITH_OPERANDS)
+def test_op_between_elementwise_ops(op: Op, sample: Sample, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [neutral(leaves, leaves.add(array)) for array in values_of(sample, float32)]
+    result = apply(op, *operands, **sample.attributes)
+    check(leaves.graph([followed(result)]), engine, leaves.feeds, OF_ONE_OP)
+
+
+@pytest.mark.parametrize(("op", "sample"), WITH_OPERANDS)
+def test_op_with_several_users(op: Op, sample: Sample, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [neutral(leaves, leaves.add(array)) for array in values_of(sample, float32)]
+    result = apply(op, *operands, **sample.attributes)
+    outputs = [followed(result), result, ops.sum(followed(result)), *operands]
+    check(leaves.graph(outputs), engine, leaves.feeds, OF_ONE_OP)
+
+
+@pytest.mark.parametrize(("op", "sample"), DIFFERENTIABLE)
+def test_gradient_between_elementwise_ops(op: Op, sample: Sample, engine: Engine) -> None:
+    leaves = Leaves()
+    inputs = [leaves.add(array) for array in values_of(sample, float64)]
+    result = apply(op, *(neutral(leaves, x) for x in inputs), **sample.attributes)
+    result = followed(result)
+    found = weighted_gradients(leaves, inputs, result)
+    check(leaves.graph([result, *found]), engine, leaves.feeds, OF_ONE_OP)
+
+
+def neutral(leaves: Leaves, x: Tensor) -> Tensor:
+    """The same values, by way of arithmetic that the compiler cannot see through."""
+    shape = (1,) * x.rank
+    if x.dtype.kind == "bool":
+        return ops.logical_and(x, leaves.add(np.ones(shape, bool)))
+    if x.dtype.kind == "int":
+        return ops.add(x, leaves.add(np.zeros(shape, x.dtype.numpy)))
+    return x * leaves.add(np.ones(shape, x.dtype.numpy))
+
+
+def followed(result: Tensor) -> Tensor:
+    """Something elementwise made of the result."""
+    if result.dtype.kind == "bool":
+        return ops.where(result, 2.5, -1.5)
+    return result * 3 - result if result.dtype.kind == "int" else ops.neg(result * 0.5 - 0.25)
+
+
+# On views -----------------------------------------------------------------------------------------
+
+# A view gets the operand's values and gives a leaf's values and the tensor that shows them as the
+# operand, by way of a movement.
+View = Callable[[Leaves, Array, Sample], Tensor]
+
+
+def _reshaped(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    return ops.reshape(leaves.add(array.reshape(-1)), array.shape)
+
+
+def _transposed(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    return ops.transpose(leaves.add(array.T))
+
+
+def _flipped(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    return ops.flip(leaves.add(np.flip(array)))
+
+
+def _sliced(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    """Every other element of a larger array, full of what must not be read."""
+    strange = np.full([2 * n + 3 for n in array.shape], -100).astype(array.dtype)
+    places = tuple(slice(1, 1 + 2 * n, 2) for n in array.shape)
+    strange[places] = array
+    return leaves.add(strange)[places]
+
+
+def _padded(leaves: Leaves, array: Array, sample: Sample) -> Tensor:
+    """The middle of the array, with its edges put back as a number that the op can bear."""
+    widths = [(1, 1) if n > 2 else (0, 0) for n in array.shape]
+    places = tuple(slice(low, n - high) for n, (low, high) in zip(array.shape, widths, strict=True))
+    inner = leaves.add(array[places])
+    return ops.pad(inner, widths, float(array.dtype.type(sample.high)))
+
+
+def _joined(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    """Two parts side by side."""
+    axis = array.ndim - 1
+    if axis < 0:
+        return ops.reshape(ops.concat([leaves.add(array.reshape(1))], 0), ())
+    cut = array.shape[axis] // 2
+    return ops.concat([leaves.add(part) for part in np.split(array, [cut], axis)], axis)
+
+
+def _repeated(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    """One row or number, repeated: other values than the sample's, in the same range."""
+    own = array[tuple(slice(0, 1) for _ in array.shape)] if array.size else array
+    return ops.broadcast_to(leaves.add(own), array.shape)
+
+
+def _windowed(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    """A reshape that splits and joins axes, after a slice: quotients and remainders."""
+    flat = np.concatenate([array.reshape(-1), array.reshape(-1)])
+    rows = leaves.add(flat.reshape(2, -1))
+    return ops.reshape(ops.transpose(ops.transpose(rows)[:, ::-1], (1, 0))[1], array.shape)
+
+
+VIEWS: tuple[View, ...] = (
+    *(_reshaped, _transposed, _flipped, _sliced, _padded, _joined, _repeated, _windowed),
+)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.__name__.strip("_"))
+@pytest.mark.parametrize(("op", "sample"), WITH_OPERANDS)
+def test_op_on_views(op: Op, sample: Sample, view: View, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [view(leaves, array, sample) for array in values_of(sample, float32)]
+    result = apply(op, *operands, **sample.attributes)
+    check(leaves.graph([result]), engine, leaves.feeds, tolerances_of(op))
+
+
+# Each sample with one view, each op with several.
+@pytest.mark.parametrize(
+    ("op", "sample", "view"),
+    [
+        pytest.param(*case.values, view, id=f"{case.id}-{view.__name__.strip('_')}")
+        for case, view in zip(DIFFERENTIABLE, itertools.cycle(VIEWS), strict=False)
+    ],
+)
+def test_gradient_on_views(op: Op, sample: Sample, view: View, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [view(leaves, array, sample) for array in values_of(sample, float64)]
+    inputs = list(leaves.tensors)
+    result = apply(op, *operands, **sample.attributes)
+    found = weighted_gradients(leaves, inputs, result)
+    check(leaves.graph(found), engine, leaves.feeds, OF_ONE_OP)
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_views_of_the_result(op: Op, sample: Sample, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array) for array in values_of(sample, float32)]
+    result = apply(op, *operands, **sample.attributes)
+    flat = ops.reshape(result, (-1,)) if 0 not in result.shape else result
+    outputs = [
+        ops.transpose(result),
+        ops.flip(followed(flat)),
+        followed(ops.pad(flat, [(1, 2)] * flat.rank)),
+        ops.concat([flat, flat], 0)[::2],
+    ]
+    check(leaves.graph(outputs), engine, leaves.feeds, tolerances_of(op))

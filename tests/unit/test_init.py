@@ -1,0 +1,153 @@
+"""Initial values: distributions, fans, repeatability."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import Graph, constant, evaluate
+from lamina.layers import init
+from lamina.shapes import int64
+
+ALL = [
+    init.Zeros(),
+    init.Constant(0.25),
+    init.Uniform(-1.0, 2.0),
+    init.Normal(1.0, 0.5),
+    init.XavierUniform(),
+    init.XavierNormal(),
+    init.KaimingUniform(),
+    init.KaimingNormal("fan_out", nonlinearity="relu"),
+    init.Orthogonal(),
+]
+
+
+@pytest.mark.parametrize("initializer", ALL, ids=repr)
+def test_values_are_float64_of_the_shape_and_repeat(initializer: init.Uniform) -> None:
+    first = initializer((4, 3, 2), seed=7, stream=5)
+    assert first.shape == (4, 3, 2)
+    assert first.dtype == np.float64
+    np.testing.assert_array_equal(first, initializer((4, 3, 2), seed=7, stream=5))
+
+
+@pytest.mark.parametrize("initializer", ALL[2:], ids=repr)
+def test_seed_and_stream_change_random_values(initializer: init.Uniform) -> None:
+    first = initializer((4, 3), seed=7, stream=5)
+    assert not np.array_equal(first, initializer((4, 3), seed=8, stream=5))
+    assert not np.array_equal(first, initializer((4, 3), seed=7, stream=6))
+    assert not np.array_equal(first, initializer((4, 3), seed=7 + (1 << 32), stream=5))
+
+
+def evaluated(tensor: ops.Tensor) -> np.ndarray:
+    outputs, _ = evaluate(Graph((), (("x", tensor),)), {})
+    return outputs["x"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_uniform_numbers_are_those_of_the_op_before_the_first_step(count: int) -> None:
+    op = ops.uniform((count,), constant(9, int64), constant(-1, int64), 4, dtype="float64")
+    np.testing.assert_array_equal(init.Uniform(0.0, 1.0)((count,), 9, 4), evaluated(op))
+
+
+def test_normal_numbers_are_those_of_the_op_before_the_first_step() -> None:
+    op = ops.normal((10,), constant(9, int64), constant(-1, int64), 4, dtype="float64")
+    np.testing.assert_array_equal(init.Normal()((2, 5), 9, 4).ravel(), evaluated(op))
+
+
+def test_large_arrays_begin_with_the_values_of_small_ones_and_do_not_repeat() -> None:
+    large = init.Uniform(0.0, 1.0)((200_000,), 0, 0)
+    np.testing.assert_array_equal(large[:10], init.Uniform(0.0, 1.0)((10,), 0, 0))
+    assert np.unique(large).size == large.size
+
+
+def test_uniform_covers_its_range_evenly() -> None:
+    values = init.Uniform(-1.0, 3.0)((100_000,), 1, 2)
+    assert values.min() >= -1.0
+    assert values.max() < 3.0
+    counts, _ = np.histogram(values, bins=16, range=(-1.0, 3.0))
+    np.testing.assert_allclose(counts, 100_000 / 16, rtol=0.06)
+
+
+def test_normal_has_its_moments() -> None:
+    values = init.Normal(2.0, 0.5)((100_000,), 1, 2)
+    standard = (values - 2.0) / 0.5
+    np.testing.assert_allclose(
+        [standard.mean(), standard.var(), (standard**3).mean(), (standard**4).mean()],
+        [0.0, 1.0, 0.0, 3.0],
+        atol=0.06,
+    )
+
+
+@pytest.mark.parametrize(
+    ("initializer", "deviation"),
+    [
+        (init.XavierUniform(2.0), 2.0 * math.sqrt(2 / (40 * 9 + 60 * 9))),
+        (init.XavierNormal(), math.sqrt(2 / (40 * 9 + 60 * 9))),
+        (init.KaimingUniform(), math.sqrt(2 / (40 * 9))),
+        (init.KaimingUniform(slope=math.sqrt(5.0)), math.sqrt(1 / (3 * 40 * 9))),
+        (init.KaimingNormal("fan_out"), math.sqrt(2 / (60 * 9))),
+        (init.KaimingNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(40 * 9)),
+        (init.KaimingNormal(slope=0.5), math.sqrt(2 / 1.25 / (40 * 9))),
+    ],
+    ids=repr,
+)
+def test_deviation_follows_from_the_fans(initializer: init.Uniform, deviation: float) -> None:
+    values = initializer((60, 40, 3, 3), seed=3, stream=1)
+    np.testing.assert_allclose(values.std(), deviation, rtol=0.02)
+    np.testing.assert_allclose(values.mean(), 0.0, atol=0.02 * deviation)
+
+
+def test_uniform_bounds_are_those_of_pytorch() -> None:
+    xavier = init.XavierUniform()((60, 40), seed=3, stream=1)
+    assert np.abs(xavier).max() <= math.sqrt(6 / 100)
+    assert np.abs(xavier).max() > 0.99 * math.sqrt(6 / 100)
+    linear = init.KaimingUniform(slope=math.sqrt(5.0))((60, 40), seed=3, stream=1)
+    assert np.abs(linear).max() <= 1 / math.sqrt(40)
+    assert np.abs(linear).max() > 0.99 / math.sqrt(40)
+
+
+def test_gains_are_those_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    standard = init.Normal()((3, 4), 1, 2)
+    for word in ("linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"):
+        gain = torch.nn.init.calculate_gain(word, 0.3 if word == "leaky_relu" else None)
+        values = init.KaimingNormal(slope=0.3, nonlinearity=word)((3, 4), 1, 2)
+        np.testing.assert_allclose(values, standard * gain / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 8), (8, 3), (6, 2, 2)])
+def test_orthogonal_rows_or_columns_are_orthonormal(shape: tuple[int, ...]) -> None:
+    matrix = init.Orthogonal(gain=2.0)(shape, seed=0, stream=0).reshape(shape[0], -1) / 2.0
+    product = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-12)
+
+
+def test_orthogonal_signs_are_not_those_of_the_factorisation() -> None:
+    corners = [init.Orthogonal()((3, 3), seed=seed, stream=0)[0, 0] for seed in range(40)]
+    assert 10 <= sum(corner > 0 for corner in corners) <= 30
+
+
+def test_a_vector_has_no_fans() -> None:
+    with pytest.raises(DefinitionError) as error:
+        init.XavierUniform()((5,), 0, 0)
+    assert "XavierUniform needs a weight with inputs and outputs" in str(error.value)
+    assert "found     [5]" in str(error.value)
+    assert "Use init.Zeros()" in str(error.value)
+
+
+def test_bad_numbers_are_refused_with_the_line_that_wrote_them() -> None:
+    with pytest.raises(DefinitionError) as error:
+        init.Normal(deviation=-1.0)
+    text = str(error.value)
+    assert text.startswith("in Normal (test_init.py:")
+    assert "expected  0 <= deviation" in text
+    with pytest.raises(DefinitionError, match="low must not be above high"):
+        init.Uniform(1.0, 0.0)
+    with pytest.raises(DefinitionError, match="mode has no value 'fan'"):
+        init.KaimingUniform("fan")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="value is not a number"):
+        init.Constant(math.nan)

@@ -1,0 +1,260 @@
+"""Zeros, ties, infinities and NaN: values and gradients are those of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.compiler.differentiate import gradients
+from lamina.errors import DTypeError
+from lamina.graph import Graph, Tensor, constant, evaluate, leaf
+from lamina.shapes import Array, as_dtype, bool_, float32, float64, int32, int64, uint8
+
+INF, NAN = math.inf, math.nan
+EDGE = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -3.0, INF, -INF, NAN, 100.0, -100.0]
+
+
+def values_and_slopes(
+    function: Callable[..., Tensor], *arrays: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    leaves = [leaf(f"x{n}", "input", a.shape, as_dtype(a.dtype)) for n, a in enumerate(arrays)]
+    y = function(*leaves)
+    slopes = gradients(y, leaves) if y.dtype.is_float else ()
+    graph = Graph(tuple(leaves), (("y", y), *((f"g{n}", g) for n, g in enumerate(slopes))))
+    values = evaluate(graph, {f"x{n}": a for n, a in enumerate(arrays)})[0]
+    return values["y"], tuple(values[f"g{n}"] for n in range(len(slopes)))
+
+
+def value(function: Callable[..., Tensor], *arrays: Any) -> Array:
+    return values_and_slopes(function, *(np.asarray(a) for a in arrays))[0]
+
+
+def slopes(function: Callable[..., Tensor], *arrays: Any) -> list[Any]:
+    return [g.tolist() for g in values_and_slopes(function, *map(np.asarray, arrays))[1]]
+
+
+UNARY = [
+    "neg", "abs", "exp", "log", "log1p", "expm1", "sqrt", "reciprocal", "sin", "cos", "tanh",
+    "erf", "sigmoid", "softplus", "relu", "floor",
+]  # fmt: skip
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "pow"]
+REDUCTIONS: list[tuple[str, Callable[[Tensor], Tensor], Callable[[Any], Any]]] = [
+    ("amax", lambda x: ops.max(x, 1), lambda t: t.amax(1)),
+    ("amin", lambda x: ops.min(x, 1), lambda t: t.amin(1)),
+    ("logsumexp", lambda x: ops.logsumexp(x, 1), lambda t: t.logsumexp(1)),
+    ("prod", lambda x: ops.prod(x, 1), lambda t: t.prod(1)),
+    ("softmax", lambda x: ops.softmax(x), lambda t: t.softmax(-1)),
+    ("log_softmax", lambda x: ops.log_softmax(x), lambda t: t.log_softmax(-1)),
+    ("var", lambda x: ops.variance(x, 1, 1), lambda t: t.var(1)),
+    ("cumsum", lambda x: ops.cumsum(x, 1), lambda t: t.cumsum(1)),
+]
+ROWS = np.array(
+    [
+        [1.0, 2.0, 2.0, -1.0],
+        [0.0, 3.0, 0.0, 2.0],
+        [0.0, 3.0, -2.0, 2.0],
+        [1e4, -1e4, 1e4, 0.0],
+        [5.0, 5.0, 5.0, 5.0],
+        [2.0, -INF, 1.0, 0.0],
+    ]
+)
+
+
+def compare_with_torch(
+    torch: Any, ours: Callable[..., Tensor], theirs: Callable[..., Any], *arrays: Array
+) -> None:
+    tensors = [torch.tensor(a, requires_grad=True) for a in arrays]
+    expected = theirs(*tensors)
+    expected.sum().backward()
+    found, found_slopes = values_and_slopes(ours, *arrays)
+    options: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
+    np.testing.assert_allclose(found, expected.detach().numpy(), **options)
+    for slope, x in zip(found_slopes, tensors, strict=True):
+        np.testing.assert_allclose(slope, x.grad.numpy(), **options)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_at_edges_agree_with_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = getattr(torch.nn.functional if name in ("softplus", "relu") else torch, name)
+    edge = np.array(EDGE)
+    if name == "softplus":
+        # PyTorch's softplus is the identity above 20, off by 2e-9.
+        edge = edge[edge != 100.0]
+    compare_with_torch(torch, getattr(ops, name), theirs, edge)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", BINARY)
+def test_arithmetic_at_edges_agrees_with_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    some = [0.0, 1.0, -1.0, 2.0, 0.5, -2.0, INF, NAN]
+    if name == "pow":
+        # Elsewhere PyTorch's gradient to the exponent is infinite or NaN at base 0.
+        some = [0.0, 1.0, 2.0, 0.5, 3.0]
+    left, right = np.array(some)[:, None].repeat(len(some), 1), np.array([some] * len(some))
+    compare_with_torch(torch, getattr(ops, name), getattr(torch, name), left, right)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("ours", "theirs"), [pytest.param(*r[1:], id=r[0]) for r in REDUCTIONS])
+def test_reductions_with_ties_and_zeros_agree_with_torch(
+    ours: Callable[[Tensor], Tensor], theirs: Callable[[Any], Any]
+) -> None:
+    torch = pytest.importorskip("torch")
+    for row in ROWS:
+        compare_with_torch(torch, ours, theirs, row[None])
+
+
+@pytest.mark.torch
+def test_clip_agrees_with_torch() -> None:
+    torch = pytest.importorskip("torch")
+    edge = np.array(EDGE)
+    for low, high in ((-1.0, 0.5), (None, 1.0), (0.0, None)):
+        compare_with_torch(
+            torch,
+            lambda x, low=low, high=high: ops.clip(x, low, high),
+            lambda t, low=low, high=high: torch.clamp(t, low, high),
+            edge,
+        )
+
+
+def test_subgradients() -> None:
+    at_zero = np.zeros(1)
+    assert slopes(ops.relu, at_zero) == [[0.0]]
+    assert slopes(ops.abs, at_zero) == [[0.0]]
+    assert slopes(ops.sqrt, at_zero) == [[INF]]
+    assert slopes(ops.sign, np.array([2.0])) == [[0.0]]
+    assert slopes(ops.floor, np.array([2.5])) == [[0.0]]
+    assert slopes(lambda x: ops.clip(x, -1.0, 1.0), np.array([-1.0, 1.0, 1.5])) == [[1, 1, 0]]
+    assert slopes(ops.maximum, np.array([1.0]), np.array([1.0])) == [[0.5], [0.5]]
+    assert slopes(ops.minimum, np.array([1.0]), np.array([1.0])) == [[0.5], [0.5]]
+    assert slopes(lambda x: ops.max(x), np.array([1.0, 3.0, 3.0])) == [[0, 0.5, 0.5]]
+    assert slopes(lambda x: ops.stop_gradient(x) * x, np.array([3.0])) == [[3.0]]
+
+
+def test_gradients_of_powers_at_zero() -> None:
+    base, exponent = np.zeros(4), np.array([0.0, 1.0, 2.0, 3.0])
+    assert slopes(ops.pow, base, exponent) == [[0, 1, 0, 0], [0, 0, 0, 0]]
+
+    def second(a: Tensor, b: Tensor) -> Tensor:
+        return gradients(ops.pow(a, b), [a])[0]
+
+    assert slopes(second, base, exponent)[0] == [0, 0, 2, 0]
+
+
+def test_gradient_of_the_gradient_of_a_product_with_zeros() -> None:
+    def second(x: Tensor) -> Tensor:
+        return gradients(ops.prod(x), [x])[0]
+
+    # The sum over j of the products without i and j.
+    assert slopes(second, np.array([0.0, 2.0, 3.0])) == [[5, 3, 2]]
+    assert slopes(second, np.array([0.0, 0.0, 3.0])) == [[3, 3, 0]]
+
+
+def test_sums_of_exponentials_do_not_overflow() -> None:
+    def logsumexp(*row: float) -> float:
+        return float(value(ops.logsumexp, np.array(row)))
+
+    assert logsumexp(-INF, -INF) == -INF
+    assert logsumexp(INF, 0.0) == INF
+    assert logsumexp(1000.0, 1000.0) == pytest.approx(1000 + math.log(2))
+    assert math.isnan(logsumexp(NAN, 0.0))
+    assert slopes(ops.logsumexp, np.array([-INF, -INF])) == [[0, 0]]
+    assert value(ops.softplus, np.array([1e4, -1e4])).tolist() == [1e4, 0.0]
+    assert value(ops.sigmoid, np.array([-1e4, 1e4])).tolist() == [0.0, 1.0]
+    assert value(ops.log_softmax, np.array([1e4, 0.0])).tolist() == [0.0, -1e4]
+
+
+def test_variance_of_large_numbers_is_exact() -> None:
+    x = np.array([1e4, 1e4 + 1, 1e4 + 2], np.float32)
+    assert value(ops.variance, x) == np.float32(2 / 3)
+
+
+def test_nan_is_the_largest_and_the_smallest() -> None:
+    x = np.array([[1.0, NAN, NAN, 3.0], [2.0, 2.0, 1.0, 1.0]])
+    assert value(lambda x: ops.argmax(x, 1), x).tolist() == [1, 0]
+    assert value(lambda x: ops.argmin(x, -1), x).tolist() == [1, 2]
+    assert np.isnan(value(lambda x: ops.max(x, 1), x)).tolist() == [True, False]
+    assert np.isnan(value(ops.relu, np.array([NAN]))).all()
+    assert np.isnan(value(lambda x: ops.clip(x, 0.0, 1.0), np.array([NAN]))).all()
+
+
+def test_keepdims() -> None:
+    x = leaf("x", "input", (2, 3, 4), float32)
+    for reduction in (ops.sum, ops.mean, ops.max, ops.prod, ops.variance, ops.logsumexp):
+        assert reduction(x, (0, -1)).shape == (3,)
+        assert reduction(x, (0, -1), keepdims=True).shape == (1, 3, 1)
+        assert reduction(x).shape == ()
+    assert ops.argmax(x, 1, keepdims=True).shape == (2, 1, 4)
+    assert ops.any(x, 1).dtype == bool_
+
+
+def tensor(dtype: Any) -> Tensor:
+    return leaf("x", "input", (3,), dtype)
+
+
+def test_dtypes_of_results() -> None:
+    small, whole, wide = tensor(uint8), tensor(int32), tensor(int64)
+    single, double, truth = tensor(float32), tensor(float64), tensor(bool_)
+    for y, expected in (
+        (single + 1, float32),
+        (double * 2.5, float64),
+        (whole + 1, int32),
+        (whole + 1.5, float32),
+        (truth + 1, int64),
+        (truth * 0.5, float32),
+        (small + whole, int32),
+        (wide + single, float32),
+        (1 - double, float64),
+        (whole / 2, float32),
+        (single > 0, bool_),
+        (whole**2, int32),
+        (whole**wide, float32),
+        (single ** np.float64(2), float32),
+        (single + np.float64(2), float32),
+        (single + np.ones(3, np.float32), float32),
+        (ops.exp(whole), float32),
+        (ops.exp(double), float64),
+        (ops.sum(small), int64),
+        (ops.sum(truth), int64),
+        (ops.mean(whole), float32),
+        (ops.argmax(single, 0), int64),
+        (ops.cumsum(truth, 0), int64),
+        (ops.where(truth, single, 0), float32),
+        (ops.one_hot(small, 4), float32),
+        (constant(1.5), float32),
+        (ops.maximum(1, 2.5), float32),
+    ):
+        assert y.dtype == expected, y
+
+
+def test_dtypes_that_do_not_fit() -> None:
+    with pytest.raises(DTypeError, match="float32 and float64 are mixed"):
+        tensor(float32) + tensor(float64)
+    with pytest.raises(DTypeError, match="the number 300 does not fit into uint8"):
+        tensor(uint8) + 300
+    with pytest.raises(DTypeError, match="float32 and float64 are mixed"):
+        tensor(float32) + np.ones(3)
+
+
+def test_whole_powers_of_integers_are_exact() -> None:
+    x = np.array([3, -2, 7])
+    for exponent in (1, 2, 3, 5, 10):
+        found = value(lambda x, e=exponent: x**e, x)
+        assert found.dtype == np.int64
+        assert found.tolist() == (x**exponent).tolist()
+
+
+def test_element_count_waits_for_the_batch() -> None:
+    from lamina.shapes import BATCH
+
+    x = leaf("x", "input", (BATCH, 3), float32)
+    assert ops.element_count(x, 1, float32).op.name == "constant"
+    assert ops.element_count(x, 0, float32).op.name == "element_count"

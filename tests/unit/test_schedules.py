@@ -1,0 +1,122 @@
+"""Schedules: formulas, the same on the device and for plots."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lamina.errors import DefinitionError
+from lamina.graph import Graph, evaluate, leaf
+from lamina.shapes import float32
+from lamina.training import schedules
+
+STEPS = [0, 1, 2, 9, 10, 11, 49, 50, 99, 100, 101, 1000]
+
+
+def check(schedule: schedules.Schedule, formula: object, rtol: float = 1e-12) -> None:
+    expected = [formula(step) for step in STEPS]  # type: ignore[operator]
+    np.testing.assert_allclose([schedule.at(s) for s in STEPS], expected, rtol=rtol, atol=1e-16)
+    time = leaf("step", "state", (), float32)
+    rate = schedule(time)
+    assert (rate.shape, rate.dtype) == ((), float32)
+    single = [
+        evaluate(Graph((), (("rate", rate),)), {"step": np.float32(step)})[0]["rate"]
+        for step in STEPS
+    ]
+    np.testing.assert_allclose(single, expected, rtol=1e-4, atol=1e-8)
+
+
+def test_constant() -> None:
+    check(schedules.Constant(0.3), lambda step: 0.3)
+
+
+def test_step_decay() -> None:
+    check(schedules.StepDecay(0.3, every=10, factor=0.5), lambda step: 0.3 * 0.5 ** (step // 10))
+
+
+def test_step_decay_changes_exactly_at_the_step_in_float32() -> None:
+    schedule = schedules.StepDecay(1.0, every=49, factor=0.5)
+    time = leaf("step", "state", (), float32)
+    graph = Graph((), (("rate", schedule(time)),))
+    for step in range(49 * 12):
+        outputs, _ = evaluate(graph, {"step": np.float32(step)})
+        assert outputs["rate"] == 0.5 ** (step // 49)
+
+
+def test_exponential() -> None:
+    check(schedules.Exponential(0.3, 0.99), lambda step: 0.3 * 0.99**step)
+    check(schedules.Exponential(0.3, 0.5, every=25), lambda step: 0.3 * 0.5 ** (step / 25))
+
+
+def test_cosine() -> None:
+    def formula(step: int) -> float:
+        return 0.1 + 0.2 * (1 + math.cos(math.pi * min(step, 100) / 100)) / 2
+
+    check(schedules.Cosine(0.3, 100, final=0.1), formula)
+
+
+def test_linear() -> None:
+    check(schedules.Linear(0.3, 100, final=0.1), lambda step: 0.3 - 0.2 * min(step, 100) / 100)
+
+
+def test_polynomial() -> None:
+    def formula(step: int) -> float:
+        return 0.1 + 0.2 * (1 - min(step, 100) / 100) ** 1.5
+
+    check(schedules.Polynomial(0.3, 100, power=1.5, final=0.1), formula)
+
+
+def test_piecewise_constant() -> None:
+    def formula(step: int) -> float:
+        return 0.3 if step < 10 else 0.2 if step < 50 else 0.1
+
+    check(schedules.PiecewiseConstant([10, 50], [0.3, 0.2, 0.1]), formula)
+
+
+def test_warmup() -> None:
+    def formula(step: int) -> float:
+        return 0.3 * (step + 1) / 10 if step < 10 else 0.3 * 0.9 ** (step - 10)
+
+    check(schedules.Warmup(10, schedules.Exponential(0.3, 0.9)), formula)
+    check(schedules.Warmup(10, 0.3), lambda step: 0.3 * min((step + 1) / 10, 1))
+
+
+def test_agreement_with_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    family = torch.optim.lr_scheduler
+    pairs = [
+        (schedules.StepDecay(0.3, 7), lambda o: family.StepLR(o, 7)),
+        (schedules.Exponential(0.3, 0.97), lambda o: family.ExponentialLR(o, 0.97)),
+        (schedules.Cosine(0.3, 40, 0.01), lambda o: family.CosineAnnealingLR(o, 40, 0.01)),
+        (schedules.Linear(0.3, 40), lambda o: family.LinearLR(o, 1.0, 0.0, 40)),
+        (schedules.Polynomial(0.3, 40, 2.0), lambda o: family.PolynomialLR(o, 40, 2.0)),
+        (
+            schedules.PiecewiseConstant([5, 20], [0.3, 0.03, 0.003]),
+            lambda o: family.MultiStepLR(o, [5, 20]),
+        ),
+    ]
+    for schedule, make in pairs:
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+        scheduler = make(optimizer)
+        for step in range(40):
+            np.testing.assert_allclose(
+                schedule.at(step), optimizer.param_groups[0]["lr"], rtol=1e-9, atol=1e-12
+            )
+            optimizer.step()
+            scheduler.step()
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(DefinitionError) as error:
+        schedules.Cosine(0.1, steps=0)
+    text = str(error.value)
+    assert text.startswith("in Cosine (test_schedules.py:")
+    assert "steps must be a whole number of at least 1" in text
+    with pytest.raises(DefinitionError, match="boundaries must rise"):
+        schedules.PiecewiseConstant([10, 5], [0.3, 0.2, 0.1])
+    with pytest.raises(DefinitionError, match="one rate more"):
+        schedules.PiecewiseConstant([10], [0.3])
+    with pytest.raises(DefinitionError, match="rate is not a number in its range"):
+        schedules.Constant(-0.1)
