@@ -20,7 +20,6 @@ from lamina.runtime import (
     Inference,
     Parameters,
     Training,
-    input_dtypes,
     target_specs,
 )
 from lamina.shapes import Array, DTypeLike, as_dtype
@@ -156,7 +155,7 @@ class Model:
             metrics=metrics,
             clip=clip,
             seed=self.seed if seed is None else seed,
-            input_dtypes=None if dataset is None else input_dtypes(dataset),
+            input_dtypes=None if dataset is None else dataset.input_dtypes,
             targets=None if dataset is None else target_specs(dataset),
         )
 
@@ -168,7 +167,7 @@ class Model:
             loss,
             metrics,
             batch_size,
-            input_dtypes=input_dtypes(dataset),
+            input_dtypes=dataset.input_dtypes,
             targets=target_specs(dataset),
         )
 

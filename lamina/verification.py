@@ -18,7 +18,7 @@ from lamina.graph import Graph, Tensor
 from lamina.network import Network
 from lamina.program.philox import random_bits
 from lamina.reports import table_text
-from lamina.runtime import Parameters, Training, input_dtypes, prepare, target_specs
+from lamina.runtime import Parameters, Training, prepare, target_specs
 from lamina.shapes import Array, DType, bind, size_of, static
 from lamina.step import Loss, Spec, StepGraph, default_targets, evaluation_step
 from lamina.training.optimizers import SGD
@@ -136,7 +136,7 @@ def _examples(network: Network, loss: Loss, batch: int, seed: int) -> Dataset:
         inputs.append(_normal(bind(tensor.shape, batch), seed, number))
     specs = default_targets(network, loss, shapes.float64)
     targets = [_target(spec, network, batch, seed, n) for n, spec in enumerate(specs)]
-    return Dataset(tuple(inputs), targets[0] if targets else None)
+    return Dataset(tuple(inputs), tuple(targets) or None)
 
 
 def _target(spec: Spec, network: Network, batch: int, seed: int, number: int) -> Array:
@@ -155,8 +155,8 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     parameters = Parameters(network, engine, shapes.float64, seed)
     memories = _with_key(parameters.memories, engine, seed)
     prepared = prepare(step, len(dataset), engine, memories, "verify")
-    targets = () if dataset.targets is None else (dataset.targets,)
-    for name, array in zip(prepared.inputs, (*dataset.input_arrays, *targets), strict=True):
+    arrays = (*dataset.input_arrays, *dataset.target_arrays)
+    for name, array in zip(prepared.inputs, arrays, strict=True):
         prepared.memories[name].write(array)
 
     def value(name: str) -> Array:
@@ -194,7 +194,7 @@ def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> StepG
         loss,
         target_specs(dataset),
         dtype=shapes.float64,
-        input_dtypes=input_dtypes(dataset),
+        input_dtypes=dataset.input_dtypes,
         training=True,
     )
     value: Tensor = dict(step.graph.outputs)["loss"]
@@ -236,8 +236,10 @@ def _trained(
     def fitting(array: Array) -> Array:
         return array.astype(dtype.numpy) if array.dtype.kind == "f" else array
 
-    targets = None if dataset.targets is None else fitting(dataset.targets)
-    cast = Dataset(tuple(fitting(array) for array in dataset.input_arrays), targets)
+    cast = Dataset(
+        tuple(fitting(array) for array in dataset.input_arrays),
+        tuple(fitting(array) for array in dataset.target_arrays) or None,
+    )
     parameters = Parameters(network, open_engine(engine), dtype, seed)
     with Training(
         parameters,
@@ -245,8 +247,8 @@ def _trained(
         SGD(0.1),
         len(cast),
         seed=seed,
-        input_dtypes=input_dtypes(cast),
+        input_dtypes=cast.input_dtypes,
         targets=target_specs(cast),
     ) as training:
-        training.step(cast.input_arrays, cast.targets)
+        training.step(cast.input_arrays, cast.target_arrays)
         return parameters.read(list(parameters.variables))

@@ -33,7 +33,11 @@ _engine_option = click.option(
     help="Where it runs; `lamina devices` lists what there is.",
 )
 _seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of all that is random.",
 )
 _targets_option = click.option(
     "--targets",

@@ -205,8 +205,12 @@ def _lower_loop(
         lowering = member.op.lowering
         if isinstance(lowering, Reduction):
             (operand,) = member.operands
-            value = puller.pull(operand, _reduced_places(member, space))
-            stages.append(Reduce(label, lowering.combine, _real(space.inner), value, member.dtype))
+            inner = _real(space.inner)
+            if not inner and lowering.combine in ("argmax", "argmin"):
+                value: Scalar = Literal(0, member.dtype)
+            else:
+                value = puller.pull(operand, _reduced_places(member, space))
+            stages.append(Reduce(label, lowering.combine, inner, value, member.dtype))
         elif space.inner and member in used:
             # Computed once for each outer point, not again at every inner point.
             value = puller.expression(member, space.places[member])

@@ -13,8 +13,8 @@ from lamina.errors import DataError, DTypeError
 from lamina.program.philox import random_bits
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
-Inputs = Array | tuple[Array, ...]
-Batch = tuple[Inputs, Array | None]
+Arrays = Array | tuple[Array, ...]
+Batch = tuple[Arrays, Arrays | None]
 
 # Streams of the random number generator, far from the small numbers that layers take.
 _ORDER_STREAM = 0x6F726472
@@ -31,7 +31,8 @@ class Dataset:
     Args:
         inputs: an array whose first axis counts the examples, or a tuple of such arrays for a
             network with several inputs.
-        targets: an array with as many examples, or None.
+        targets: an array with as many examples, a tuple of them for a network with several
+            outputs, or None.
 
     Raises:
         DataError: if there are no examples, or the arrays differ in their number.
@@ -41,8 +42,8 @@ class Dataset:
     4 examples: x f32[3], y i64[]
     """
 
-    inputs: Inputs
-    targets: Array | None = None
+    inputs: Arrays
+    targets: Arrays | None = None
 
     def __post_init__(self) -> None:
         named = self._named_arrays()
@@ -87,14 +88,19 @@ class Dataset:
         return tuple(as_dtype(array.dtype) for array in self.input_arrays)
 
     @property
-    def target_shape(self) -> tuple[int, ...] | None:
-        """The shape of one target, without the batch axis; None without targets."""
-        return None if self.targets is None else self.targets.shape[1:]
+    def target_arrays(self) -> tuple[Array, ...]:
+        """The targets as a tuple, also where there is one array or none."""
+        return _as_tuple(self.targets)
 
     @property
-    def target_dtype(self) -> DType | None:
-        """The element type of the targets; None without targets."""
-        return None if self.targets is None else as_dtype(self.targets.dtype)
+    def target_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each target, without the batch axis."""
+        return tuple(array.shape[1:] for array in self.target_arrays)
+
+    @property
+    def target_dtypes(self) -> tuple[DType, ...]:
+        """The element type of each target."""
+        return tuple(as_dtype(array.dtype) for array in self.target_arrays)
 
     @property
     def classes(self) -> int:
@@ -103,16 +109,21 @@ class Dataset:
         Raises:
             DataError: if the targets are not labels: missing, not integers, or negative.
         """
-        if self.targets is None or as_dtype(self.targets.dtype).kind != "int":
-            found = "no targets" if self.targets is None else _full_text(self.targets)
+        targets = self.targets
+        if not isinstance(targets, np.ndarray) or as_dtype(targets.dtype).kind != "int":
+            several = f"{len(self.target_arrays)} arrays"
+            found = _full_text(targets) if isinstance(targets, np.ndarray) else several
             raise DataError(
                 "the targets are not class labels",
-                facts=(("expected", "integers from 0"), ("found", found)),
+                facts=(
+                    ("expected", "one array of integers from 0"),
+                    ("found", found),
+                ),
                 advice="Only targets of an integer type have classes.",
             )
-        smallest = int(self.targets.min())
+        smallest = int(targets.min())
         if smallest < 0:
-            position = int(np.argmin(self.targets.reshape(len(self), -1).min(axis=1)))
+            position = int(np.argmin(targets.reshape(len(self), -1).min(axis=1)))
             raise DataError(
                 "a class label is negative",
                 facts=(
@@ -121,19 +132,17 @@ class Dataset:
                 ),
                 advice="Number the classes from 0, or remove the examples that have none.",
             )
-        return int(self.targets.max()) + 1
+        return int(targets.max()) + 1
 
     def __len__(self) -> int:
         return len(self.input_arrays[0])
 
     def __repr__(self) -> str:
-        arrays = self.input_arrays
-        names = ["x"] if len(arrays) == 1 else [f"x{index}" for index in range(len(arrays))]
-        parts = [
-            f"{name} {_example_text(array)}" for name, array in zip(names, arrays, strict=True)
-        ]
-        if self.targets is not None:
-            parts.append(f"y {_example_text(self.targets)}")
+        parts: list[str] = []
+        for letter, arrays in (("x", self.input_arrays), ("y", self.target_arrays)):
+            for number, array in enumerate(arrays):
+                name = letter if len(arrays) == 1 else f"{letter}{number}"
+                parts.append(f"{name} {_example_text(array)}")
         return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(parts)}"
 
     def take(self, indices: npt.ArrayLike) -> Dataset:
@@ -258,27 +267,35 @@ class Dataset:
         return Dataset(*self._rows(rows))
 
     def _rows(self, rows: slice | Array) -> Batch:
-        inputs, targets = self.inputs, self.targets
-        return (
-            tuple(array[rows] for array in inputs) if isinstance(inputs, tuple) else inputs[rows],
-            None if targets is None else targets[rows],
-        )
+        def taken(arrays: Arrays) -> Arrays:
+            return tuple(a[rows] for a in arrays) if isinstance(arrays, tuple) else arrays[rows]
+
+        return taken(self.inputs), None if self.targets is None else taken(self.targets)
 
     def _named_arrays(self) -> list[tuple[str, Array]]:
-        if isinstance(self.inputs, tuple):
-            if not self.inputs:
-                raise DataError(
-                    "the tuple of inputs is empty",
-                    facts=(("expected", "one array or more"), ("found", "()")),
-                    advice="Give one array for each input of the network.",
-                )
-            named = [(f"inputs[{index}]", array) for index, array in enumerate(self.inputs)]
-        else:
-            named = [("inputs", self.inputs)]
-        return named if self.targets is None else [*named, ("targets", self.targets)]
+        named = _named("inputs", self.inputs)
+        return named if self.targets is None else [*named, *_named("targets", self.targets)]
 
 
-def as_dataset(value: Dataset | tuple[Inputs, Array | None] | Array) -> Dataset:
+def _as_tuple(arrays: Arrays | None) -> tuple[Array, ...]:
+    if arrays is None:
+        return ()
+    return arrays if isinstance(arrays, tuple) else (arrays,)
+
+
+def _named(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
+    if not isinstance(arrays, tuple):
+        return [(role, arrays)]
+    if not arrays:
+        raise DataError(
+            f"the tuple of {role} is empty",
+            facts=(("expected", "one array or more"), ("found", "()")),
+            advice=f"Give one array for each of the {role} of the network.",
+        )
+    return [(f"{role}[{index}]", array) for index, array in enumerate(arrays)]
+
+
+def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset:
     """A `Dataset` from a data set, a pair (x, y) of arrays, or an array of inputs alone.
 
     >>> as_dataset((np.zeros((2, 5), np.float32), np.ones((2, 1), np.float32)))

@@ -140,8 +140,10 @@ def _check_branches(
         for left in operands[:place]:
             axes = _differing_axes(left, right, free_axis, repeat)
             if left.rank != right.rank or axes:
-                which = "two branches" if len(operands) == 2 else (
-                    f"branches {operands.index(left) + 1} and {place + 1}"
+                which = (
+                    "two branches"
+                    if len(operands) == 2
+                    else (f"branches {operands.index(left) + 1} and {place + 1}")
                 )
                 raise ShapeError(
                     f"the {which} differ in shape",
@@ -150,9 +152,7 @@ def _check_branches(
                 )
 
 
-def _differing_axes(
-    left: Tensor, right: Tensor, free_axis: int | None, repeat: bool
-) -> list[int]:
+def _differing_axes(left: Tensor, right: Tensor, free_axis: int | None, repeat: bool) -> list[int]:
     return [
         axis
         for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=False))
@@ -180,8 +180,10 @@ def _fix(rank: int, axes: list[int], pairs: list[tuple[Dim, Dim]], free_axis: in
         return "each branch must keep the batch as its first axis."
     if axes[0] >= 2:
         stride = _common_ratio(pairs)
-        return f"give the shortcut stride={stride} as well." if stride else (
-            "give both branches the same padding and stride."
+        return (
+            f"give the shortcut stride={stride} as well."
+            if stride
+            else ("give both branches the same padding and stride.")
         )
     if free_axis is not None:
         return f"only axis {free_axis} may differ."

@@ -233,4 +233,3 @@ def trace(
         if tensor not in new:
             build(tensor, *names.get(tensor, ("", "")))
     return Trace(tuple(leaves), tuple(new[tensor] for tensor in outputs), record)
-

@@ -5,7 +5,6 @@ over them, `Training` changes them. Each holds compiled programs, one for each b
 and whatever memory those need; `release` gives it back.
 """
 
-from lamina.runtime.arrays import input_dtypes as input_dtypes
 from lamina.runtime.arrays import target_specs as target_specs
 from lamina.runtime.attached import Evaluation as Evaluation
 from lamina.runtime.attached import Recorded as Recorded

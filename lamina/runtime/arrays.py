@@ -10,7 +10,7 @@ import numpy as np
 from lamina.data import Dataset
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor
-from lamina.shapes import BATCH, Array, DType, Shape, as_dtype, shape_text, static
+from lamina.shapes import BATCH, Array, DType, as_dtype, shape_text, static
 from lamina.step import Spec
 
 
@@ -108,20 +108,5 @@ def input_spec(tensor: Tensor, dtype: DType) -> Spec:
 
 def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
     """Shape, with the batch left open, and dtype of a data set's targets."""
-    arrays = _as_tuple(dataset.targets)
-    return tuple((_open(array.shape), as_dtype(array.dtype)) for array in arrays)
-
-
-def input_dtypes(dataset: Dataset) -> tuple[DType, ...]:
-    """The dtypes of a data set's inputs."""
-    return tuple(as_dtype(array.dtype) for array in _as_tuple(dataset.inputs))
-
-
-def _open(shape: tuple[int, ...]) -> Shape:
-    return (BATCH, *shape[1:])
-
-
-def _as_tuple(arrays: tuple[Array, ...] | Array | None) -> tuple[Array, ...]:
-    if arrays is None:
-        return ()
-    return arrays if isinstance(arrays, tuple) else (arrays,)
+    shapes, dtypes = dataset.target_shapes, dataset.target_dtypes
+    return tuple(((BATCH, *shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True))

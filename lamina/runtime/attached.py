@@ -117,7 +117,7 @@ class Attached:
 
     def _place(self, dataset: Dataset) -> dict[str, Memory]:
         """A data set in the engine's memory, checked."""
-        arrays = self._converted(_of(dataset.inputs), _of(dataset.targets))
+        arrays = self._converted(dataset.input_arrays, dataset.target_arrays)
         names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
         placed: dict[str, Memory] = {}
         for name, array in zip(names, arrays, strict=True):
@@ -158,12 +158,6 @@ class Attached:
                 where=type(self).__name__,
                 advice="Make a new one with model.training(...); the model still works.",
             )
-
-
-def _of(arrays: tuple[Array, ...] | Array | None) -> Any:
-    if isinstance(arrays, tuple) and len(arrays) == 1:
-        return arrays[0]
-    return arrays
 
 
 def _of_equal_size(batches: Sequence[Array]) -> Iterator[Array]:

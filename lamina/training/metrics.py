@@ -173,9 +173,7 @@ class TopK(Metric):
         tie = ops.logical_and(ops.equal(prediction, score), numbers < labels)
         before = ops.sum(ops.logical_or(prediction > score, tie), 1, keepdims=True)
         # A score that is NaN is above nothing, not above all; NaN equals not even itself.
-        return _counted(
-            ops.logical_and(before < self.k, ops.equal(score, score)), prediction
-        )
+        return _counted(ops.logical_and(before < self.k, ops.equal(score, score)), prediction)
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """From 0 to 1."""

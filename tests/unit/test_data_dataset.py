@@ -24,14 +24,14 @@ class TestConstruction:
         assert len(data) == 5
         assert data.input_shapes == ((1, 8, 8),)
         assert [str(dtype) for dtype in data.input_dtypes] == ["u8"]
-        assert data.target_shape == ()
-        assert str(data.target_dtype) == "i64"
+        assert data.target_shapes == ((),)
+        assert [str(dtype) for dtype in data.target_dtypes] == ["i64"]
 
     def test_without_targets(self) -> None:
         data = Dataset(np.zeros((1, 3), np.float64))
         assert repr(data) == "1 example: x f64[3]"
-        assert data.target_shape is None
-        assert data.target_dtype is None
+        assert data.target_shapes == ()
+        assert data.target_dtypes == ()
 
     def test_with_several_inputs(self) -> None:
         data = Dataset((np.zeros((4, 3), np.float32), np.zeros((4, 2, 2), np.int32)))

@@ -80,6 +80,8 @@ def _scan(
 
 def _store(stores: Sequence[Store], points: _Points) -> None:
     """Computes the values of all stores first, then writes them."""
+    if 0 in points.extents:
+        return
     values = [np.array(points.everywhere(store.value)) for store in stores]
     for store, value in zip(stores, values, strict=True):
         flat = points.buffers[store.buffer]
@@ -102,6 +104,9 @@ class _Points:
 
     def everywhere(self, scalar: Scalar) -> Array:
         """The scalar at every point, in the full shape of the space."""
+        if 0 in self.extents:
+            # Nowhere, so it must not be computed: positions read from data would be nonsense.
+            return np.zeros(self.extents, scalar.dtype.numpy)
         return np.broadcast_to(self.value(scalar), self.extents)
 
     def value(self, scalar: Scalar) -> Array:

@@ -1,0 +1,408 @@
+"""Layers: values and derivatives against NumPy and PyTorch, shapes, and the text of errors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from lamina import layers as lm
+from lamina.compiler.differentiate import gradients
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.layers import init
+from lamina.layers.layer import Layer, Trace, trace
+from lamina.shapes import BATCH, float32, float64
+
+KINKS = np.array([[-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5], [1, 2, 3, 6, 19, 30, 0.1, -7]])
+
+
+def traced(inputs: Sequence[Tensor], output: Tensor, training: bool = False) -> Trace:
+    names = {tensor: ("", "net/Input") for tensor in inputs} | {output: ("0", "net/0:Layer")}
+    return trace(inputs, [output], names, dtype=float64, training=training)
+
+
+def run(
+    layer: Layer,
+    *arrays: np.ndarray,
+    training: bool = False,
+    variables: Mapping[str, np.ndarray] | None = None,
+    upstream: np.ndarray | None = None,
+) -> np.ndarray:
+    """The layer's value for a batch; with an upstream gradient, what flows to its first input."""
+    inputs = [lm.Input(*a.shape[1:], dtype=a.dtype if a.dtype != float else None) for a in arrays]
+    y = layer(*inputs)
+    if upstream is not None:
+        arrays = (*arrays, upstream)
+        inputs.append(lm.Input(*upstream.shape[1:]))
+        y = y * inputs[-1]
+    result = traced(inputs, y, training)
+    (output,) = result.outputs
+    if upstream is not None:
+        (output,) = gradients(output, result.inputs[:1])
+    graph = Graph(result.inputs, (("y", output),))
+    feeds = {f"input{number}": array for number, array in enumerate(arrays)}
+    found, _ = evaluate(
+        bind_batch(graph, len(arrays[0])),
+        {**feeds, "seed": np.int64(1), "step": np.int64(2), **(variables or {})},
+    )
+    return found["y"]
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape)
+
+
+# Linear -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (3, 4, 5), (2, 3, 4, 5)])
+def test_linear_multiplies_the_last_axis(shape: tuple[int, ...]) -> None:
+    x, weight, bias = normal(*shape), normal(2, 5), normal(2)
+    variables = {"0.weight": weight, "0.bias": bias}
+    expected = np.einsum("...i,oi->...o", x, weight) + bias
+    np.testing.assert_allclose(run(lm.Linear(2), x, variables=variables), expected, rtol=1e-12)
+    no_bias = run(lm.Linear(2, bias=False), x, variables={"0.weight": weight})
+    np.testing.assert_allclose(no_bias, expected - bias, rtol=1e-11, atol=1e-12)
+
+
+def test_linear_names_its_parameters_and_starts_them_as_pytorch_does() -> None:
+    x = lm.Input(400)
+    record = traced([x], lm.Linear(300)(x)).record
+    assert list(record.parameters) == ["0.weight", "0.bias"]
+    for variable, shape in zip(record.parameters.values(), [(300, 400), (300,)], strict=True):
+        values = variable.init(shape, 0, variable.stream)
+        assert variable.tensor.shape == values.shape == shape
+        assert np.abs(values).max() <= 1 / math.sqrt(400)
+        np.testing.assert_allclose(values.std(), 1 / math.sqrt(3 * 400), rtol=0.1)
+
+
+def test_linear_takes_initial_values_and_regularizers() -> None:
+    layer = lm.Linear(
+        3,
+        weight_init=init.Constant(2.0),
+        bias_init=init.Zeros(),
+        weight_regularizer=lm.L2(0.1),
+        bias_regularizer=lm.L1(0.2),
+    )
+    x = lm.Input(4)
+    record = traced([x], layer(x)).record
+    values = {n: v.init(v.tensor.shape, 0, 0) for n, v in record.parameters.items()}
+    assert values["0.weight"].tolist() == [[2.0] * 4] * 3
+    assert values["0.bias"].tolist() == [0.0] * 3
+    penalties = tuple((str(n), penalty) for n, penalty in enumerate(record.penalties))
+    found, _ = evaluate(Graph((), penalties), {"0.weight": normal(3, 4), "0.bias": normal(3)})
+    np.testing.assert_allclose(found["0"], 0.05 * (normal(3, 4) ** 2).sum(), rtol=1e-12)
+    np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal(3)).sum(), rtol=1e-12)
+
+
+def test_linear_on_scalars_advises_flatten() -> None:
+    with pytest.raises(ShapeError) as error:
+        lm.Linear(3)(lm.Input())
+    text = str(error.value)
+    assert text.startswith("in net/1:Linear (test_layers.py:")
+    assert "Linear needs an axis of features" in text
+    assert "expected  [batch, features]" in text
+    assert "found     f32[batch]" in text
+    assert "Add lm.Flatten() before it" in text
+
+
+def test_linear_on_integers_is_refused() -> None:
+    with pytest.raises(DTypeError) as error:
+        lm.Linear(3)(lm.Input(4, dtype="uint8"))
+    assert "u8[batch, 4]" in str(error.value)
+    assert "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it." in str(error.value)
+
+
+@pytest.mark.parametrize("features", [0, -3, 2.5, True, "4"])
+def test_linear_needs_a_number_of_features(features: object) -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.Linear(features)  # type: ignore[arg-type]
+    text = str(error.value)
+    assert text.startswith("in Linear (test_layers.py:")
+    assert "features must be a whole number of at least 1" in text
+    assert f"found     {features!r}" in text
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+def test_flatten_keeps_the_order() -> None:
+    x = normal(2, 3, 4, 5)
+    np.testing.assert_array_equal(run(lm.Flatten(), x), x.reshape(2, 60))
+    assert lm.Flatten()(lm.Input(3, 4)).shape == (BATCH, 12)
+    assert lm.Flatten()(lm.Input()).shape == (BATCH, 1)
+    assert lm.Flatten()(lm.Input(7)).shape == (BATCH, 7)
+
+
+def test_reshape_keeps_the_batch() -> None:
+    x = normal(2, 12)
+    np.testing.assert_array_equal(run(lm.Reshape(3, 4), x), x.reshape(2, 3, 4))
+    np.testing.assert_array_equal(run(lm.Reshape(2, -1), x), x.reshape(2, 2, 6))
+    np.testing.assert_array_equal(run(lm.Reshape(-1), x), x)
+    np.testing.assert_array_equal(run(lm.Reshape(), normal(5, 1)), normal(5, 1)[:, 0])
+    assert lm.Reshape(shape=(3, 4)) == lm.Reshape(3, 4)
+
+
+def test_reshape_to_another_number_of_elements_is_refused() -> None:
+    with pytest.raises(ShapeError) as error:
+        lm.Reshape(5, 2)(lm.Input(12))
+    text = str(error.value)
+    assert "an example has another number of elements" in text
+    assert "expected  5*2 elements for [5, 2]" in text
+    assert "found     f32[batch, 12]" in text
+    with pytest.raises(ShapeError) as error:
+        lm.Reshape(5, -1)(lm.Input(12))
+    assert "expected  a multiple of 5 elements for [5, -1]" in str(error.value)
+
+
+@pytest.mark.parametrize("dimensions", [(0,), (-2,), (-1, -1), (2.0,)])
+def test_reshape_checks_its_dimensions(dimensions: tuple[int, ...]) -> None:
+    with pytest.raises(DefinitionError, match="these are no dimensions of an example") as error:
+        lm.Reshape(*dimensions)
+    assert str(error.value).startswith("in Reshape (test_layers.py:")
+
+
+def test_rescale_makes_floats_of_bytes() -> None:
+    x = np.array([[0, 255], [51, 102]], np.uint8)
+    y = run(lm.Rescale(1 / 255, -0.5), x)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, x / 255 - 0.5, rtol=1e-12)
+    np.testing.assert_array_equal(run(lm.Rescale(1.0), x), x.astype(float))
+
+
+# Dropout ------------------------------------------------------------------------------------------
+
+
+def test_dropout_does_nothing_in_inference() -> None:
+    np.testing.assert_array_equal(run(lm.Dropout(0.5), normal(3, 4)), normal(3, 4))
+    np.testing.assert_array_equal(run(lm.Dropout(0.0), normal(3, 4), training=True), normal(3, 4))
+
+
+def test_dropout_in_training_zeroes_some_and_scales_the_rest() -> None:
+    x = np.ones((100, 100))
+    y = run(lm.Dropout(0.2), x, training=True)
+    assert set(np.unique(y)) == {0.0, 1.0 / 0.8}
+    np.testing.assert_allclose((y == 0).mean(), 0.2, atol=0.02)
+
+
+def test_dropout_has_the_same_mask_in_the_backward_pass() -> None:
+    x = normal(20, 10)
+    y = run(lm.Dropout(0.4), x, training=True)
+    slope = run(lm.Dropout(0.4), x, training=True, upstream=np.ones_like(x))
+    np.testing.assert_allclose(y, x * slope, rtol=1e-12)
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.0, math.nan, "half"])
+def test_dropout_needs_a_probability(probability: float) -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.Dropout(probability)
+    assert "expected  0 <= probability < 1" in str(error.value)
+    assert f"found     {probability!r}" in str(error.value)
+
+
+# Activations --------------------------------------------------------------------------------------
+
+
+def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf)(x)
+
+
+def _exponential(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+ACTIVATIONS = [
+    (lm.Tanh(), np.tanh),
+    (lm.Sigmoid(), lambda x: 1 / (1 + np.exp(-x))),
+    (lm.ReLU(), lambda x: np.maximum(x, 0)),
+    (lm.LeakyReLU(), lambda x: np.where(x > 0, x, 0.01 * x)),
+    (lm.LeakyReLU(0.3), lambda x: np.where(x > 0, x, 0.3 * x)),
+    (lm.ELU(), lambda x: _exponential(x, 1.0)),
+    (lm.ELU(2.0), lambda x: _exponential(x, 2.0)),
+    (lm.SELU(), lambda x: 1.0507009873554805 * _exponential(x, 1.6732632423543772)),
+    (lm.GELU(), lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
+    (
+        lm.GELU("tanh"),
+        lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    ),
+    (lm.SiLU(), lambda x: x / (1 + np.exp(-x))),
+    (lm.Softplus(), lambda x: np.logaddexp(x, 0)),
+    (lm.Softmax(), lambda x: _softmax(x, -1)),
+    (lm.LogSoftmax(1), lambda x: np.log(_softmax(x, 1))),
+    (lm.Hardtanh(), lambda x: np.clip(x, -1, 1)),
+    (lm.Hardtanh(-0.5, 3.0), lambda x: np.clip(x, -0.5, 3)),
+]
+
+
+@pytest.mark.parametrize(("layer", "formula"), ACTIVATIONS, ids=lambda v: repr(v)[:30])
+def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
+    for x in (KINKS, normal(3, 4)):
+        expected = formula(x)  # type: ignore[operator]
+        np.testing.assert_allclose(run(layer, x), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("layer", [layer for layer, _ in ACTIVATIONS], ids=repr)
+def test_activation_agrees_with_pytorch_at_kinks_too(layer: Layer) -> None:
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    theirs = {
+        "LeakyReLU": lambda: nn.LeakyReLU(layer.slope),  # type: ignore[attr-defined]
+        "ELU": lambda: nn.ELU(layer.alpha),  # type: ignore[attr-defined]
+        "GELU": lambda: nn.GELU(layer.approximate),  # type: ignore[attr-defined]
+        "Softmax": lambda: nn.Softmax(-1),
+        "LogSoftmax": lambda: nn.LogSoftmax(1),
+        "Hardtanh": lambda: nn.Hardtanh(layer.low, layer.high),  # type: ignore[attr-defined]
+    }
+    name = type(layer).__name__
+    module = theirs[name]() if name in theirs else getattr(nn, name)()
+    tolerance = 3e-9 if name == "Softplus" else 1e-12
+    for values in (KINKS, normal(3, 4)):
+        x = torch.tensor(values, requires_grad=True)
+        y = module(x)
+        weights = np.cos(np.arange(values.size)).reshape(values.shape)
+        np.testing.assert_allclose(
+            run(layer, values), y.detach().numpy(), rtol=tolerance, atol=tolerance
+        )
+        (y * torch.tensor(weights)).sum().backward()
+        mine = run(layer, values, upstream=weights)
+        np.testing.assert_allclose(mine, x.grad.numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_exponential_activations_have_finite_slopes_far_out() -> None:
+    x = np.array([[-1e4, 1e4, 800.0, -800.0]])
+    for layer in (lm.ELU(), lm.SELU(), lm.GELU(), lm.GELU("tanh"), lm.SiLU(), lm.Softplus()):
+        assert np.isfinite(run(layer, x)).all()
+        assert np.isfinite(run(layer, x, upstream=np.ones_like(x))).all()
+
+
+def test_nan_passes_through_activations() -> None:
+    x = np.array([[np.nan, 1.0]])
+    for layer, _ in ACTIVATIONS:
+        assert np.isnan(run(layer, x)[0, 0]), layer
+
+
+@pytest.mark.parametrize("layer", [lm.Softmax(), lm.LogSoftmax(0)], ids=repr)
+def test_softmax_along_the_batch_is_refused(layer: Layer) -> None:
+    with pytest.raises(ShapeError, match="along the batch would mix examples"):
+        layer(lm.Input())
+
+
+def test_hyper_parameters_of_activations_are_checked() -> None:
+    with pytest.raises(DefinitionError, match="approximate has no value 'erf'"):
+        lm.GELU("erf")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError) as error:
+        lm.Hardtanh(1.0, 1.0)
+    assert "found     low=1.0, high=1.0" in str(error.value)
+
+
+# Joins --------------------------------------------------------------------------------------------
+
+
+def test_joins_compute_what_they_say() -> None:
+    a, b, c = normal(2, 3, 4), normal(2, 3, 4) + 1, normal(2, 3, 4) * 2
+    np.testing.assert_allclose(run(lm.Add(), a, b, c), a + b + c, rtol=1e-12)
+    np.testing.assert_allclose(run(lm.Multiply(), a, b, c), a * b * c, rtol=1e-12)
+    np.testing.assert_array_equal(run(lm.Concat(), a, b, c), np.concatenate([a, b, c], 1))
+    np.testing.assert_array_equal(run(lm.Concat(2), a, b), np.concatenate([a, b], 2))
+
+
+def test_multiply_repeats_axes_of_extent_one() -> None:
+    a, gate = normal(2, 3, 4, 5), normal(2, 3, 1, 1)
+    np.testing.assert_allclose(run(lm.Multiply(), a, gate), a * gate, rtol=1e-12)
+
+
+def test_concat_function_applies_the_layer() -> None:
+    y = lm.concat([lm.Input(10), lm.Input(5)])
+    assert y.shape == (BATCH, 15)
+    assert y.attributes["layer"] == lm.Concat(1)
+    assert y.origin.source.startswith("test_layers.py:")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "advice"),
+    [
+        ((8, 16, 16), (8, 32, 32), "Axes 2 and 3 differ, 16 against 32: give the shortcut stride=2 "
+         "as well."),
+        ((8, 30, 30), (8, 32, 32), "Axes 2 and 3 differ, 30 against 32: give both branches the "
+         "same padding and stride."),
+        ((8, 16, 8), (8, 32, 4), "Axes 2 and 3 differ, 16 and 8 against 32 and 4: give both "
+         "branches the same padding and stride."),
+        ((8, 16, 16), (4, 16, 16), "Axis 1 differs, 8 against 4: give both branches the same "
+         "number of channels."),
+        ((8,), (4,), "Axis 1 differs, 8 against 4: give both branches the same number of "
+         "features."),
+        ((8, 16, 16), (8,), "The left branch has 4 axes, the right one 2: add lm.Flatten() or "
+         "lm.Reshape() to one of them."),
+    ],
+)  # fmt: skip
+def test_add_explains_shapes_that_differ(
+    left: tuple[int, ...], right: tuple[int, ...], advice: str
+) -> None:
+    a, b = lm.Input(*left), lm.Input(*right)
+    with pytest.raises(ShapeError) as error:
+        lm.Add()(lm.ReLU()(a), b)
+    lines = str(error.value).splitlines()
+    where = r"in net/\d:Add \(test_layers.py:\d+\): the two branches differ in shape"
+    assert re.fullmatch(where, lines[0])
+    assert lines[1] == f"  left   f32[batch, {', '.join(map(str, left))}]   from net/1:ReLU"
+    assert lines[2] == f"  right  f32[batch, {', '.join(map(str, right))}]   from net/Input"
+    assert lines[3] == f"  {advice}"
+
+
+def test_add_names_the_pair_that_differs_among_several() -> None:
+    with pytest.raises(ShapeError, match="the branches 1 and 3 differ in shape"):
+        lm.Add()(lm.Input(3), lm.Input(3), lm.Input(4))
+
+
+def test_concat_explains_shapes_that_differ_elsewhere() -> None:
+    with pytest.raises(ShapeError) as error:
+        lm.Concat(2)(lm.Input(3, 4), lm.Input(5, 4))
+    assert "Axis 1 differs, 3 against 5: only axis 2 may differ." in str(error.value)
+    with pytest.raises(ShapeError, match="the branches have no axis 2"):
+        lm.Concat(2)(lm.Input(3), lm.Input(3))
+    with pytest.raises(DefinitionError, match="axis must be a whole number of at least 1"):
+        lm.Concat(0)
+
+
+def test_join_of_one_tensor_is_refused() -> None:
+    with pytest.raises(ShapeError) as error:
+        lm.Add()(lm.Input(3))
+    assert "Add joins two tensors or more" in str(error.value)
+    assert "In Sequential a layer has one input" in str(error.value)
+
+
+# Regularizers -------------------------------------------------------------------------------------
+
+
+def test_regularizers_have_the_gradients_they_promise() -> None:
+    values = normal(3, 4)
+    w = leaf("w", "parameter", values.shape, float64)
+    for regularizer, value, slope in (
+        (lm.L1(0.3), 0.3 * np.abs(values).sum(), 0.3 * np.sign(values)),
+        (lm.L2(0.3), 0.15 * (values**2).sum(), 0.3 * values),
+    ):
+        penalty = regularizer(w)
+        (gradient,) = gradients(penalty, [w])
+        found, _ = evaluate(Graph((), (("value", penalty), ("slope", gradient))), {"w": values})
+        np.testing.assert_allclose(found["value"], value, rtol=1e-12)
+        np.testing.assert_allclose(found["slope"], slope, rtol=1e-12)
+    with pytest.raises(DefinitionError, match="strength is not a number in its range"):
+        lm.L2(-1.0)
+
+
+def test_layers_are_equal_by_their_hyper_parameters() -> None:
+    assert lm.Linear(3) == lm.Linear(3)
+    assert lm.Linear(3) != lm.Linear(4)
+    assert len({lm.Dropout(0.5), lm.Dropout(0.5), lm.Dropout(0.1)}) == 2
+    assert lm.Linear(3).source.startswith("test_layers.py:")
+    assert lm.Rescale(0.5)(lm.Input(2)).dtype == float32
