@@ -2,12 +2,62 @@
 
     python examples/two_inputs.py
 
-Each example is a signal of 32 samples, a sine with noise, and one number, the sampling rate. The
-frequency that is asked for depends on both: the signal tells how many samples a period has, and the
-rate turns samples into seconds. A branch for each input, joined with `lm.concat`, and a residual
-connection in the first.
+An example is a noisy wave of 24 samples, and one number more, the time between two samples. The
+question is how many periods the wave has in a second. The samples tell the periods, the number
+tells the seconds, and neither is enough by itself. Each input has a branch, the first of them with
+a residual connection, and `lm.concat` joins them.
 """
 
 import numpy as np
 
 import lamina as lm
+
+SAMPLES = 24
+
+
+def waves(count, seed):
+    """Waves (count, 24), the time between samples (count, 1), and the frequency (count, 1)."""
+    generator = np.random.default_rng(seed)
+    periods = generator.uniform(0.5, 3.0, (count, 1))
+    spacing = generator.uniform(0.5, 1.5, (count, 1))
+    phase = generator.uniform(0, 2 * np.pi, (count, 1))
+    place = np.arange(SAMPLES) / SAMPLES
+    wave = np.sin(2 * np.pi * periods * place + phase) + generator.normal(0, 0.05, (count, SAMPLES))
+    arrays = wave, spacing, periods / spacing
+    return tuple(array.astype("float32") for array in arrays)
+
+
+def make_network():
+    wave, spacing = lm.Input(SAMPLES), lm.Input(1)
+    h = lm.ReLU()(lm.Linear(64)(wave))
+    h = h + lm.ReLU()(lm.Linear(64)(h))  # a residual connection
+    s = lm.Tanh()(lm.Linear(8)(spacing))
+    joined = lm.concat([h, s])
+    joined = lm.ReLU()(lm.Linear(64)(joined))
+    return lm.Network(inputs=[wave, spacing], outputs=lm.Linear(1)(joined))
+
+
+def main():
+    net = make_network()
+    print(net, end="\n\n")
+
+    wave, spacing, frequency = waves(2000, seed=1)
+    test_wave, test_spacing, test_frequency = waves(500, seed=2)
+    model = lm.Model(net, seed=0)
+    model.fit(
+        ((wave, spacing), frequency),
+        epochs=30,
+        batch_size=50,
+        loss=lm.MSE(),
+        optimizer=lm.Adam(3e-3),
+    )
+    predicted = model.predict((test_wave, test_spacing))
+
+    for number in range(3):
+        print(f"frequency {test_frequency[number, 0]:.2f}, found {predicted[number, 0]:.2f}")
+    explained = 1 - np.mean((predicted - test_frequency) ** 2) / np.var(test_frequency)
+    print(f"explained of the variance: {explained:.1%}")
+
+
+if __name__ == "__main__":
+    main()

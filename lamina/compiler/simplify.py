@@ -101,11 +101,21 @@ def _folded(node: Tensor) -> Tensor | None:
 def _without_broadcasts(node: Tensor) -> Tensor:
     """Elementwise ops broadcast by themselves: an explicit broadcast before one is dropped."""
     for position, operand in enumerate(node.operands):
-        if operand.op.name == "broadcast_to":
-            bare = (*node.operands[:position], operand.operands[0], *node.operands[position + 1 :])
+        smaller = _unbroadcast(operand)
+        if smaller is not None:
+            bare = (*node.operands[:position], smaller, *node.operands[position + 1 :])
             if node.op.infer(bare, node.attributes)[0] == node.shape:
                 return _without_broadcasts(rebuild(node, bare))
     return node
+
+
+def _unbroadcast(tensor: Tensor) -> Tensor | None:
+    """A smaller tensor that gives the same where it is broadcast."""
+    if tensor.op.name == "broadcast_to":
+        return tensor.operands[0]
+    if tensor.op is CONSTANT and tensor.rank and size_of(static(tensor.shape)) == 1:
+        return constant(tensor.attributes["value"].array.reshape(()), tensor.dtype)
+    return None
 
 
 def _number(tensor: Tensor) -> Tensor | None:

@@ -287,7 +287,7 @@ class ConstantValue:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        return repr(self.array.item()) if self.array.ndim == 0 else f"array{self.array.shape}"
+        return str(self.array[()]) if self.array.ndim == 0 else f"array{self.array.shape}"
 
 
 def _infer_leaf(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:

@@ -6,7 +6,8 @@ op. Expressions are immutable and may share parts; an engine computes a shared p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lamina import shapes
@@ -91,7 +92,8 @@ class Literal:
     dtype: DType
 
     def __str__(self) -> str:
-        return f"{self.value}"
+        # The shortest text that means the same number in the literal's own type.
+        return str(self.dtype.numpy.type(self.value))
 
     # NaN equals no number, and 0.0 equals -0.0 and False; literals are the same only if all is.
     def __eq__(self, other: object) -> bool:
@@ -168,11 +170,45 @@ class Apply:
         return self._hash
 
     def __str__(self) -> str:
-        name = self.dtype.short if self.primitive == "cast" else self.primitive
-        return f"{name}({', '.join(map(str, self.operands))})"
+        return text(self, {})
 
 
 Scalar = Literal | Load | Local | Position | Within | Apply
+
+_INFIX = {
+    **{"add": "+", "subtract": "-", "multiply": "*", "divide": "/"},
+    **{"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<="},
+    **{"greater": ">", "greater_equal": ">=", "logical_and": "and", "logical_or": "or"},
+}
+
+
+def text(scalar: Scalar, names: Mapping[Scalar, str]) -> str:
+    """The scalar for people; parts that have a name stand under it."""
+    if scalar in names:
+        return names[scalar]
+    if not isinstance(scalar, Apply):
+        return str(scalar)
+    operands = [text(operand, names) for operand in scalar.operands]
+    if scalar.primitive in _INFIX:
+        inner = [
+            f"({operand})" if _is_infix(part) and part not in names else operand
+            for part, operand in zip(scalar.operands, operands, strict=True)
+        ]
+        return f" {_INFIX[scalar.primitive]} ".join(inner)
+    name = scalar.dtype.short if scalar.primitive == "cast" else scalar.primitive
+    return f"{name}({', '.join(operands)})"
+
+
+def _is_infix(scalar: Scalar) -> bool:
+    return isinstance(scalar, Apply) and scalar.primitive in _INFIX
+
+
+def shared(*roots: Scalar) -> tuple[Apply, ...]:
+    """The computed parts that stand in several places, operands before users."""
+    uses = Counter(roots)
+    for scalar in parts(*roots):
+        uses.update(operands_of(scalar))
+    return tuple(s for s in parts(*roots) if isinstance(s, Apply) and uses[s] > 1)
 
 
 def parts(*roots: Scalar) -> Iterator[Scalar]:

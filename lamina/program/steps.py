@@ -7,11 +7,11 @@ parallel axes of a step are independent of each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import Load, Scalar, loads
+from lamina.program.scalar import Load, Position, Scalar, loads, shared, text
 from lamina.shapes import DType, size_of
 
 # How a reduction combines values, and what an empty one gives; None: there must be at least one.
@@ -37,8 +37,10 @@ class Store:
     value: Scalar
     accumulate: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.buffer}[{self.index}] {'+=' if self.accumulate else '='} {self.value}"
+    def text(self, names: Mapping[Scalar, str]) -> str:
+        """One line; parts of the value that have a name stand under it."""
+        sign = "+=" if self.accumulate else "="
+        return f"{self.buffer}[{self.index}] {sign} {text(self.value, names)}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Write:
     sequential: bool = False
 
     def __str__(self) -> str:
-        lines = [str(store) for store in self.stores]
+        lines = _store_lines(self.stores)
         if not self.axes:
             return "\n".join(lines)
         order = "in order " if self.sequential else ""
@@ -179,10 +181,20 @@ class Contraction:
             f"contraction {self.name} over ({space})",
             f"  {self.result} = sum({_over(self.inner)}) {self.left} * {self.right}",
         ]
-        return "\n".join(lines + [f"  {store}" for store in self.stores])
+        return "\n".join(lines + [f"  {line}" for line in _store_lines(self.stores)])
 
 
 Step = Loop | Contraction
+
+
+def _store_lines(stores: tuple[Store, ...]) -> list[str]:
+    """The stores for people; what several of them need is named first."""
+    names: dict[Scalar, str] = {}
+    lines: list[str] = []
+    for part in shared(*(store.value for store in stores)):
+        lines.append(f"t{len(names)} = {text(part, names)}")
+        names[part] = f"t{len(names)}"
+    return lines + [store.text(names) for store in stores]
 
 
 def _over(axes: tuple[Axis, ...]) -> str:
@@ -229,8 +241,6 @@ def _positions(step: Step) -> Iterator[Scalar]:
 
 def loads_in_index(index: Index) -> tuple[Load, ...]:
     """The loads inside the gathered positions of an index."""
-    from lamina.program.scalar import Position
-
     return loads(Position(index))
 
 

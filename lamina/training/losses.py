@@ -713,6 +713,8 @@ def _check_labels(loss: Loss, array: Array, prediction_shape: Shape) -> None:
     if not isinstance(classes, int) or array.size == 0:
         return
     largest = int(array.max())
+    if largest < classes and array.min() >= 0:
+        return
     _check_values(
         loss,
         array,

@@ -21,7 +21,7 @@ KINKS = np.array([[-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5], [1, 2, 3, 6, 
 
 
 def traced(inputs: Sequence[Tensor], output: Tensor, training: bool = False) -> Trace:
-    names = {tensor: ("", "net/Input") for tensor in inputs} | {output: ("0", "net/0:Layer")}
+    names = dict.fromkeys(inputs, ("", "net/Input")) | {output: ("0", "net/0:Layer")}
     return trace(inputs, [output], names, dtype=float64, training=training)
 
 
@@ -328,25 +328,24 @@ def test_concat_function_applies_the_layer() -> None:
     assert y.origin.source.startswith("test_layers.py:")
 
 
+_STRIDE = "give the shortcut stride=2 as well."
+_WINDOW = "give both branches the same padding and stride."
+_JOIN = "add lm.Flatten() or lm.Reshape() to one of them."
+
+
 @pytest.mark.parametrize(
-    ("left", "right", "advice"),
+    ("left", "right", "difference", "fix"),
     [
-        ((8, 16, 16), (8, 32, 32), "Axes 2 and 3 differ, 16 against 32: give the shortcut stride=2 "
-         "as well."),
-        ((8, 30, 30), (8, 32, 32), "Axes 2 and 3 differ, 30 against 32: give both branches the "
-         "same padding and stride."),
-        ((8, 16, 8), (8, 32, 4), "Axes 2 and 3 differ, 16 and 8 against 32 and 4: give both "
-         "branches the same padding and stride."),
-        ((8, 16, 16), (4, 16, 16), "Axis 1 differs, 8 against 4: give both branches the same "
-         "number of channels."),
-        ((8,), (4,), "Axis 1 differs, 8 against 4: give both branches the same number of "
-         "features."),
-        ((8, 16, 16), (8,), "The left branch has 4 axes, the right one 2: add lm.Flatten() or "
-         "lm.Reshape() to one of them."),
+        ((8, 16, 16), (8, 32, 32), "Axes 2 and 3 differ, 16 against 32", _STRIDE),
+        ((8, 30, 30), (8, 32, 32), "Axes 2 and 3 differ, 30 against 32", _WINDOW),
+        ((8, 16, 8), (8, 32, 4), "Axes 2 and 3 differ, 16 and 8 against 32 and 4", _WINDOW),
+        ((8, 9), (4, 9), "Axis 1 differs, 8 against 4", "give both branches the same number of "),
+        ((8,), (4,), "Axis 1 differs, 8 against 4", "give both branches the same number of "),
+        ((8, 16, 16), (8,), "The left branch has 4 axes, the right one 2", _JOIN),
     ],
-)  # fmt: skip
+)
 def test_add_explains_shapes_that_differ(
-    left: tuple[int, ...], right: tuple[int, ...], advice: str
+    left: tuple[int, ...], right: tuple[int, ...], difference: str, fix: str
 ) -> None:
     a, b = lm.Input(*left), lm.Input(*right)
     with pytest.raises(ShapeError) as error:
@@ -356,7 +355,8 @@ def test_add_explains_shapes_that_differ(
     assert re.fullmatch(where, lines[0])
     assert lines[1] == f"  left   f32[batch, {', '.join(map(str, left))}]   from net/1:ReLU"
     assert lines[2] == f"  right  f32[batch, {', '.join(map(str, right))}]   from net/Input"
-    assert lines[3] == f"  {advice}"
+    assert lines[3].startswith(f"  {difference}: {fix}")
+    assert len(lines) == 4
 
 
 def test_add_names_the_pair_that_differs_among_several() -> None:

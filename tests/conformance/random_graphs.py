@@ -1,0 +1,464 @@
+"""Random graphs from a seed: any ops, odd shapes, gradients, and updates that get in each other's way.
+
+Every tensor is computed while the graph grows, so that numbers stay finite and of moderate size
+and errors are not enlarged beyond what the comparison allows for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from lamina import ops
+from lamina.compiler.differentiate import gradients
+from lamina.graph import LEAF, Graph, Tensor, leaf
+from lamina.shapes import Array, DType, as_dtype, bool_, float32, float64, static
+
+T = TypeVar("T")
+
+LARGEST_SIZE = 400
+LARGEST_VALUE = 100.0
+EXTENTS = (1, 2, 3, 4, 5, 7)
+
+
+@dataclass(frozen=True)
+class RandomGraph:
+    """A graph and what its leaves are fed."""
+
+    graph: Graph
+    feeds: dict[str, Array]
+
+
+def random_graph(seed: int) -> RandomGraph:
+    """The graph of a seed; every fourth is float32, and every twentieth has empty tensors."""
+    return _Builder(seed).build()
+
+
+class _Builder:
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.default_rng(seed)
+        self.dtype = float32 if seed % 4 == 3 else float64
+        # Rounding may turn a comparison of computed float32 numbers.
+        self.smooth = self.dtype == float32
+        self.extents = (*EXTENTS, 0) if seed % 20 == 10 else EXTENTS
+        self.leaves: list[Tensor] = []
+        self.feeds: dict[str, Array] = {}
+        self.values: dict[Tensor, Array] = {}
+        self.pool: list[Tensor] = []
+
+    # Chances --------------------------------------------------------------------------------------
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.generator.random() < probability)
+
+    def number(self, low: int, high: int) -> int:
+        """A whole number from low to high, both included."""
+        return int(self.generator.integers(low, high + 1))
+
+    def choose(self, items: Sequence[T]) -> T:
+        return items[int(self.generator.integers(len(items)))]
+
+    def shape(self) -> tuple[int, ...]:
+        while True:
+            shape = tuple(self.choose(self.extents) for _ in range(self.number(0, 4)))
+            if math.prod(shape) <= 120:
+                return shape
+
+    def axes(self, x: Tensor) -> tuple[int, ...]:
+        """Some axes of a tensor with axes, at least one."""
+        chosen = tuple(axis for axis in range(x.rank) if self.chance(0.5))
+        return chosen or (self.number(0, x.rank - 1),)
+
+    # Tensors --------------------------------------------------------------------------------------
+
+    def leaf(self, shape: Sequence[int], role: str = "input", dtype: DType | None = None) -> Tensor:
+        dtype = dtype or self.dtype
+        if dtype.is_float:
+            array = self.generator.uniform(-2, 2, shape)
+        elif dtype == bool_:
+            array = self.generator.random(shape) < 0.5
+        else:
+            array = self.generator.integers(0, 4, shape)
+        return self.leaf_of(np.asarray(array, dtype.numpy), role)
+
+    def leaf_of(self, array: Array, role: str = "input") -> Tensor:
+        name = f"{role[0]}{len(self.leaves)}"
+        tensor = leaf(name, role, array.shape, as_dtype(array.dtype))
+        self.leaves.append(tensor)
+        self.feeds[name] = array
+        return tensor
+
+    def value(self, tensor: Tensor) -> Array:
+        if tensor not in self.values:
+            if tensor.op is LEAF:
+                value = self.feeds[tensor.attributes["name"]]
+            else:
+                operands = [self.value(operand) for operand in tensor.operands]
+                value = tensor.op.reference(*operands, **tensor.attributes)
+            self.values[tensor] = np.asarray(value, tensor.dtype.numpy)
+        return self.values[tensor]
+
+    def is_moderate(self, *tensors: Tensor) -> bool:
+        """Whether values are finite, and neither they nor the tensors large."""
+        for tensor in tensors:
+            if math.prod(static(tensor.shape)) > LARGEST_SIZE or tensor.rank > 5:
+                return False
+            with np.errstate(all="ignore"):
+                value = self.value(tensor)
+            if value.size and not np.max(np.abs(value.astype("float64"))) <= LARGEST_VALUE:
+                return False
+        return True
+
+    def some(self) -> Tensor:
+        """A float tensor from the pool, the newest most often."""
+        if self.chance(0.4):
+            return self.pool[-1]
+        return self.choose(self.pool)
+
+    def partner(self, x: Tensor) -> Tensor:
+        """A tensor that broadcasts with another."""
+        fitting = [
+            y for y in self.pool if _broadcasts(static(x.shape), static(y.shape)) and y is not x
+        ]
+        if fitting and self.chance(0.6):
+            return self.choose(fitting)
+        shape = [1 if self.chance(0.3) else extent for extent in static(x.shape)]
+        if self.chance(0.3):
+            shape = shape[self.number(0, len(shape)) :]
+        return self.leaf(shape)
+
+    def positive(self, x: Tensor) -> Tensor:
+        return ops.abs(x) + 0.5
+
+    # The kinds of tensors -------------------------------------------------------------------------
+
+    def unary(self) -> Tensor:
+        smooth: list[Callable[[Tensor], Tensor]] = [
+            *(ops.tanh, ops.sigmoid, ops.softplus, ops.sin, ops.cos, ops.erf, ops.neg, ops.exp),
+            *(ops.abs, ops.relu, ops.stop_gradient),
+            lambda x: ops.log(self.positive(x)),
+            lambda x: ops.log1p(self.positive(x)),
+            lambda x: ops.expm1(ops.sin(x)),
+            lambda x: ops.sqrt(self.positive(x)),
+            lambda x: ops.reciprocal(self.positive(x)),
+            lambda x: x * x,
+            lambda x: x * float(self.number(-2, 2)),
+            lambda x: x + float(self.number(-2, 2)),
+            lambda x: 1.5 - x,
+            lambda x: ops.pow(self.positive(x), 1.5),
+        ]
+        rough: list[Callable[[Tensor], Tensor]] = [
+            ops.floor,
+            ops.sign,
+            lambda x: ops.clip(x, -0.7, 0.9),
+            lambda x: ops.cast(ops.cast(x, "int32"), self.dtype),
+            lambda x: ops.cast(x > 0.25, self.dtype),
+            lambda x: ops.cast(ops.logical_not(ops.logical_or(x < -1, x > 1)), self.dtype),
+        ]
+        return self.choose(smooth if self.smooth else smooth + rough)(self.some())
+
+    def binary(self) -> Tensor:
+        x = self.some()
+        y = self.partner(x)
+        if self.chance(0.5):
+            x, y = y, x
+        kinds: list[Callable[[], Tensor]] = [
+            *(lambda: x + y, lambda: x - y, lambda: x * y),
+            lambda: x / self.positive(y),
+            lambda: ops.pow(self.positive(x), ops.tanh(y)),
+            lambda: ops.where(self.leaf(static(y.shape), dtype=bool_), x, y),
+        ]
+        if not self.smooth:
+            kinds += [
+                lambda: ops.maximum(x, y),
+                lambda: ops.minimum(x, y),
+                lambda: ops.where(x < y, x * 2, y),
+                lambda: ops.where(ops.logical_and(x < y, y > 0), y, 0.25),
+            ]
+        return self.choose(kinds)()
+
+    def reduction(self) -> Tensor:
+        x = self.some()
+        if not x.rank:
+            return ops.tanh(x)
+        axes, keep = self.axes(x), self.chance(0.4)
+        kinds: list[Callable[[], Tensor]] = [
+            lambda: ops.sum(x, axes, keep),
+            lambda: ops.mean(x, axes, keep),
+            lambda: ops.cumsum(x, axes[0], self.chance(0.5)),
+            lambda: x - ops.mean(x, axes, keepdims=True),
+            lambda: ops.sum(x * self.partner(x), 0) if x.rank else x,
+        ]
+        if 0 not in x.shape:
+            kinds += [
+                lambda: ops.variance(x, axes, keepdims=keep),
+                lambda: ops.logsumexp(x, axes, keep),
+                lambda: ops.softmax(x, axes[0]),
+                lambda: ops.log_softmax(x, axes[0]),
+                lambda: ops.prod(ops.tanh(x), axes[0], keep),
+                lambda: x / ops.sqrt(ops.sum(x * x, axes, keepdims=True) + 0.1),
+            ]
+        if 0 not in x.shape and not self.smooth:
+            kinds += [
+                lambda: ops.max(x, axes, keep),
+                lambda: ops.min(x, axes, keep),
+                lambda: ops.cast(ops.argmax(x, axes[0], keep), self.dtype),
+                lambda: ops.cast(ops.argmin(x, axes[0], keep), self.dtype),
+                lambda: ops.cast(ops.any(x > 0, axes, keep), self.dtype),
+                lambda: ops.cast(ops.all(x > -1, axes, keep), self.dtype),
+            ]
+        return self.choose(kinds)()
+
+    def movement(self) -> Tensor:
+        x = self.some()
+        order = [int(axis) for axis in self.generator.permutation(x.rank)]
+        kinds: list[Callable[[], Tensor]] = [
+            lambda: ops.reshape(x, self.refactored(x)),
+            lambda: ops.transpose(x, order),
+            lambda: x[self.key(x)],
+            lambda: ops.pad(
+                x,
+                [(self.number(0, 2), self.number(0, 2)) for _ in range(x.rank)],
+                self.choose([0.0, 0.0, -0.5]),
+            ),
+            lambda: ops.broadcast_to(x, (*(self.number(1, 3),), *static(x.shape))),
+            lambda: ops.expand_dims(x, self.number(0, x.rank)),
+            lambda: ops.squeeze(x),
+        ]
+        if x.rank:
+            kinds += [
+                lambda: ops.flip(x, self.axes(x)),
+                lambda: ops.concat([x, self.like(x), x][: self.number(2, 3)], self.axes(x)[0]),
+                lambda: ops.stack([x, self.like(x)], self.number(0, x.rank)),
+                lambda: ops.concat(ops.split(x, 1, 0)[::-1], 0),
+            ]
+        return self.choose(kinds)()
+
+    def like(self, x: Tensor) -> Tensor:
+        """Another tensor of the same shape."""
+        found = [y for y in self.pool if y.shape == x.shape and y is not x]
+        return self.choose(found) if found and self.chance(0.7) else self.leaf(static(x.shape))
+
+    def refactored(self, x: Tensor) -> list[int]:
+        """Another shape with the same number of elements."""
+        size = math.prod(static(x.shape))
+        if size == 0:
+            return [*static(x.shape)[::-1], self.number(1, 3)]
+        shape: list[int] = []
+        for prime in (2, 2, 2, 3, 3, 5, 7, 2, 3, 5):
+            if size % prime == 0:
+                size //= prime
+                if shape and self.chance(0.5):
+                    shape[self.number(0, len(shape) - 1)] *= prime
+                else:
+                    shape.append(prime)
+        if size > 1 or self.chance(0.2):
+            shape.append(size)
+        return shape[:4] + [math.prod(shape[4:])] * (len(shape) > 4)
+
+    def key(self, x: Tensor) -> tuple[slice | int | None, ...]:
+        key: list[slice | int | None] = []
+        for extent in static(x.shape):
+            if self.chance(0.1):
+                key.append(None)
+            kind = self.number(0, 5)
+            start = self.number(0, extent)
+            if kind == 0 and extent:
+                key.append(self.number(-extent, extent - 1))
+            elif kind == 1:
+                key.append(slice(start, self.number(start, extent)))
+            elif kind == 2:
+                key.append(slice(start if start < extent else 0, None, self.number(1, 3)))
+            elif kind == 3:
+                key.append(slice(None, None, -self.number(1, 3)))
+            else:
+                key.append(slice(None))
+        return tuple(key)
+
+    def contraction(self) -> Tensor:
+        x = self.some()
+        if not x.rank:
+            return ops.sin(x)
+        inner = static(x.shape)[-1]
+        kinds: list[Callable[[], Tensor]] = [
+            lambda: x @ self.leaf((inner, self.choose(self.extents))),
+            lambda: ops.einsum("i,j->ij", ops.reshape(x, (-1,))[:5], self.leaf((3,))),
+            lambda: ops.reshape(x, (-1,)) @ ops.reshape(self.like(x), (-1,)),
+            lambda: self.leaf((4, inner)) @ ops.expand_dims(ops.tanh(x), -1),
+        ]
+        if x.rank >= 2:
+            turned = ops.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+            rows = static(x.shape)[-2]
+            kinds += [
+                lambda: x @ turned,
+                lambda: turned @ ops.relu(x),
+                lambda: self.leaf((self.choose(self.extents), rows)) @ x,
+                lambda: ops.einsum("...ab,cb->...ac".replace("...", "xyz"[: x.rank - 2]), x, x)
+                if x.rank == 2
+                else x @ self.leaf((inner,)),
+                lambda: ops.flip(x, -1) @ ops.pad(self.leaf((inner,)), [(0, 0)]),
+                lambda: x[..., ::-1, :] @ ops.pad(self.leaf((inner + 1, 3)), [(0, 0), (1, 0)])[:-1],
+            ]
+        return self.choose(kinds)()
+
+    def indexing(self) -> Tensor:
+        x = self.some()
+        if not x.rank or 0 in x.shape:
+            return ops.tanh(x)
+        axis = self.number(0, x.rank - 1)
+        shape = static(x.shape)
+        extent = shape[axis]
+        size = self.number(1, 4)
+        long = (*shape[:axis], size, *shape[axis + 1 :])
+        kinds: list[Callable[[], Tensor]] = [
+            lambda: ops.take(x, self.places(self.shape()[:2], extent), axis),
+            lambda: ops.take_along_axis(x, self.places(long, extent), axis),
+            lambda: ops.scatter_add(x, self.places((extent,), size), size, axis),
+            lambda: ops.scatter_along_axis(x, self.places(shape, size), size, axis),
+            lambda: x * ops.one_hot(self.places(shape[:-1], shape[-1]), shape[-1], self.dtype),
+        ]
+        if not self.smooth:
+            best = ops.argmax(x, axis, keepdims=True)
+            kinds += [
+                lambda: ops.take_along_axis(x, best, axis),
+                lambda: ops.scatter_along_axis(ops.sum(x, axis, True), best, extent, axis),
+            ]
+        return self.choose(kinds)()
+
+    def places(self, shape: tuple[int, ...], extent: int) -> Tensor:
+        dtype = self.choose(["int64", "int32", "uint8"])
+        return self.leaf_of(np.asarray(self.generator.integers(0, extent, shape), dtype))
+
+    def random(self) -> Tensor:
+        x = self.some()
+        seed, step = (self.leaf_of(np.asarray(self.number(0, 99), "int64")) for _ in range(2))
+        if self.chance(0.5):
+            return x + ops.uniform(x.shape, seed, step, self.number(0, 3), self.dtype)
+        kept = ops.uniform(x.shape, seed, step, self.number(0, 3), self.dtype) < 0.7
+        return ops.where(kept, x / 0.7, 0)
+
+    # The graph ------------------------------------------------------------------------------------
+
+    def build(self) -> RandomGraph:
+        for _ in range(self.number(1, 2)):
+            self.pool.append(self.leaf(self.shape()))
+        shape = self.shape()
+        for role in ("parameter", "parameter", "state")[: self.number(0, 3)]:
+            self.pool.append(self.leaf(shape, role))
+            if self.chance(0.6):
+                shape = self.shape()
+        kinds = (self.unary, self.binary, self.reduction, self.movement, self.contraction)
+        kinds += (self.unary, self.binary, self.movement, self.indexing, self.random)
+        for _ in range(self.number(2, 14)):
+            tensor = self.choose(kinds)()
+            if tensor.dtype == self.dtype and self.is_moderate(tensor):
+                self.pool.append(tensor)
+        outputs = [self.some() for _ in range(self.number(1, 3))]
+        found: list[Tensor] = []
+        if self.chance(0.4):
+            found = self.gradients()
+        updates = self.updates(found)
+        if self.chance(0.3):
+            outputs += found
+        outputs += [new for _, new in updates if self.chance(0.2)]
+        outputs += [ops.tanh(new) + old for old, new in updates if self.chance(0.15)]
+        named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
+        inputs = tuple(x for x in self.leaves if x.attributes["role"] == "input")
+        # Parameters that nothing depends on are no part of the graph.
+        graph = Graph(inputs, named, updates)
+        reached = {node.attributes["name"] for node in graph.nodes() if node.op is LEAF}
+        return RandomGraph(graph, {n: a for n, a in self.feeds.items() if n in reached})
+
+    def trained(self) -> list[Tensor]:
+        return [x for x in self.leaves if x.attributes["role"] != "input"]
+
+    def gradients(self) -> list[Tensor]:
+        """Gradients of a weighted sum, if they are moderate."""
+        y = self.some()
+        total = ops.sum(y * self.leaf(static(y.shape)))
+        sources = [x for x in self.leaves if x.dtype == self.dtype][:4]
+        found = list(gradients(total, sources))
+        return found if self.is_moderate(*found) else []
+
+    def updates(self, found: list[Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
+        """New values for some parameters and states, which may depend on all old and new ones."""
+        trained = self.trained()
+        if len(trained) > 1 and trained[0].shape == trained[1].shape and self.chance(0.3):
+            return self.exchange(trained)
+        new: list[tuple[Tensor, Tensor]] = []
+        for target in trained:
+            if self.chance(0.2):
+                continue
+            value = self.new_value(target, [v for _, v in new], found)
+            if self.is_moderate(value):
+                new.append((target, value))
+        return tuple(new)
+
+    def exchange(self, trained: list[Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Leaves that take each other's values, plainly or changed."""
+        ring = [x for x in trained if x.shape == trained[0].shape]
+        changes: list[Callable[[Tensor, Tensor], Tensor]] = [
+            lambda old, other: other,
+            lambda old, other: other * 0.5,
+            lambda old, other: old + other,
+            lambda old, other: ops.flip(other) if other.rank else other,
+            lambda old, other: other - ops.mean(old),
+            lambda old, other: other + ops.sum(other),
+        ]
+        return tuple(
+            (target, self.choose(changes)(target, ring[(number + 1) % len(ring)]))
+            for number, target in enumerate(ring)
+        )
+
+    def new_value(self, target: Tensor, earlier: list[Tensor], found: list[Tensor]) -> Tensor:
+        fitting = [g for g in found if g.shape == target.shape]
+        same = [y for y in (*self.pool, *earlier) if y.shape == target.shape]
+        kinds: list[Callable[[], Tensor]] = [
+            lambda: target * 0.9 + self.fitted(self.some(), target),
+            lambda: self.fitted(self.some(), target),
+            lambda: ops.flip(target) if target.rank else -target,
+            lambda: target - ops.sum(target) * 0.125,
+            lambda: target + self.fitted(self.choose([*earlier, self.some()]), target),
+            lambda: self.choose(same),
+        ]
+        if target.rank and 0 not in target.shape:
+            kinds += [
+                lambda: ops.softmax(target, -1),
+                lambda: ops.cumsum(target, 0, self.chance(0.5)),
+                lambda: ops.concat([target, target], 0)[1 : 1 + static(target.shape)[0]],
+                lambda: ops.scatter_along_axis(
+                    target,
+                    self.places(static(target.shape), static(target.shape)[0]),
+                    static(target.shape)[0],
+                    0,
+                ),
+            ]
+        if target.rank == 2 and target.shape[0] == target.shape[1]:
+            kinds += [lambda: ops.transpose(target), lambda: target @ target * 0.25]
+        if fitting and self.chance(0.7):
+            gradient = self.choose(fitting)
+            kinds = [
+                lambda: target - gradient * 0.1,
+                lambda: target * 0.9 + gradient,
+                lambda: target - 0.1 * gradient / (ops.abs(gradient) + 0.5),
+                lambda: target - gradient / (ops.sqrt(ops.sum(gradient * gradient)) + 1),
+            ]
+        return self.choose(kinds)()
+
+    def fitted(self, x: Tensor, target: Tensor) -> Tensor:
+        """A tensor in the shape of another: reshaped, or summed and repeated."""
+        if math.prod(static(x.shape)) == math.prod(static(target.shape)):
+            return ops.reshape(x, target.shape)
+        return ops.broadcast_to(ops.mean(x) if 0 not in x.shape else ops.sum(x), target.shape)
+
+
+def _broadcasts(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    try:
+        np.broadcast_shapes(left, right)
+    except ValueError:
+        return False
+    return True

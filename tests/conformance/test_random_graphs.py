@@ -1,0 +1,18 @@
+"""Random graphs, compiled and run on the engine under test, equal the oracle.
+
+A failure names its seed and shows the graph; `random_graph(seed)` builds it again.
+"""
+
+from __future__ import annotations
+
+import pytest
+from harness import OF_A_GRAPH, check
+from random_graphs import random_graph
+
+from lamina.engines.engine import Engine
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_compiled_graph_equals_its_evaluation(seed: int, engine: Engine) -> None:
+    made = random_graph(seed)
+    check(made.graph, engine, made.feeds, OF_A_GRAPH)

@@ -1,0 +1,408 @@
+"""Losses: values and gradients against NumPy and PyTorch, and the text of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import layers as lm
+from lamina.compiler.differentiate import gradients
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
+from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.shapes import BATCH, as_dtype, bool_, float32, float64, int64
+from lamina.training import losses
+
+generator = np.random.default_rng(0)
+SCORES = generator.normal(size=(6, 4))
+IMAGES = generator.normal(size=(6, 4, 3, 2)) * 3
+OTHERS = generator.normal(size=(6, 4))
+LABELS = np.array([0, 3, 1, 1, 2, 3])
+PIXELS = generator.integers(0, 4, size=(6, 3, 2))
+SHARES = np.exp(OTHERS) / np.exp(OTHERS).sum(1, keepdims=True)
+PROBABILITIES = np.array([[0.0, 1.0, 0.3, 0.9], [1e-40, 1 - 1e-12, 0.5, 0.2], [0.1, 0.6, 1, 0]])
+BITS = np.array([[0.0, 1.0, 1.0, 0.25], [0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]])
+WEIGHTS = (0.5, 2.0, 1.0, 0.0)
+
+
+def leaf_for(name: str, array: np.ndarray) -> Tensor:
+    return leaf(name, "input", (BATCH, *array.shape[1:]), as_dtype(array.dtype))
+
+
+def run(
+    loss: losses.Loss, prediction: np.ndarray, target: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The loss of a batch and its gradient."""
+    x, y = leaf_for("x", prediction), leaf_for("y", target)
+    value = loss(x, y)
+    assert (value.shape, value.dtype) == ((), x.dtype)
+    graph = Graph((x, y), (("value", value), ("gradient", *gradients(value, [x]))))
+    outputs, _ = evaluate(bind_batch(graph, len(prediction)), {"x": prediction, "y": target})
+    return outputs["value"], outputs["gradient"]
+
+
+def _log_softmax(x: np.ndarray) -> np.ndarray:
+    return x - np.log(np.exp(x).sum(1, keepdims=True))
+
+
+def _picked(x: np.ndarray) -> np.ndarray:
+    labels = LABELS if x.ndim == 2 else PIXELS
+    return np.take_along_axis(x, labels[:, None], 1)[:, 0]
+
+
+def _bce(p: np.ndarray, t: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        low, high = np.maximum(np.log(1 - p), -100), np.maximum(np.log(p), -100)
+    return -(t * high + (1 - t) * low)
+
+
+def _huber(d: np.ndarray, delta: float) -> np.ndarray:
+    return np.where(abs(d) <= delta, d * d / 2, delta * (abs(d) - delta / 2))
+
+
+Case = tuple[losses.Loss, np.ndarray, np.ndarray, Callable[[], Any]]
+CASES: list[Case] = [
+    (losses.MSE(), SCORES, OTHERS, lambda: ((SCORES - OTHERS) ** 2).mean()),
+    (losses.MSE("sum"), SCORES, OTHERS, lambda: ((SCORES - OTHERS) ** 2).sum()),
+    (losses.MAE(), SCORES, OTHERS, lambda: abs(SCORES - OTHERS).mean()),
+    (losses.Huber(), SCORES, OTHERS, lambda: _huber(SCORES - OTHERS, 1.0).mean()),
+    (losses.Huber(0.3, "sum"), SCORES, OTHERS, lambda: _huber(SCORES - OTHERS, 0.3).sum()),
+    (losses.CrossEntropy(), SCORES, LABELS, lambda: -_picked(_log_softmax(SCORES)).mean()),
+    (
+        losses.CrossEntropy(reduction="sum"),
+        IMAGES,
+        PIXELS,
+        lambda: -_picked(_log_softmax(IMAGES)).sum(),
+    ),
+    (
+        losses.CrossEntropy(),
+        SCORES,
+        SHARES,
+        lambda: -(SHARES * _log_softmax(SCORES)).sum() / 6,
+    ),
+    (
+        losses.CrossEntropy(label_smoothing=0.1),
+        SCORES,
+        LABELS,
+        lambda: -(0.9 * _picked(_log_softmax(SCORES)) + 0.1 * _log_softmax(SCORES).mean(1)).mean(),
+    ),
+    (
+        losses.NLL(WEIGHTS),
+        _log_softmax(SCORES),
+        LABELS,
+        lambda: -(_picked(_log_softmax(SCORES)) * np.take(WEIGHTS, LABELS)).sum()
+        / np.take(WEIGHTS, LABELS).sum(),
+    ),
+    (losses.BCE(), PROBABILITIES, BITS, lambda: _bce(PROBABILITIES, BITS).mean()),
+    (
+        losses.BCEWithLogits(),
+        SCORES,
+        SHARES,
+        lambda: _bce(1 / (1 + np.exp(-SCORES)), SHARES).mean(),
+    ),
+    (
+        losses.Hinge(),
+        SCORES,
+        np.sign(OTHERS),
+        lambda: np.maximum(0, 1 - np.sign(OTHERS) * SCORES).mean(),
+    ),
+    (
+        losses.KLDivergence("batchmean"),
+        _log_softmax(SCORES),
+        SHARES,
+        lambda: (SHARES * (np.log(SHARES) - _log_softmax(SCORES))).sum() / 6,
+    ),
+]
+
+
+@pytest.mark.parametrize(("loss", "prediction", "target", "formula"), CASES, ids=repr)
+def test_loss_has_the_value_of_its_formula(
+    loss: losses.Loss, prediction: np.ndarray, target: np.ndarray, formula: Callable[[], Any]
+) -> None:
+    value, _ = run(loss, prediction, target)
+    np.testing.assert_allclose(value, formula(), rtol=1e-12)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_agree_with_pytorch(reduction: Any) -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    weights = torch.tensor(WEIGHTS, dtype=torch.float64)
+    log_scores, log_images = _log_softmax(SCORES), _log_softmax(IMAGES)
+    soft_images = np.exp(_log_softmax(IMAGES[::-1]))
+    zeros = np.where(SHARES > 0.2, SHARES, 0)
+    cases: list[tuple[losses.Loss, np.ndarray, np.ndarray, Any, dict[str, Any]]] = [
+        (losses.MSE(reduction), SCORES, OTHERS, f.mse_loss, {}),
+        (losses.MAE(reduction), SCORES, OTHERS, f.l1_loss, {}),
+        (losses.MAE(reduction), SCORES, SCORES, f.l1_loss, {}),
+        (losses.Huber(0.7, reduction), SCORES, OTHERS, f.huber_loss, {"delta": 0.7}),
+        (losses.NLL(reduction=reduction), log_scores, LABELS, f.nll_loss, {}),
+        (losses.NLL(WEIGHTS, reduction), log_images, PIXELS, f.nll_loss, {"weight": weights}),
+        (losses.BCE(reduction), PROBABILITIES, BITS, f.binary_cross_entropy, {}),
+        (losses.KLDivergence(reduction), log_scores, zeros, f.kl_div, {}),
+        (
+            losses.BCEWithLogits(reduction=reduction),
+            SCORES * 50,
+            SHARES,
+            f.binary_cross_entropy_with_logits,
+            {},
+        ),
+        (
+            losses.BCEWithLogits(3.0, reduction),
+            SCORES,
+            SHARES,
+            f.binary_cross_entropy_with_logits,
+            {"pos_weight": torch.tensor(3.0, dtype=torch.float64)},
+        ),
+        (
+            losses.BCEWithLogits(WEIGHTS, reduction),
+            SCORES,
+            SHARES,
+            f.binary_cross_entropy_with_logits,
+            {"pos_weight": weights},
+        ),
+    ]
+    for smoothing in (0.0, 0.3):
+        for weight in (None, WEIGHTS):
+            options = {
+                "label_smoothing": smoothing,
+                "weight": None if weight is None else weights,
+            }
+            loss = losses.CrossEntropy(smoothing, weight, reduction)
+            cases += [
+                (loss, SCORES, LABELS, f.cross_entropy, options),
+                (loss, SCORES * 1e4, LABELS, f.cross_entropy, options),
+                (loss, SCORES, SHARES, f.cross_entropy, options),
+                (loss, IMAGES, PIXELS, f.cross_entropy, options),
+                (loss, IMAGES, soft_images, f.cross_entropy, options),
+            ]
+    for loss, prediction, target, function, options in cases:
+        x = torch.tensor(prediction.copy(), requires_grad=True)
+        expected = function(x, torch.tensor(target.copy()), reduction=reduction, **options)
+        expected.backward()
+        value, gradient = run(loss, prediction, target)
+        np.testing.assert_allclose(value, expected.item(), rtol=1e-12, err_msg=repr(loss))
+        wanted = x.grad.numpy()
+        if isinstance(loss, losses.BCE):  # where the logarithm is cut off, the gradient is 0 here
+            inner = (prediction > 1e-11) & (prediction < 1 - 1e-11)
+            gradient, wanted = gradient[inner], wanted[inner]
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-10, atol=1e-13, err_msg=repr(loss))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_triplet_agrees_with_pytorch(swap: bool, reduction: Any) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = [generator.normal(size=(6, 4)) for _ in range(3)]
+    x = [torch.tensor(array, requires_grad=True) for array in arrays]
+    expected = torch.nn.functional.triplet_margin_loss(
+        *x, margin=0.5, swap=swap, reduction=reduction
+    )
+    expected.backward()
+    leaves = [leaf_for(f"x{n}", array) for n, array in enumerate(arrays)]
+    value = losses.Triplet(0.5, swap=swap, reduction=reduction)(leaves)
+    outputs = [("value", value)]
+    outputs += [(f"g{n}", g) for n, g in enumerate(gradients(value, leaves))]
+    graph = bind_batch(Graph(tuple(leaves), tuple(outputs)), 6)
+    found, _ = evaluate(graph, {f"x{n}": array for n, array in enumerate(arrays)})
+    np.testing.assert_allclose(found["value"], expected.item(), rtol=1e-12)
+    for n, tensor in enumerate(x):
+        np.testing.assert_allclose(found[f"g{n}"], tensor.grad.numpy(), rtol=1e-10, atol=1e-13)
+
+
+def test_triplet_is_the_margin_where_all_are_equal() -> None:
+    x = leaf_for("x", SCORES)
+    graph = bind_batch(Graph((x,), (("value", losses.Triplet(0.7)((x, x, x))),)), 6)
+    np.testing.assert_allclose(evaluate(graph, {"x": SCORES})[0]["value"], 0.7, rtol=1e-12)
+
+
+def test_kullback_leibler_of_a_vector_per_batch() -> None:
+    value, _ = run(losses.KLDivergence("batchmean"), np.log(SHARES[0]), SHARES[1])
+    expected = (SHARES[1] * np.log(SHARES[1] / SHARES[0])).mean()
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+
+
+def test_extreme_scores_give_finite_losses_and_gradients() -> None:
+    scores = np.array([[1e4, -1e4], [-1e4, 1e4]])
+    for loss, target in (
+        (losses.CrossEntropy(), np.array([1, 1])),
+        (losses.BCEWithLogits(), np.array([[0.0, 1.0], [0.0, 1.0]])),
+        (losses.BCE(), np.array([[0.0, 1.0], [1.0, 0.0]])),
+    ):
+        prediction = (scores > 0).astype(float) if isinstance(loss, losses.BCE) else scores
+        value, gradient = run(loss, prediction, target)
+        assert np.isfinite(value)
+        assert np.isfinite(gradient).all()
+
+
+def test_a_class_that_is_ruled_out_does_not_spoil_the_others() -> None:
+    scores = np.array([[0.0, -np.inf, 1.0]])
+    value, gradient = run(losses.CrossEntropy(), scores, np.array([2]))
+    np.testing.assert_allclose(value, np.log1p(np.exp(-1)), rtol=1e-12)
+    assert np.isfinite(gradient).all()
+
+
+def test_nan_scores_give_a_nan_loss() -> None:
+    value, _ = run(losses.CrossEntropy(), np.array([[0.0, np.nan]]), np.array([0]))
+    assert np.isnan(value)
+
+
+def test_integer_targets_are_converted() -> None:
+    whole = np.array([[0, 1, 1, 0]] * 6, np.uint8)
+    for loss in (losses.MSE(), losses.BCEWithLogits()):
+        expected, _ = run(loss, SCORES, whole.astype(float))
+        np.testing.assert_array_equal(run(loss, SCORES, whole)[0], expected)
+    labels, _ = run(losses.CrossEntropy(), SCORES, LABELS.astype(np.uint8))
+    np.testing.assert_array_equal(labels, run(losses.CrossEntropy(), SCORES, LABELS)[0])
+
+
+# Default targets and errors -----------------------------------------------------------------------
+
+
+def test_default_targets_follow_from_the_prediction() -> None:
+    x = lm.Input(4, 3)
+    assert losses.MSE().target(x) == ((BATCH, 4, 3), float32)
+    assert losses.CrossEntropy().target(x) == ((BATCH, 3), int64)
+    assert losses.NLL().target(lm.Input(4)) == ((BATCH,), int64)
+    assert losses.Triplet().target((x, x, x)) is None
+
+
+def error_text(kind: type[Exception], call: Callable[[], Any]) -> str:
+    with pytest.raises(kind) as error:
+        call()
+    return str(error.value)
+
+
+def test_missing_last_axis_is_explained() -> None:
+    text = error_text(ShapeError, lambda: losses.MSE()(lm.Input(1), lm.Input()))
+    assert text.startswith("in MSE (test_losses.py:")
+    assert "the target does not fit the prediction" in text
+    assert "prediction  f32[batch, 1]" in text
+    assert "expected    f32[batch, 1]" in text
+    assert "found       f32[batch]" in text
+    assert "Give the targets a last axis: y[..., None]." in text
+    text = error_text(ShapeError, lambda: losses.MSE()(lm.Input(), lm.Input(1)))
+    assert "Drop the last axis of the targets: y[..., 0]." in text
+
+
+def test_labels_with_an_axis_too_many_are_explained() -> None:
+    labels = leaf("y", "input", (BATCH, 1), int64)
+    text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(4), labels))
+    assert "expected    i64[batch]" in text
+    assert "Drop the last axis of the targets: y[..., 0]." in text
+    one_hot = leaf("y", "input", (BATCH, 4), int64)
+    text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(4), one_hot))
+    assert "One-hot targets must be floats: y.astype('float32')." in text
+
+
+def test_labels_of_another_kind_are_explained() -> None:
+    text = error_text(
+        DTypeError,
+        lambda: losses.NLL()(lm.Input(4), leaf("y", "input", (BATCH,), bool_)),
+    )
+    assert "class numbers must be integers" in text
+    assert "expected    i64[batch]" in text
+    assert "found       bool[batch]" in text
+    assert "Convert the targets: y.astype('int64')." in text
+    text = error_text(
+        DTypeError, lambda: losses.CrossEntropy()(lm.Input(4), leaf("y", "input", (BATCH,), float32))
+    )
+    assert "class numbers must be integers" in text
+
+
+def test_another_float_type_is_refused() -> None:
+    target = leaf("y", "input", (BATCH, 4), float64)
+    text = error_text(DTypeError, lambda: losses.MSE()(lm.Input(4), target))
+    assert "the target has another float type than the prediction" in text
+    assert "Convert the targets: y.astype('float32')." in text
+
+
+def test_predictions_must_be_floats_with_classes() -> None:
+    whole = leaf("x", "input", (BATCH, 4), int64)
+    assert "a prediction of floats" in error_text(DTypeError, lambda: losses.MSE()(whole, whole))
+    text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(), lm.Input()))
+    assert "the prediction has no axis of classes" in text
+    assert "lm.BCEWithLogits" in text
+
+
+def test_triplet_needs_three_predictions() -> None:
+    x = lm.Input(4)
+    text = error_text(DefinitionError, lambda: losses.Triplet()((x, x), x))
+    assert "found     2 outputs, a target" in text
+    assert "outputs=[anchor, positive, negative]" in text
+    text = error_text(ShapeError, lambda: losses.Triplet()((x, x, lm.Input(5))))
+    assert "does not fit" in text
+
+
+def test_hyper_parameters_are_checked() -> None:
+    text = error_text(DefinitionError, lambda: losses.MSE("none"))  # type: ignore[arg-type]
+    assert text.startswith("in MSE (test_losses.py:")
+    assert "reduction has no value 'none'" in text
+    text = error_text(DefinitionError, lambda: losses.CrossEntropy(class_weights=[1.0, -1.0]))
+    assert "class_weights[1] is not a number in its range" in text
+    text = error_text(
+        ShapeError,
+        lambda: losses.CrossEntropy(class_weights=[1.0, 1.0])(
+            lm.Input(3), leaf("y", "input", (BATCH,), int64)
+        ),
+    )
+    assert "expected  3 weights for f32[batch, 3]" in text
+    assert "found     2 weights" in text
+
+
+def test_weights_are_kept_as_a_tuple_so_that_losses_are_hashable() -> None:
+    loss = losses.CrossEntropy(class_weights=np.array([1.0, 2.0]))  # type: ignore[arg-type]
+    assert loss.class_weights == (1.0, 2.0)
+    assert hash(loss) == hash(losses.CrossEntropy(class_weights=[1, 2]))
+
+
+def test_labels_out_of_range_are_found_with_their_example() -> None:
+    labels = np.zeros(50, np.int64)
+    labels[37] = 12
+    for loss in (losses.CrossEntropy(), losses.NLL()):
+        text = error_text(
+            DataError, lambda loss=loss: loss.check_target(labels, (BATCH, 10))
+        )
+        assert text.splitlines() == [
+            f"in {type(loss).__name__}: labels out of range",
+            "  expected  0..9",
+            "  found     12 at example 37",
+            "  The network has 10 outputs: number the classes from 0, or give its last layer 13 "
+            "features.",
+        ]
+    labels[37] = -1
+    text = error_text(DataError, lambda: losses.NLL().check_target(labels, (BATCH, 10)))
+    assert "found     -1 at example 37" in text
+    assert "leave out examples that have none" in text
+    losses.CrossEntropy().check_target(LABELS, (BATCH, 4))
+    losses.CrossEntropy().check_target(SHARES, (BATCH, 4))
+
+
+def test_values_out_of_range_are_found_with_their_example() -> None:
+    wrong = np.array([[0.0, 1.0], [0.5, 1.5]])
+    for loss in (losses.BCE(), losses.BCEWithLogits()):
+        text = error_text(
+            DataError, lambda loss=loss: loss.check_target(wrong, (BATCH, 2))
+        )
+        assert "expected  0..1" in text
+        assert "found     1.5 at example 1" in text
+        loss.check_target(np.array([[0, 1]], np.uint8), (BATCH, 2))
+    text = error_text(
+        DataError, lambda: losses.BCE().check_target(np.array([[0.0, np.nan]]), (BATCH, 2))
+    )
+    assert "found     nan at example 0" in text
+    text = error_text(
+        DataError, lambda: losses.Hinge().check_target(np.array([[1], [0]]), (BATCH, 1))
+    )
+    assert "expected  -1 or 1" in text
+    assert "found     0 at example 1" in text
+    assert "2 * y - 1" in text
+    text = error_text(
+        DataError, lambda: losses.KLDivergence().check_target(np.array([[-0.5]]), (BATCH, 1))
+    )
+    assert "expected  0 or more" in text
+    losses.MSE().check_target(wrong, (BATCH, 2))
