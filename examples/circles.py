@@ -1,7 +1,7 @@
 """Two circles in the plane: a small network learns which points lie on the inner one.
 
     python examples/circles.py
-    python examples/circles.py --epochs 400 --picture circles.png
+    python examples/circles.py --epochs 300 --picture circles.png
 
 No straight line divides the two classes. A network 2-40-10-1 with an L2 penalty on its weights
 learns one that is round, here shown as characters: the darker, the likelier a place belongs to
@@ -15,7 +15,7 @@ import numpy as np
 import lamina as lm
 from lamina.reports import map_text, plot_map
 
-EXTENT = 1.6
+EXTENT = 1.3
 
 
 def two_circles(count, seed=0):
@@ -50,7 +50,7 @@ def learned_map(model, columns, rows):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Learn to tell two circles apart.")
-    parser.add_argument("--epochs", type=int, default=400)
+    parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--engine", default="interpreter")
     parser.add_argument("--picture", help="where to write the learned map, such as circles.png")
     options = parser.parse_args(argv)

@@ -28,7 +28,7 @@ def main():
 
     # The bill counts each byte once. The training's parameters are the model's: they are no
     # part of what it adds.
-    loss, optimizer = lm.MSE(), lm.SGD(0.1, momentum=0.9)
+    loss, optimizer = lm.MSE(), lm.SGD(0.5, momentum=0.5)
     alone = net.plan(batch_size=1)
     bill = net.plan(batch_size=1, loss=loss, optimizer=optimizer)
     print(f"parameters, shared:      {alone.parameter_bytes} bytes")

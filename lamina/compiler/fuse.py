@@ -69,33 +69,51 @@ class Fused:
 
 def fuse(graph: Graph) -> Fused:
     """Divides a simplified graph into groups and orders them."""
-    graph, in_place = _with_own_results(graph)
-    anchors = _choose_anchors(graph)
-    joiner = _Joiner(graph, anchors, in_place)
+    copied: set[Tensor] = set()
+    while True:
+        prepared, in_place, forced = _with_own_results(graph, copied)
+        joiner = _Joiner(prepared, _choose_anchors(prepared, forced), in_place)
+        blocked = joiner.blocked()
+        if blocked is None:
+            break
+        copied.add(blocked)
     joiner.join()
-    return Fused(graph, joiner.schedule(), in_place)
+    return Fused(prepared, joiner.schedule(), in_place)
 
 
 def _identity(tensor: Tensor) -> Tensor:
     return apply(RESHAPE, tensor, shape=tensor.shape)
 
 
-def _with_own_results(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
+def _with_own_results(
+    graph: Graph, copied: set[Tensor]
+) -> tuple[Graph, dict[Tensor, Tensor], set[Tensor]]:
     """Gives every result that is a leaf, or that two leaves take, a tensor of its own.
 
-    An update whose old value is still read by something that needs the new one goes through a
-    copy as well.
+    An update whose old value is still read by something that needs the new one gets one as well.
+
+    Args:
+        graph: a simplified graph.
+        copied: the leaves whose new value must be computed elsewhere first, and then copied.
+
+    Returns:
+        The graph, the new values that are written in place with their leaves, and the new values
+        that must be stored, to be copied.
     """
     outputs = tuple((n, _identity(t) if is_leaf(t) else t) for n, t in graph.outputs)
     in_place: dict[Tensor, Tensor] = {}
+    forced: set[Tensor] = set()
     updates: list[tuple[Tensor, Tensor]] = []
     users = _users(graph.nodes())
     for target, value in graph.updates:
         if is_leaf(value) or value in in_place or _read_after(target, value, users):
             value = _identity(value)
+        if target in copied:
+            forced.add(value)
+            value = _identity(value)
         in_place[value] = target
         updates.append((target, value))
-    return Graph(graph.inputs, outputs, tuple(updates)), in_place
+    return Graph(graph.inputs, outputs, tuple(updates)), in_place, forced
 
 
 def _users(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
@@ -127,14 +145,15 @@ def _reachable(
     return found
 
 
-def _choose_anchors(graph: Graph) -> Anchors:
+def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
     nodes = graph.nodes()
     users = _users(nodes)
+    roots = forced.union(graph.roots)
     anchors: dict[Tensor, None] = {
         node: None
         for node in nodes
         if isinstance(node.op.lowering, Reduction | Contracting | Scanning | Scattering)
-        or (node in set(graph.roots) and not is_leaf(node))
+        or (node in roots and not is_leaf(node))
     }
     consumers: dict[Tensor, set[Tensor]] = {}
     for node in reversed(nodes):
@@ -281,6 +300,22 @@ class _Joiner:
         if anchor in self.in_place:
             required |= self.readers.get(self.in_place[anchor], set()) - {anchor}
         return required
+
+    def blocked(self) -> Tensor | None:
+        """A leaf that cannot be overwritten directly, if there is one.
+
+        Either its new value reads the old one at other places, as in `p <- flip(p)`, or several
+        leaves wait for each other, as in `p <- q, q <- p`.
+        """
+        for anchor, target in self.in_place.items():
+            if not self._lowers((anchor,)):
+                return target
+        waiting = [
+            target
+            for anchor, target in self.in_place.items()
+            if self._path(self.group_of[anchor], self.group_of[anchor])
+        ]
+        return min(waiting, key=_bytes, default=None)
 
     def join(self) -> None:
         for anchor in self.anchors:

@@ -95,9 +95,15 @@ def lower_group(
 
 
 def _check_own_reads(step: Step) -> None:
-    """A step may read what it overwrites only at the very place that it writes."""
+    """A step may read what it overwrites only at the very place that it writes.
+
+    What it adds to it must not read at all.
+    """
     places = {store.buffer: store.index for store in stores_of(step) if not store.accumulate}
+    added = {store.buffer for store in stores_of(step) if store.accumulate}
     for load in loads_of(step):
+        if load.buffer in added:
+            raise NotOneStep
         if load.buffer in places and (load.bounds or load.index != places[load.buffer]):
             raise NotOneStep
     if isinstance(step, Contraction):

@@ -87,7 +87,7 @@ def _folded(node: Tensor) -> Tensor | None:
         if all(scalar is not None for scalar in scalars):
             number = rebuild(node, tuple(scalar for scalar in scalars if scalar is not None))
             folded = _folded(number)
-            return folded and ops.broadcast_to(folded, node.shape)
+            return None if folded is None else ops.broadcast_to(folded, node.shape)
     if not node.operands or any(operand.op is not CONSTANT for operand in node.operands):
         return None
     size = size_of(static(node.shape))

@@ -126,26 +126,29 @@ def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) ->
         return inside
     if any(_never(bound) for bound in needed):
         return outside
-    guarded_inside = guarded(inside, needed)
-    bare = guarded_inside
+    bare = inside
     while isinstance(bare, Apply) and bare.primitive == "cast":
         bare = bare.operands[0]
-    if isinstance(bare, Load) and isinstance(outside, Literal) and repr(outside.value) in _ZEROS:
-        return guarded_inside
-    return Apply("select", (Within(needed), guarded_inside, outside), inside.dtype)
+    zeros_outside = isinstance(outside, Literal) and repr(outside.value) in _ZEROS
+    if zeros_outside and isinstance(bare, Load) and (bare.index.terms or bare.bounds):
+        return guarded(inside, needed)
+    return Apply("select", (Within(needed), guarded(inside, needed), outside), inside.dtype)
 
 
 _ZEROS = ("0", "0.0", "False")
 
 
 def guarded(scalar: Scalar, bounds: tuple[Bound, ...]) -> Scalar:
-    """The scalar with bounds on every load, so that it may be computed where they fail."""
+    """The scalar with bounds on every load, so that it may be computed where they fail.
+
+    Loads from a fixed place need none: they are the same everywhere.
+    """
     new: dict[Scalar, Scalar] = {}
     for part in parts(scalar):
         if isinstance(part, Apply):
             operands = tuple(new[operand] for operand in part.operands)
             new[part] = Apply(part.primitive, operands, part.dtype)
-        elif isinstance(part, Load):
+        elif isinstance(part, Load) and (part.index.terms or part.bounds):
             own = _reindexed_bounds(part.bounds, new)
             index = _reindexed(part.index, new)
             new[part] = Load(part.buffer, index, part.dtype, _joined((*own, *bounds)))

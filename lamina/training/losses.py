@@ -222,7 +222,7 @@ class CrossEntropy(Loss):
         shifted = prediction - ops.stop_gradient(largest)
         normaliser = ops.log(ops.sum(ops.exp(shifted), 1, keepdims=True))
         smoothing = self.label_smoothing
-        if target.dtype.is_float:
+        if target.dtype.is_float and target.shape != _label_shape(prediction):
             shares = _matched(self, prediction, target)
             if smoothing:
                 shares = shares * (1 - smoothing) + smoothing / classes

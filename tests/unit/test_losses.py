@@ -126,6 +126,7 @@ def test_loss_has_the_value_of_its_formula(
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:reduction:UserWarning")
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_agree_with_pytorch(reduction: Any) -> None:
     torch = pytest.importorskip("torch")
@@ -308,9 +309,8 @@ def test_labels_of_another_kind_are_explained() -> None:
     assert "expected    i64[batch]" in text
     assert "found       bool[batch]" in text
     assert "Convert the targets: y.astype('int64')." in text
-    text = error_text(
-        DTypeError, lambda: losses.CrossEntropy()(lm.Input(4), leaf("y", "input", (BATCH,), float32))
-    )
+    floats = leaf("y", "input", (BATCH,), float32)
+    text = error_text(DTypeError, lambda: losses.CrossEntropy()(lm.Input(4), floats))
     assert "class numbers must be integers" in text
 
 
@@ -371,8 +371,8 @@ def test_labels_out_of_range_are_found_with_their_example() -> None:
             f"in {type(loss).__name__}: labels out of range",
             "  expected  0..9",
             "  found     12 at example 37",
-            "  The network has 10 outputs: number the classes from 0, or give its last layer 13 "
-            "features.",
+            "  The network has 10 outputs: number the classes from 0, or "
+            + "give its last layer 13 features.",
         ]
     labels[37] = -1
     text = error_text(DataError, lambda: losses.NLL().check_target(labels, (BATCH, 10)))

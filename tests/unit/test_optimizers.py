@@ -1,0 +1,243 @@
+"""Optimizers and clipping against PyTorch and written-out formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import Graph, Tensor, evaluate, leaf, verify
+from lamina.shapes import DType, as_dtype, float32, float64, int64
+from lamina.training import clipping, optimizers, schedules
+
+generator = np.random.default_rng(0)
+START = generator.normal(size=(3, 4))
+GRADIENTS = [generator.normal(size=(3, 4)) for _ in range(12)]
+GRADIENTS[4] = np.zeros((3, 4))
+
+
+def train(
+    optimizer: optimizers.Optimizer,
+    gradients: Sequence[np.ndarray] = GRADIENTS,
+    dtype: DType = float64,
+) -> list[np.ndarray]:
+    """The parameter after each step."""
+    parameter = leaf("w", "parameter", START.shape, dtype)
+    gradient = leaf("g", "input", START.shape, dtype)
+    step = leaf("step", "state", (), int64)
+    slots = {name: leaf(name, "state", START.shape, dtype) for name in optimizer.slots()}
+    new, new_slots = optimizer.update(parameter, gradient, slots, step)
+    updates = [(parameter, new), *((slots[name], new_slots[name]) for name in slots)]
+    assert set(new_slots) == set(slots)
+    graph = Graph((gradient,), (), tuple(updates))
+    verify(graph)
+    values = {"w": START.astype(dtype.numpy)}
+    values |= {n: np.full(START.shape, v, dtype.numpy) for n, v in optimizer.slots().items()}
+    trajectory: list[np.ndarray] = []
+    for number, array in enumerate(gradients):
+        feeds = {**values, "g": array.astype(dtype.numpy), "step": np.int64(number)}
+        values |= evaluate(graph, feeds)[1]
+        trajectory.append(values["w"])
+    return trajectory
+
+
+def test_sgd_is_its_formula() -> None:
+    w, buffer = START, np.zeros_like(START)
+    expected: list[np.ndarray] = []
+    for gradient in GRADIENTS:
+        buffer = 0.9 * buffer + gradient + 0.01 * w
+        w = w - 0.1 * buffer
+        expected.append(w)
+    found = train(optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(train(optimizers.SGD(0.1))[0], START - 0.1 * GRADIENTS[0])
+
+
+def test_adam_is_its_formula() -> None:
+    w, m, v = START, np.zeros_like(START), np.zeros_like(START)
+    expected: list[np.ndarray] = []
+    for t, gradient in enumerate(GRADIENTS, 1):
+        m = 0.8 * m + 0.2 * gradient
+        v = 0.95 * v + 0.05 * gradient**2
+        w = w - 0.1 * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
+        expected.append(w)
+    found = train(optimizers.Adam(0.1, beta1=0.8, beta2=0.95))
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
+    o = optimizers
+    return [
+        (o.SGD(), "SGD", {}),
+        (o.SGD(0.1, weight_decay=0.1), "SGD", {"lr": 0.1, "weight_decay": 0.1}),
+        (o.SGD(0.1, momentum=0.9), "SGD", {"lr": 0.1, "momentum": 0.9}),
+        (
+            o.SGD(0.1, momentum=0.9, dampening=0.3, weight_decay=0.01),
+            "SGD",
+            {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01},
+        ),
+        (
+            o.SGD(0.1, momentum=0.9, nesterov=True),
+            "SGD",
+            {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+        ),
+        (o.Adagrad(), "Adagrad", {}),
+        (
+            o.Adagrad(0.1, rate_decay=0.2, weight_decay=0.1, initial_sum=0.5, epsilon=1e-3),
+            "Adagrad",
+            {
+                "lr": 0.1,
+                "lr_decay": 0.2,
+                "weight_decay": 0.1,
+                "initial_accumulator_value": 0.5,
+                "eps": 1e-3,
+            },
+        ),
+        (o.RMSProp(), "RMSprop", {}),
+        (
+            o.RMSProp(0.1, decay=0.9, epsilon=1e-3, weight_decay=0.1, momentum=0.5, centered=True),
+            "RMSprop",
+            {
+                "lr": 0.1,
+                "alpha": 0.9,
+                "eps": 1e-3,
+                "weight_decay": 0.1,
+                "momentum": 0.5,
+                "centered": True,
+            },
+        ),
+        (o.Adam(), "Adam", {}),
+        (
+            o.Adam(0.1, 0.8, 0.9, 1e-3, 0.1, amsgrad=True),
+            "Adam",
+            {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True},
+        ),
+        (o.Adam(0.1, beta1=0.0, beta2=0.0), "Adam", {"lr": 0.1, "betas": (0.0, 0.0)}),
+        (o.AdamW(), "AdamW", {}),
+        (
+            o.AdamW(0.1, weight_decay=0.3, amsgrad=True),
+            "AdamW",
+            {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True},
+        ),
+    ]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("optimizer", "name", "options"), _torch_cases(), ids=lambda v: repr(v))
+@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
+def test_optimizer_agrees_with_pytorch(
+    optimizer: optimizers.Optimizer, name: str, options: dict[str, Any], dtype: DType
+) -> None:
+    torch = pytest.importorskip("torch")
+    # With a divisor near 0, a zero gradient in float32 leaves nothing but rounding.
+    gradients = GRADIENTS if dtype == float64 else GRADIENTS[:4]
+    w = torch.tensor(START.astype(dtype.numpy), requires_grad=True)
+    theirs = getattr(torch.optim, name)([w], **options)
+    mine = train(optimizer, gradients, dtype)
+    for gradient, found in zip(gradients, mine, strict=True):
+        w.grad = torch.tensor(gradient.astype(dtype.numpy))
+        theirs.step()
+        tolerance = 1e-12 if dtype == float64 else 2e-6
+        assert found.dtype == dtype.numpy
+        np.testing.assert_allclose(found, w.detach().numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_adam_bias_correction_is_accurate_in_float32() -> None:
+    gradients = [np.ones((3, 4))] * 5
+    found = train(optimizers.Adam(0.1, epsilon=0.0, beta2=0.999999), gradients, float32)
+    for number, w in enumerate(found):
+        moved = (START.astype(np.float32) - w) / (number + 1)
+        np.testing.assert_allclose(moved, 0.1, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
+def test_rate_may_be_a_function_of_the_step(dtype: DType) -> None:
+    for rate in (
+        schedules.StepDecay(0.1, every=2, factor=0.5),
+        lambda step: ops.pow(0.5, ops.floor(step / 2.0)) * 0.1,
+    ):
+        w = START
+        for number, found in enumerate(train(optimizers.SGD(rate), dtype=dtype)):
+            w = w - 0.1 * 0.5 ** (number // 2) * GRADIENTS[number]
+            np.testing.assert_allclose(found, w, rtol=1e-5 if dtype == float32 else 1e-12)
+
+
+@pytest.mark.parametrize("make", [optimizers.Adagrad, optimizers.RMSProp, optimizers.Adam])
+def test_a_constant_function_is_the_same_as_a_number(make: Callable[..., Any]) -> None:
+    by_number = train(make(0.25))
+    np.testing.assert_array_equal(train(make(lambda step: 0.25)), by_number)
+    np.testing.assert_allclose(train(make(schedules.Constant(0.25))), by_number, rtol=1e-14)
+
+
+def test_bad_hyper_parameters_are_refused() -> None:
+    with pytest.raises(DefinitionError) as error:
+        optimizers.SGD(0.1, nesterov=True)
+    text = str(error.value)
+    assert text.startswith("in SGD (test_optimizers.py:")
+    assert "nesterov needs momentum and no dampening" in text
+    with pytest.raises(DefinitionError) as error:
+        optimizers.Adam(beta1=1.0)
+    assert "expected  0 <= beta1 < 1" in str(error.value)
+    with pytest.raises(DefinitionError) as error:
+        optimizers.RMSProp(-0.1)
+    assert "expected  0 <= rate" in str(error.value)
+
+
+# Clipping -----------------------------------------------------------------------------------------
+
+
+def clip(
+    rule: Callable[[Sequence[Tensor]], Sequence[Tensor]], *arrays: np.ndarray
+) -> list[np.ndarray]:
+    leaves = [leaf(f"{n}", "input", a.shape, as_dtype(a.dtype)) for n, a in enumerate(arrays)]
+    outputs = tuple((f"{n}", tensor) for n, tensor in enumerate(rule(leaves)))
+    found, _ = evaluate(Graph(tuple(leaves), outputs), {f"{n}": a for n, a in enumerate(arrays)})
+    return [found[f"{n}"] for n in range(len(arrays))]
+
+
+def test_clip_value_limits_each_element() -> None:
+    (found,) = clip(clipping.ClipValue(0.5), START)
+    np.testing.assert_array_equal(found, np.clip(START, -0.5, 0.5))
+
+
+def test_clip_norm_limits_each_gradient_by_itself() -> None:
+    long, short = START * 10, START * 1e-3
+    clipped, kept = clip(clipping.ClipNorm(2.0), long, short)
+    np.testing.assert_allclose(np.linalg.norm(clipped), 2.0, rtol=1e-6)
+    np.testing.assert_allclose(clipped / long, clipped[0, 0] / long[0, 0], rtol=1e-12)
+    np.testing.assert_array_equal(kept, short)
+
+
+def test_clip_global_norm_limits_all_together() -> None:
+    first, second = clip(clipping.ClipGlobalNorm(1.0), START, GRADIENTS[0])
+    norm = np.sqrt((START**2).sum() + (GRADIENTS[0] ** 2).sum())
+    np.testing.assert_allclose(first, START / (norm + 1e-6), rtol=1e-12)
+    np.testing.assert_allclose(second, GRADIENTS[0] / (norm + 1e-6), rtol=1e-12)
+    np.testing.assert_array_equal(clip(clipping.ClipGlobalNorm(100.0), START)[0], START)
+    assert clipping.ClipGlobalNorm(1.0)([]) == ()
+    (zeros,) = clip(clipping.ClipGlobalNorm(1.0), np.zeros((2, 2)))
+    np.testing.assert_array_equal(zeros, np.zeros((2, 2)))
+
+
+@pytest.mark.torch
+def test_clipping_agrees_with_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    arrays = [START, GRADIENTS[0] * 3, GRADIENTS[1]]
+    for limit in (0.1, 5.0, 1000.0):
+        tensors = [torch.zeros(3, 4, dtype=torch.float64, requires_grad=True) for _ in arrays]
+        for tensor, array in zip(tensors, arrays, strict=True):
+            tensor.grad = torch.tensor(array.copy())
+        torch.nn.utils.clip_grad_norm_(tensors, limit)
+        for found, tensor in zip(clip(clipping.ClipGlobalNorm(limit), *arrays), tensors):
+            np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-12)
+
+
+def test_clipping_needs_a_limit() -> None:
+    for rule in (clipping.ClipValue, clipping.ClipNorm, clipping.ClipGlobalNorm):
+        with pytest.raises(DefinitionError) as error:
+            rule(0.0)
+        assert "expected  0 < limit" in str(error.value)
