@@ -91,7 +91,7 @@ def torch_bytes(batch: int) -> tuple[str, int] | None:
     ]
     model = torch.nn.Sequential(*below)
     x, y = torch.randn(batch, 784), torch.randint(0, 10, (batch,))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     with Living() as counter:
         for tensor in (x, y, *model.parameters()):
             counter.follow(tensor)

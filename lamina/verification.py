@@ -16,7 +16,7 @@ from lamina.engines.engine import Engine, Memory
 from lamina.errors import DataError
 from lamina.graph import Graph, Tensor
 from lamina.network import Network
-from lamina.program.philox import random_bits
+from lamina.program.philox import VERIFICATION_STREAM, random_bits
 from lamina.reports import table_text
 from lamina.runtime import Parameters, Training, prepare, target_specs
 from lamina.shapes import Array, DType, bind, size_of, static
@@ -30,7 +30,6 @@ GRADIENT_TOLERANCE = 1e-5
 # The same step in float32 on different engines: rounding in sums of some thousand terms.
 ENGINE_TOLERANCE = 1e-3
 DIRECTIONS = 3
-_STREAM = 0x76657269
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def verify(
 def _normal(shape: tuple[int, ...], seed: int, number: int) -> Array:
     """Numbers of mean 0 and deviation 1, bounded: a sum of uniform ones."""
     size = size_of(shape)
-    words = random_bits(seed, number, np.arange(4 * size, dtype=np.int64), _STREAM)
+    words = random_bits(seed, number, np.arange(4 * size, dtype=np.int64), VERIFICATION_STREAM)
     uniform = words.astype(np.float64).reshape(4, size) * 2.0**-32
     return ((uniform.sum(axis=0) - 2.0) * np.sqrt(3.0)).reshape(shape)
 

@@ -120,8 +120,9 @@ def _unbroadcast(tensor: Tensor) -> Tensor | None:
 
 def _number(tensor: Tensor) -> Tensor | None:
     """The constant 0-d tensor that every element of a tensor equals, if there is one."""
-    if tensor.op.name == "broadcast_to":
-        return _number(tensor.operands[0])
+    smaller = _unbroadcast(tensor)
+    if smaller is not None:
+        return _number(smaller)
     return tensor if tensor.op is CONSTANT and tensor.shape == () else None
 
 

@@ -10,15 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.errors import DataError, DTypeError
-from lamina.program.philox import random_bits
+from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, random_bits
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
 Arrays = Array | tuple[Array, ...]
 Batch = tuple[Arrays, Arrays | None]
 
-# Streams of the random number generator, far from the small numbers that layers take.
-_ORDER_STREAM = 0x6F726472
-_SPLIT_STREAM = 0x73706C74
 _PIECE = 1 << 18
 
 
@@ -215,7 +212,7 @@ class Dataset:
                 advice="Use the data set whole.",
             )
         first = min(max(int(fraction * len(self) + 0.5), 1), len(self) - 1)
-        order = _permutation(len(self), seed, 0, _SPLIT_STREAM)
+        order = _permutation(len(self), seed, 0, SPLIT_STREAM)
         return self._select(order[:first]), self._select(order[first:])
 
     def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -224,7 +221,7 @@ class Dataset:
         >>> sorted(Dataset(np.arange(4)).order(seed=0, epoch=3).tolist())
         [0, 1, 2, 3]
         """
-        return _permutation(len(self), seed, epoch, _ORDER_STREAM)
+        return _permutation(len(self), seed, epoch, ORDER_STREAM)
 
     def batches(
         self, batch_size: int, seed: int | None = None, epoch: int = 0, drop_last: bool = False

@@ -10,6 +10,7 @@ from typing import Protocol, final
 from lamina import ops, shapes
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, leaf
+from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.shapes import Array, DType, Shape, shape_text, static
 
 
@@ -32,7 +33,7 @@ class Variable:
         name: `"1.weight"`: the number of the layer and the layer's own name for it.
         tensor: the leaf that stands for it.
         init: makes its first value.
-        stream: its number among the network's variables; random initial values depend on it.
+        stream: of random numbers for its first value, its own.
     """
 
     name: str
@@ -179,7 +180,8 @@ class Scope:
                 )
             return tensor
         tensor = leaf(full, role, fixed, self.dtype)
-        stream = len(self._record.parameters) + len(self._record.states)
+        number = len(self._record.parameters) + len(self._record.states)
+        stream = INITIAL_VALUE_STREAMS + number
         known[full] = Variable(full, tensor, init, stream)
         return tensor
 

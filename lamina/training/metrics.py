@@ -166,7 +166,7 @@ class TopK(Metric):
     def statistics(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
         """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
         labels = ops.expand_dims(_labels(self, prediction, target), 1)
-        numbers = _class_numbers(prediction)
+        numbers = _class_numbers(self, prediction)
         own = ops.equal(labels, numbers)
         score = ops.sum(ops.where(own, prediction, 0.0), 1, keepdims=True)
         # Instead of sorting: the classes that come before the right one are counted.
@@ -203,7 +203,7 @@ class _ByClass(Metric):
             found = prediction > (0.0 if self.logits else 0.5)
             axes = tuple(range(prediction.rank))
         else:
-            numbers = _class_numbers(prediction)
+            numbers = _class_numbers(self, prediction)
             labels = _labels(self, prediction, target)
             wanted = ops.equal(ops.expand_dims(labels, 1), numbers)
             found = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
@@ -502,9 +502,9 @@ def _class_count(metric: Metric, prediction: Tensor) -> int:
     return classes
 
 
-def _class_numbers(prediction: Tensor) -> Tensor:
+def _class_numbers(metric: Metric, prediction: Tensor) -> Tensor:
     """0, 1, .. along axis 1, int64, ready to be broadcast."""
-    classes = prediction.shape[1]
+    classes = _class_count(metric, prediction)
     return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
 
 

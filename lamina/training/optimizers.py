@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from lamina import ops
 from lamina.errors import DefinitionError
-from lamina.graph import Tensor, TensorLike
+from lamina.graph import Tensor, TensorLike, constant
 from lamina.layers.checks import place_of, require_number
 from lamina.shapes import DType
 
@@ -350,7 +350,9 @@ def _check_rate(optimizer: Optimizer, rate: Rate) -> None:
 
 def _rate(rate: Rate, step: Tensor, dtype: DType) -> Tensor:
     """The rate of this step, without axes."""
-    return ops.cast(rate(ops.cast(step, dtype)) if callable(rate) else rate, dtype)
+    value = rate(ops.cast(step, dtype)) if callable(rate) else rate
+    # A number by itself would become float32 first, and lose half its digits in float64.
+    return ops.cast(value, dtype) if isinstance(value, Tensor) else constant(value, dtype)
 
 
 def _decayed(gradient: Tensor, parameter: Tensor, weight_decay: float) -> Tensor:

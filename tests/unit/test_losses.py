@@ -363,6 +363,7 @@ def test_weights_are_kept_as_a_tuple_so_that_losses_are_hashable() -> None:
 def test_labels_out_of_range_are_found_with_their_example() -> None:
     labels = np.zeros(50, np.int64)
     labels[37] = 12
+    advice = "number the classes from 0, or give its last layer 13 features."
     for loss in (losses.CrossEntropy(), losses.NLL()):
         text = error_text(
             DataError, lambda loss=loss: loss.check_target(labels, (BATCH, 10))
@@ -371,8 +372,7 @@ def test_labels_out_of_range_are_found_with_their_example() -> None:
             f"in {type(loss).__name__}: labels out of range",
             "  expected  0..9",
             "  found     12 at example 37",
-            "  The network has 10 outputs: number the classes from 0, or "
-            + "give its last layer 13 features.",
+            f"  The network has 10 outputs: {advice}",
         ]
     labels[37] = -1
     text = error_text(DataError, lambda: losses.NLL().check_target(labels, (BATCH, 10)))

@@ -87,6 +87,9 @@ def test_functions_at_edges_agree_with_torch(name: str) -> None:
     if name == "softplus":
         # PyTorch's softplus is the identity above 20, off by 2e-9.
         edge = edge[edge != 100.0]
+    if name == "abs":
+        # PyTorch's gradient of |NaN| is 0, ours is NaN.
+        edge = edge[~np.isnan(edge)]
     compare_with_torch(torch, getattr(ops, name), theirs, edge)
 
 

@@ -232,7 +232,8 @@ def test_clipping_agrees_with_pytorch() -> None:
         for tensor, array in zip(tensors, arrays, strict=True):
             tensor.grad = torch.tensor(array.copy())
         torch.nn.utils.clip_grad_norm_(tensors, limit)
-        for found, tensor in zip(clip(clipping.ClipGlobalNorm(limit), *arrays), tensors):
+        clipped = clip(clipping.ClipGlobalNorm(limit), *arrays)
+        for found, tensor in zip(clipped, tensors, strict=True):
             np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-12)
 
 
