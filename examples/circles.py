@@ -23,7 +23,7 @@ def two_circles(count, seed=0):
     generator = np.random.default_rng(seed)
     labels = np.arange(count) % 2
     angles = generator.uniform(0, 2 * np.pi, count)
-    radii = np.where(labels == 1, 0.5, 1.0) + generator.normal(0, 0.1, count)
+    radii = np.where(labels == 1, 0.5, 1.0) + generator.normal(0, 0.08, count)
     points = np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
     return points.astype("float32"), labels.astype("float32")[:, None]
 

@@ -27,7 +27,7 @@ class Swish(lm.Layer):
         return x * lm.ops.sigmoid(beta * x)
 
 
-def main():
+def main(argv=None):
     net = lm.Sequential(lm.Input(1), lm.Linear(16), Swish(), lm.Linear(16), Swish(), lm.Linear(1))
     print(net, end="\n\n")
     print(lm.verify(net, loss=lm.MSE()), end="\n\n")
@@ -41,7 +41,9 @@ def main():
     betas = {name: value for name, value in model.parameters().items() if name.endswith("beta")}
     for name, beta in betas.items():
         print(f"{name}: from 1.0 to {beta:.3f}")
-    print(f"mean squared error: {history['loss'][0]:.4f} at first, {history['loss'][-1]:.6f} at last")
+    print(
+        f"mean squared error: {history['loss'][0]:.4f} at first, {history['loss'][-1]:.6f} at last"
+    )
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "swish.safetensors"

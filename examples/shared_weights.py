@@ -12,7 +12,7 @@ import numpy as np
 import lamina as lm
 
 
-def main():
+def main(argv=None):
     net = lm.Sequential(lm.Input(2), lm.Linear(4), lm.Tanh(), lm.Linear(1), lm.Sigmoid())
     model = lm.Model(net)
     model.set_parameters(

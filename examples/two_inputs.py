@@ -37,7 +37,7 @@ def make_network():
     return lm.Network(inputs=[wave, spacing], outputs=lm.Linear(1)(joined))
 
 
-def main():
+def main(argv=None):
     net = make_network()
     print(net, end="\n\n")
 

@@ -116,7 +116,8 @@ class Model:
         """
         dataset = as_dataset(data)
         evaluation = self._evaluation(dataset, loss, metrics, min(batch_size, len(dataset)))
-        recorded = evaluation.run(evaluation.place(dataset), len(dataset))
+        with evaluation.placed(dataset) as resident:
+            recorded = evaluation.run(resident, len(dataset))
         evaluation.release()
         return summary(recorded, metrics)
 

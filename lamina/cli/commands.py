@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lamina.errors import DataError, missing_extra
 from lamina.files.atomic import write_atomically
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import Array
+from lamina.training.losses import Loss
 
 _FILE = click.Path(exists=True, dir_okay=False)
 _file_argument = click.argument("file", metavar="FILE.py", type=_FILE)
@@ -177,7 +179,7 @@ def check(file: str) -> None:
     """Check the shapes of a network, and that its loss fits; needs no data."""
     definition = read_definition(file)
     click.echo(str(definition.network))
-    if isinstance(definition.loss, lm.training.losses.Loss):
+    if isinstance(definition.loss, Loss):
         definition.network.plan(1, definition.loss, definition.optimizer)
 
 
@@ -268,7 +270,7 @@ def predict(
     loaded = lm.load(model, engine=engine, layers=read_layers(layers) if layers else ())
     inputs = _inputs_for(loaded, _load(data, targets, None, 0)[0])
     outputs: Any = loaded.predict(inputs)
-    listed: tuple[Array, ...] = outputs if isinstance(outputs, tuple) else (outputs,)
+    listed: list[Array] = [outputs] if len(loaded.network.outputs) == 1 else list(outputs)
     if out is None:
         for array in listed:
             click.echo(_csv(array), nl=False)
@@ -349,16 +351,18 @@ def _check_folder(path: Path | None) -> None:
 def _csv(array: Array) -> str:
     """A line for each example, numbers in full precision."""
     text = io.StringIO()
-    digits = 9 if array.dtype == np.float32 else 17
-    np.savetxt(text, array.reshape(len(array), -1), fmt=f"%.{digits}g", delimiter=",")
+    formats = {"float32": "%.9g", "float64": "%.17g"}
+    rows = array.reshape(len(array), -1)
+    np.savetxt(text, rows, fmt=formats.get(array.dtype.name, "%d"), delimiter=",")
     return text.getvalue()
 
 
-def _write(path: Path, arrays: tuple[Array, ...]) -> None:
+def _write(path: Path, arrays: Sequence[Array]) -> None:
     """Writes the outputs, all or nothing."""
     content = io.BytesIO()
     if path.suffix == ".npz":
-        np.savez(content, **{f"output{number}": array for number, array in enumerate(arrays)})
+        named: dict[str, Any] = {f"output{n}": array for n, array in enumerate(arrays)}
+        np.savez(content, **named)
     elif len(arrays) > 1:
         raise DataError(
             "the model has several outputs, and this kind of file holds one",

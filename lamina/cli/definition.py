@@ -134,7 +134,7 @@ def _kind(value: object) -> str:
 def _loss(path: str, value: Any) -> Loss | None:
     if value is not None and (isinstance(value, type) or not callable(value)):
         raise _wrong(path, "loss", cast(object, value), "lm.CrossEntropy()")
-    return value
+    return cast(Loss | None, value)
 
 
 def _optimizer(path: str, value: Any) -> Optimizer:

@@ -41,11 +41,9 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
         lm.Linear(128),
         lm.ReLU(),
         lm.Dropout(0.2),
-        lm.Linear(64),
-        lm.ReLU(),
         lm.Linear(10),
     )
-    loss, optimizer = lm.CrossEntropy(), lm.Adam(2e-3)
+    loss, optimizer = lm.CrossEntropy(), lm.Adam(5e-3)
     click.echo(f"{len(train)} handwritten digits to learn from, {len(test)} held out.\n")
     click.echo(f"{network}\n")
     bill = network.plan(BATCH_SIZE, loss, optimizer)

@@ -45,6 +45,10 @@ class Memory(Protocol):
         """A copy of the contents, in the shape given at allocation; waits for the device."""
         ...
 
+    def release(self) -> None:
+        """Gives the bytes back; the memory must not be used afterwards."""
+        ...
+
 
 class Executable(Protocol):
     """A program compiled for a device, with its arena and constants. Running allocates nothing."""

@@ -340,8 +340,8 @@ def _kaiming_deviation(owner: KaimingUniform | KaimingNormal, shape: tuple[int, 
 # Random numbers -----------------------------------------------------------------------------------
 
 # Steps of a training count from 0; the steps below are free for initial values. Each piece of this
-# many elements has a step of its own, so that a large weight needs little memory beside itself.
-_PIECE = 1 << 16
+# many elements has a step of its own: what is in the works at one time stays in the cache.
+_PIECE = 1 << 13
 
 
 def _uniform(shape: tuple[int, ...], seed: int, stream: int) -> Float64:

@@ -185,19 +185,18 @@ def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
     for atom, coefficient in list(merged.items()):
         # d * c * (e // d) + c * (e % d) is c * e.
         if isinstance(atom, Remainder):
-            matches = [
-                other
-                for other, c in merged.items()
-                if isinstance(other, Quotient)
-                and other.divisor == atom.divisor
-                and other.index == atom.index
-                and c == coefficient * atom.divisor
-            ]
-            if matches:
-                rest = {a: c for a, c in merged.items() if a != atom and a != matches[0]}
+            match = _only_atom(atom.index // atom.divisor)
+            if match is not None and merged.get(match) == coefficient * atom.divisor:
+                rest = {a: c for a, c in merged.items() if a != atom and a != match}
                 whole = atom.index * coefficient
                 return _sum(constant + whole.constant, (*rest.items(), *whole.terms))
     return Index(constant, tuple(sorted(merged.items(), key=lambda term: _order(term[0]))))
+
+
+def _only_atom(index: Index) -> Atom | None:
+    """The atom that the index is, if it is no more than that."""
+    alone = not index.constant and len(index.terms) == 1 and index.terms[0][1] == 1
+    return index.terms[0][0] if alone else None
 
 
 def constant_index(value: int) -> Index:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,7 +13,13 @@ from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
-from lamina.runtime.parameters import Parameters, Prepared, prepare, with_random_state
+from lamina.runtime.parameters import (
+    Parameters,
+    Prepared,
+    prepare,
+    release_all,
+    with_random_state,
+)
 from lamina.shapes import Array, DType, as_dtype
 from lamina.step import Loss, Metric, Spec, StepGraph, default_targets, evaluation_step
 
@@ -115,15 +122,20 @@ class Attached:
         if check is not None and len(targets) == 1 and len(outputs) == 1:
             check(targets[0], outputs[0].shape)
 
-    def _place(self, dataset: Dataset) -> dict[str, Memory]:
-        """A data set in the engine's memory, checked."""
+    @contextmanager
+    def placed(self, dataset: Dataset) -> Generator[Mapping[str, Memory]]:
+        """A data set in the engine's memory, checked first; given back at the end of the block."""
+        self._require_alive()
         arrays = self._converted(dataset.input_arrays, dataset.target_arrays)
         names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
-        placed: dict[str, Memory] = {}
-        for name, array in zip(names, arrays, strict=True):
-            placed[name] = self._parameters.engine.allocate(array.shape, array.dtype)
-            placed[name].write(array)
-        return placed
+        resident: dict[str, Memory] = {}
+        try:
+            for name, array in zip(names, arrays, strict=True):
+                resident[name] = self._parameters.engine.allocate(array.shape, array.dtype)
+                resident[name].write(array)
+            yield resident
+        finally:
+            release_all(resident)
 
     def _run_batches(self, resident: Mapping[str, Memory], batches: Sequence[Array]) -> Recorded:
         """Runs steps on rows of a placed data set, in order."""
@@ -147,6 +159,7 @@ class Attached:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
         for prepared in self._prepared.values():
             prepared.executable.release()
+            release_all({name: prepared.memories[name] for name in prepared.inputs})
         self._prepared, self._shared = {}, {}
         self._released = True
 
@@ -200,10 +213,6 @@ class Evaluation(Attached):
             metrics=metrics,
             input_dtypes=self._input_dtypes,
         )
-
-    def place(self, dataset: Dataset) -> Mapping[str, Memory]:
-        """Puts a data set into the engine's memory."""
-        return self._place(dataset)
 
     def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:
         """Evaluates all examples of a placed data set, in their order."""

@@ -80,6 +80,12 @@ class Parameters:
             self.memories[name].write(array)
 
 
+def release_all(memories: Mapping[str, Memory]) -> None:
+    """Gives memories back to their engine."""
+    for memory in memories.values():
+        memory.release()
+
+
 def with_random_state(parameters: Parameters) -> dict[str, Memory]:
     """The model's memories, and a seed and step for layers that draw random numbers."""
     extra: dict[str, Memory] = {}

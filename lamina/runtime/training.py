@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, final
 
@@ -14,9 +15,13 @@ from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.runtime.attached import Attached, Recorded
-from lamina.runtime.parameters import Parameters
+from lamina.runtime.interrupt import Interrupt, held_interrupts
+from lamina.runtime.parameters import Parameters, release_all
 from lamina.shapes import Array, DType, static
 from lamina.step import Clip, Loss, Metric, Optimizer, Spec, training_step
+
+# The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
+PIECE_SECONDS = 0.05
 
 
 @final
@@ -155,9 +160,11 @@ class Training(Attached):
 
         Returns:
             The loss of each step, shape (steps,).
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C, between two steps; what was learned stays.
         """
         self._require_alive()
-        resident = self.place(dataset)
         batches: list[Array] = []
         epoch = 0
         while len(batches) < steps:
@@ -170,7 +177,11 @@ class Training(Attached):
                 )
             batches += found
             epoch += 1
-        return self.run_batches(resident, batches[:steps]).losses
+        with self.placed(dataset) as resident, held_interrupts() as interrupt:
+            pieces = list(self.pieces(resident, batches[:steps], interrupt))
+        if interrupt.pressed:
+            raise KeyboardInterrupt
+        return np.concatenate([piece.losses for piece in pieces])
 
     def batches_of(
         self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False
@@ -183,15 +194,25 @@ class Training(Attached):
             batches.pop()
         return batches
 
-    def place(self, dataset: Dataset) -> Mapping[str, Memory]:
-        """Puts a data set into the engine's memory, for `run_batches`."""
-        self._require_alive()
-        return self._place(dataset)
+    def pieces(
+        self, resident: Mapping[str, Memory], batches: Sequence[Array], interrupt: Interrupt
+    ) -> Iterator[Recorded]:
+        """Trains on rows of a placed data set, one step for each array of rows.
 
-    def run_batches(self, resident: Mapping[str, Memory], batches: Sequence[Array]) -> Recorded:
-        """Trains on rows of a placed data set, one step for each array of rows."""
+        Comes back about every 50 ms with what was recorded since, and ends early, between two
+        steps, when Ctrl-C was pressed.
+        """
+        self._require_alive()
         self._settle()
-        return self._run_batches(resident, batches)
+        done, size = 0, 1
+        while done < len(batches) and not interrupt.pressed:
+            started = time.perf_counter()
+            piece = self._run_batches(resident, batches[done : done + size])
+            seconds = max(time.perf_counter() - started, 1e-6)
+            steps = len(piece.losses)
+            done += steps
+            size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * steps))
+            yield piece
 
     def _settle(self) -> None:
         """Reads the last step's loss while it is still there, if anyone holds it."""
@@ -230,6 +251,7 @@ class Training(Attached):
     def release(self) -> None:
         self._settle()
         super().release()
+        release_all(self._slots)
         self._slots = {}
 
     def __enter__(self) -> Training:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +14,11 @@ from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import NonFiniteError
 from lamina.runtime import Evaluation, Parameters, Recorded, Training
+from lamina.runtime.interrupt import Interrupt, held_interrupts
 from lamina.shapes import Array
 from lamina.training.history import VALIDATION, History
-from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.metrics import Metric
 from lamina.training.progress import Display, display
-
-# The loop comes up for air, to show progress and notice Ctrl-C, after about this long.
-PIECE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,13 @@ def fit(job: Fit, history: History) -> History:
         NonFiniteError: naming the step at which the loss became NaN or infinite; the model is
             put back to the end of the last good epoch.
     """
-    resident = job.training.place(job.train)
-    examined: Mapping[str, Memory] = {}
-    if job.evaluation is not None and job.validation is not None:
-        examined = job.evaluation.place(job.validation)
-    with held_interrupts() as interrupt, display(job.progress) as shown:
+    with ExitStack() as stack:
+        resident = stack.enter_context(job.training.placed(job.train))
+        examined: Mapping[str, Memory] = {}
+        if job.evaluation is not None and job.validation is not None:
+            examined = stack.enter_context(job.evaluation.placed(job.validation))
+        interrupt = stack.enter_context(held_interrupts())
+        shown = stack.enter_context(display(job.progress))
         for epoch in range(len(history), job.epochs):
             started = time.perf_counter()
             recorded = _epoch(job, resident, epoch, shown, interrupt)
@@ -112,21 +112,20 @@ def _epoch(
     good = job.parameters.read(list(job.parameters.memories)), job.training.state()
     shown.epoch_begins(epoch + 1, job.epochs, len(batches))
     pieces: list[Recorded] = []
-    done, size = 0, 1
-    while done < len(batches) and not interrupt.pressed:
-        started = time.perf_counter()
-        piece = job.training.run_batches(resident, batches[done : done + size])
-        seconds = max(time.perf_counter() - started, 1e-6)
-        if not np.isfinite(piece.losses).all():
+    done, before = 0, time.perf_counter()
+    for piece in job.training.pieces(resident, batches, interrupt):
+        finite = np.isfinite(piece.losses)
+        if not finite.all():
             job.parameters.write(good[0])
             job.training.restore(good[1])
-            bad = done + int(np.flatnonzero(~np.isfinite(piece.losses))[0])
-            raise _non_finite(epoch, bad, len(batches), piece.losses[bad - done])
+            bad = int(np.flatnonzero(~finite)[0])
+            raise _non_finite(epoch, done + bad, len(batches), piece.losses[bad])
         pieces.append(piece)
-        steps = len(piece.losses)
-        done += steps
-        shown.advance(steps, float(piece.losses[-1]), float(piece.examples.sum()) / seconds)
-        size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * steps))
+        done += len(piece.losses)
+        now = time.perf_counter()
+        rate = float(piece.examples.sum()) / max(now - before, 1e-6)
+        shown.advance(len(piece.losses), float(piece.losses[-1]), rate)
+        before = now
     return _joined(pieces)
 
 

@@ -92,8 +92,10 @@ CASES: list[Case] = [
         losses.NLL(WEIGHTS),
         _log_softmax(SCORES),
         LABELS,
-        lambda: -(_picked(_log_softmax(SCORES)) * np.take(WEIGHTS, LABELS)).sum()
-        / np.take(WEIGHTS, LABELS).sum(),
+        lambda: (
+            -(_picked(_log_softmax(SCORES)) * np.take(WEIGHTS, LABELS)).sum()
+            / np.take(WEIGHTS, LABELS).sum()
+        ),
     ),
     (losses.BCE(), PROBABILITIES, BITS, lambda: _bce(PROBABILITIES, BITS).mean()),
     (
@@ -365,9 +367,7 @@ def test_labels_out_of_range_are_found_with_their_example() -> None:
     labels[37] = 12
     advice = "number the classes from 0, or give its last layer 13 features."
     for loss in (losses.CrossEntropy(), losses.NLL()):
-        text = error_text(
-            DataError, lambda loss=loss: loss.check_target(labels, (BATCH, 10))
-        )
+        text = error_text(DataError, lambda loss=loss: loss.check_target(labels, (BATCH, 10)))
         assert text.splitlines() == [
             f"in {type(loss).__name__}: labels out of range",
             "  expected  0..9",
@@ -385,9 +385,7 @@ def test_labels_out_of_range_are_found_with_their_example() -> None:
 def test_values_out_of_range_are_found_with_their_example() -> None:
     wrong = np.array([[0.0, 1.0], [0.5, 1.5]])
     for loss in (losses.BCE(), losses.BCEWithLogits()):
-        text = error_text(
-            DataError, lambda loss=loss: loss.check_target(wrong, (BATCH, 2))
-        )
+        text = error_text(DataError, lambda loss=loss: loss.check_target(wrong, (BATCH, 2)))
         assert "expected  0..1" in text
         assert "found     1.5 at example 1" in text
         loss.check_target(np.array([[0, 1]], np.uint8), (BATCH, 2))

@@ -13,7 +13,7 @@ from lamina import ops
 from lamina.compiler.differentiate import gradients
 from lamina.errors import DTypeError
 from lamina.graph import Graph, Tensor, constant, evaluate, leaf
-from lamina.shapes import Array, as_dtype, bool_, float32, float64, int32, int64, uint8
+from lamina.shapes import BATCH, Array, as_dtype, bool_, float32, float64, int32, int64, uint8
 
 INF, NAN = math.inf, math.nan
 EDGE = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -3.0, INF, -INF, NAN, 100.0, -100.0]
@@ -256,8 +256,6 @@ def test_whole_powers_of_integers_are_exact() -> None:
 
 
 def test_element_count_waits_for_the_batch() -> None:
-    from lamina.shapes import BATCH
-
     x = leaf("x", "input", (BATCH, 3), float32)
     assert ops.element_count(x, 1, float32).op.name == "constant"
     assert ops.element_count(x, 0, float32).op.name == "element_count"

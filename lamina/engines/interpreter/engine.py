@@ -36,6 +36,9 @@ class HostMemory:
     def read(self) -> Array:
         return self.array.copy()
 
+    def release(self) -> None:
+        self.array = np.zeros(0, self.array.dtype)
+
 
 @final
 class InterpreterEngine:

@@ -1,0 +1,381 @@
+"""The table of trainings whose course is compared with PyTorch's.
+
+Each case is a network with a loss, an optimizer and perhaps clipping, written once for Lamina and
+once for PyTorch. `torch` is an argument of the PyTorch halves, so that reading the table needs
+none. Weights and batches come from the counter of `lamina.program.philox`, which never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lamina as lm
+from lamina.program.philox import random_bits
+from lamina.shapes import Array
+
+STEPS = 50
+BATCHES = 5
+BATCH_SIZE = 8
+RECORDED = Path(__file__).parent / "trajectories.npz"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A network and its loss, twice.
+
+    Attributes:
+        network: builds it in Lamina.
+        forward: (torch, parameters in order, *inputs) -> prediction.
+        loss: in Lamina.
+        torch_loss: (torch, parameters, prediction, target) -> loss, penalties included.
+        classes: targets are labels below this number; 0: floats in the prediction's shape.
+    """
+
+    network: Callable[[], lm.Network]
+    forward: Callable[..., Any]
+    loss: Any
+    torch_loss: Callable[..., Any]
+    classes: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training.
+
+    Attributes:
+        network: a name in `RECIPES`.
+        optimizer: a name in `OPTIMIZERS`.
+        clip: a name in `CLIPS`, or "".
+    """
+
+    network: str
+    optimizer: str
+    clip: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.network, self.optimizer, self.clip)))
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a training leaves behind: the loss of each step, and all parameters at the end."""
+
+    losses: Array
+    parameters: Array
+
+
+# Networks -----------------------------------------------------------------------------------------
+
+
+def _linear(torch: Any, x: Any, weight: Any, bias: Any) -> Any:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def _classifier() -> lm.Network:
+    return lm.Sequential(lm.Input(6), lm.Linear(8), lm.ReLU(), lm.Linear(4))
+
+
+def _classifier_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
+    return _linear(torch, torch.relu(_linear(torch, x, *p[:2])), *p[2:])
+
+
+def _regression() -> lm.Network:
+    return lm.Sequential(
+        *(lm.Input(3), lm.Linear(5), lm.Tanh(), lm.Linear(4), lm.Sigmoid(), lm.Linear(2))
+    )
+
+
+def _regression_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
+    first = torch.tanh(_linear(torch, x, *p[:2]))
+    return _linear(torch, torch.sigmoid(_linear(torch, first, *p[2:4])), *p[4:])
+
+
+def _branches() -> lm.Network:
+    a, b = lm.Input(4), lm.Input(3)
+    joined = lm.Tanh()(lm.Linear(5)(a)) + lm.Linear(5)(b)
+    return lm.Network(inputs=[a, b], outputs=lm.Linear(2)(lm.concat([joined, b])))
+
+
+def _branches_forward(torch: Any, p: Sequence[Any], a: Any, b: Any) -> Any:
+    joined = torch.tanh(_linear(torch, a, *p[:2])) + _linear(torch, b, *p[2:4])
+    return _linear(torch, torch.cat([joined, b], 1), *p[4:])
+
+
+def _shared() -> lm.Network:
+    x, twice = lm.Input(4), lm.Linear(4)
+    return lm.Network(inputs=[x], outputs=lm.Linear(3)(twice(lm.Tanh()(twice(x)))))
+
+
+def _shared_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
+    return _linear(torch, _linear(torch, torch.tanh(_linear(torch, x, *p[:2])), *p[:2]), *p[2:])
+
+
+def _regularised() -> lm.Network:
+    return lm.Sequential(
+        lm.Input(5),
+        lm.Linear(6, weight_regularizer=lm.L1(0.01), bias_regularizer=lm.L2(0.02)),
+        lm.LeakyReLU(0.1),
+        lm.Linear(1, weight_regularizer=lm.L2(0.05)),
+    )
+
+
+def _regularised_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
+    hidden = torch.nn.functional.leaky_relu(_linear(torch, x, *p[:2]), 0.1)
+    return _linear(torch, hidden, *p[2:])
+
+
+def _regularised_loss(torch: Any, p: Sequence[Any], y: Any, target: Any) -> Any:
+    penalty = 0.01 * p[0].abs().sum() + 0.01 * (p[1] ** 2).sum() + 0.025 * (p[2] ** 2).sum()
+    return torch.nn.functional.huber_loss(y, target, delta=0.5) + penalty
+
+
+def _activations() -> lm.Network:
+    return lm.Sequential(
+        *(lm.Input(4), lm.Linear(5), lm.GELU(), lm.Linear(5), lm.SiLU(), lm.Linear(5), lm.ELU()),
+        *(lm.Linear(5), lm.SELU(), lm.Linear(5), lm.Softplus(), lm.Linear(4), lm.Hardtanh()),
+        *(lm.GELU("tanh"), lm.Linear(3)),
+    )
+
+
+def _activations_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
+    functional = torch.nn.functional
+    between = [
+        *(functional.gelu, functional.silu, functional.elu, functional.selu, functional.softplus),
+        lambda x: functional.gelu(functional.hardtanh(x), approximate="tanh"),
+    ]
+    for number, activation in enumerate(between):
+        x = activation(_linear(torch, x, *p[2 * number : 2 * number + 2]))
+    return _linear(torch, x, *p[-2:])
+
+
+def _with_dropout() -> lm.Network:
+    return lm.Sequential(
+        *(lm.Input(6), lm.Linear(7), lm.Dropout(0.0), lm.ReLU(), lm.Linear(3), lm.LogSoftmax())
+    )
+
+
+def _with_dropout_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
+    hidden = torch.dropout(_linear(torch, x, *p[:2]), 0.0, train=True)
+    return torch.log_softmax(_linear(torch, torch.relu(hidden), *p[2:]), -1)
+
+
+WEIGHTS = (0.5, 2.0, 1.0)
+
+RECIPES: Mapping[str, Recipe] = {
+    "classifier": Recipe(
+        _classifier,
+        _classifier_forward,
+        lm.CrossEntropy(),
+        lambda torch, p, y, target: torch.nn.functional.cross_entropy(y, target),
+        classes=4,
+    ),
+    "regression": Recipe(
+        _regression,
+        _regression_forward,
+        lm.MSE(),
+        lambda torch, p, y, target: torch.nn.functional.mse_loss(y, target),
+    ),
+    "branches": Recipe(
+        _branches,
+        _branches_forward,
+        lm.MAE(reduction="sum"),
+        lambda torch, p, y, target: torch.nn.functional.l1_loss(y, target, reduction="sum"),
+    ),
+    "shared": Recipe(
+        _shared,
+        _shared_forward,
+        lm.CrossEntropy(label_smoothing=0.1),
+        lambda torch, p, y, target: torch.nn.functional.cross_entropy(
+            y, target, label_smoothing=0.1
+        ),
+        classes=3,
+    ),
+    "regularised": Recipe(_regularised, _regularised_forward, lm.Huber(0.5), _regularised_loss),
+    "activations": Recipe(
+        _activations,
+        _activations_forward,
+        lm.BCEWithLogits(),
+        lambda torch, p, y, target: torch.nn.functional.binary_cross_entropy_with_logits(y, target),
+    ),
+    "dropout": Recipe(
+        _with_dropout,
+        _with_dropout_forward,
+        lm.NLL(class_weights=WEIGHTS),
+        lambda torch, p, y, target: torch.nn.functional.nll_loss(
+            y, target, weight=torch.tensor(WEIGHTS, dtype=torch.float64)
+        ),
+        classes=3,
+    ),
+}
+
+# Optimizers and clipping --------------------------------------------------------------------------
+
+# (in Lamina, the name of PyTorch's, its arguments)
+OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
+    "sgd": (lm.SGD(0.1), "SGD", {"lr": 0.1}),
+    "momentum": (lm.SGD(0.05, momentum=0.9), "SGD", {"lr": 0.05, "momentum": 0.9}),
+    "damped": (
+        lm.SGD(0.05, momentum=0.9, dampening=0.3),
+        "SGD",
+        {"lr": 0.05, "momentum": 0.9, "dampening": 0.3},
+    ),
+    "nesterov": (
+        lm.SGD(0.05, momentum=0.9, nesterov=True),
+        "SGD",
+        {"lr": 0.05, "momentum": 0.9, "nesterov": True},
+    ),
+    "decay": (
+        lm.SGD(0.1, momentum=0.5, weight_decay=0.01),
+        "SGD",
+        {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
+    ),
+    "adagrad": (
+        lm.Adagrad(0.05, rate_decay=0.01),
+        "Adagrad",
+        {"lr": 0.05, "lr_decay": 0.01},
+    ),
+    "rmsprop": (lm.RMSProp(0.01), "RMSprop", {"lr": 0.01}),
+    "centered": (
+        lm.RMSProp(0.01, decay=0.9, centered=True),
+        "RMSprop",
+        {"lr": 0.01, "alpha": 0.9, "centered": True},
+    ),
+    "rmsprop-momentum": (
+        lm.RMSProp(0.01, momentum=0.8, weight_decay=0.01),
+        "RMSprop",
+        {"lr": 0.01, "momentum": 0.8, "weight_decay": 0.01},
+    ),
+    "adam": (lm.Adam(0.01), "Adam", {"lr": 0.01}),
+    "amsgrad": (
+        lm.Adam(0.02, 0.8, 0.99, weight_decay=0.01, amsgrad=True),
+        "Adam",
+        {"lr": 0.02, "betas": (0.8, 0.99), "weight_decay": 0.01, "amsgrad": True},
+    ),
+    "adamw": (
+        lm.AdamW(0.01, weight_decay=0.1),
+        "AdamW",
+        {"lr": 0.01, "weight_decay": 0.1},
+    ),
+}
+
+
+def _clip_each(torch: Any, parameters: Sequence[Any]) -> None:
+    for parameter in parameters:
+        torch.nn.utils.clip_grad_norm_([parameter], 0.2)
+
+
+CLIPS: Mapping[str, tuple[Any, Callable[[Any, Sequence[Any]], Any]]] = {
+    "global": (
+        lm.ClipGlobalNorm(0.3),
+        lambda torch, parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.3),
+    ),
+    "norm": (lm.ClipNorm(0.2), _clip_each),
+    "value": (
+        lm.ClipValue(0.05),
+        lambda torch, parameters: torch.nn.utils.clip_grad_value_(parameters, 0.05),
+    ),
+}
+
+CASES: tuple[Case, ...] = (
+    *(Case("classifier", optimizer) for optimizer in OPTIMIZERS),
+    *(Case("regression", optimizer) for optimizer in ("nesterov", "adagrad", "adam", "adamw")),
+    *(Case("branches", optimizer) for optimizer in ("sgd", "rmsprop", "amsgrad")),
+    *(Case("shared", optimizer) for optimizer in ("momentum", "centered", "adam")),
+    *(Case("regularised", "sgd", clip) for clip in ("", "global", "norm", "value")),
+    *(Case("regularised", "adam", clip) for clip in ("", "global")),
+    *(Case("activations", optimizer) for optimizer in ("momentum", "rmsprop-momentum", "adamw")),
+    *(Case("dropout", optimizer) for optimizer in ("decay", "adagrad", "adam")),
+)
+
+# Weights and batches ------------------------------------------------------------------------------
+
+
+def numbers(shape: tuple[int, ...], stream: int, low: float = -1.0, high: float = 1.0) -> Array:
+    """Numbers from low to high that are the same everywhere and always."""
+    places = np.arange(int(np.prod(shape)), dtype=np.int64)
+    bits = random_bits(2024, 0, places, stream)
+    return (low + (high - low) * bits / 2.0**32).reshape(shape)
+
+
+def first_parameters(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Weights of moderate size, by name."""
+    return {
+        name: numbers(shape, 100 + number) / np.sqrt(shape[-1])
+        for number, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def batches(case: Case) -> list[tuple[tuple[Array, ...], Array]]:
+    """(inputs, target) of each batch; they are taken in turn."""
+    recipe = RECIPES[case.network]
+    network = recipe.network()
+    made: list[tuple[tuple[Array, ...], Array]] = []
+    for number in range(BATCHES):
+        inputs = tuple(
+            numbers((BATCH_SIZE, *extents_of(tensor)), 200 + 10 * number + position)
+            for position, tensor in enumerate(network.inputs)
+        )
+        if recipe.classes:
+            target = numbers((BATCH_SIZE,), 300 + number, 0, recipe.classes).astype("int64")
+        else:
+            shape = (BATCH_SIZE, *extents_of(network.outputs[0]))
+            target = numbers(shape, 300 + number, 0, 1)
+        made.append((inputs, target))
+    return made
+
+
+def extents_of(tensor: lm.Tensor) -> tuple[int, ...]:
+    """The shape of one example."""
+    return tuple(dim for dim in tensor.shape[1:] if isinstance(dim, int))
+
+
+# Both courses -------------------------------------------------------------------------------------
+
+
+def lamina_trajectory(case: Case, engine: str = "interpreter") -> Trajectory:
+    """Trains with Lamina."""
+    recipe = RECIPES[case.network]
+    model = lm.Model(recipe.network(), engine=engine, dtype="float64")
+    shapes = {name: array.shape for name, array in model.parameters().items()}
+    model.set_parameters(first_parameters(shapes))
+    clip = CLIPS[case.clip][0] if case.clip else None
+    made = batches(case)
+    with model.training(
+        recipe.loss, OPTIMIZERS[case.optimizer][0], batch_size=BATCH_SIZE, clip=clip
+    ) as training:
+        losses = [float(training.step(*made[step % BATCHES])) for step in range(STEPS)]
+    final = [array.reshape(-1) for array in model.parameters().values()]
+    return Trajectory(np.array(losses), np.concatenate(final))
+
+
+def torch_trajectory(case: Case) -> Trajectory:
+    """Trains with PyTorch."""
+    import torch
+
+    recipe = RECIPES[case.network]
+    model = lm.Model(recipe.network(), dtype="float64")
+    shapes = {name: array.shape for name, array in model.parameters().items()}
+    parameters = [
+        torch.tensor(array, requires_grad=True) for array in first_parameters(shapes).values()
+    ]
+    _, name, arguments = OPTIMIZERS[case.optimizer]
+    optimizer = getattr(torch.optim, name)(parameters, foreach=False, **arguments)
+    made = batches(case)
+    losses: list[float] = []
+    for step in range(STEPS):
+        inputs, target = made[step % BATCHES]
+        optimizer.zero_grad()
+        prediction = recipe.forward(torch, parameters, *map(torch.tensor, inputs))
+        loss = recipe.torch_loss(torch, parameters, prediction, torch.tensor(target))
+        loss.backward()
+        if case.clip:
+            CLIPS[case.clip][1](torch, parameters)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    final = [parameter.detach().numpy().reshape(-1) for parameter in parameters]
+    return Trajectory(np.array(losses), np.concatenate(final))

@@ -1,0 +1,47 @@
+"""Records what the golden tests compare with. Run from the root of the checkout:
+
+    python tests/golden/record.py trajectories    # needs PyTorch; after a change of `cases.py`
+    python tests/golden/record.py texts           # after a change of the compiler that is meant
+
+Read the difference (`git diff tests/golden`) before it is committed: it is the proof that a
+refactoring changed nothing, or the description of what an improvement improved.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from cases import CASES, RECORDED, torch_trajectory
+from texts import FOLDER, TEXTS
+
+
+def record_trajectories() -> None:
+    """Writes the losses and final parameters of all cases, computed by PyTorch."""
+    arrays: dict[str, np.ndarray] = {}
+    for case in CASES:
+        trajectory = torch_trajectory(case)
+        arrays[f"{case}/losses"] = trajectory.losses
+        arrays[f"{case}/parameters"] = trajectory.parameters
+    np.savez_compressed(RECORDED, **arrays)
+    print(f"{RECORDED}: {len(CASES)} cases, {RECORDED.stat().st_size} bytes")
+
+
+def record_texts() -> None:
+    """Writes the printed graphs and programs."""
+    for name, text in TEXTS.items():
+        (FOLDER / name).write_text(text() + "\n")
+        print(FOLDER / name)
+
+
+if __name__ == "__main__":
+    kinds = {"trajectories": record_trajectories, "texts": record_texts}
+    if sys.argv[1:] and set(sys.argv[1:]) <= kinds.keys():
+        for kind in sys.argv[1:]:
+            kinds[kind]()
+    else:
+        print(__doc__)

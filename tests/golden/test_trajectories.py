@@ -1,0 +1,64 @@
+"""Trainings follow PyTorch's, step by step, in float64.
+
+Two forms of the same comparison: with trajectories recorded from PyTorch (by `record.py`), which
+needs no PyTorch, and with PyTorch itself where it is installed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import CASES, OPTIMIZERS, RECIPES, RECORDED, Case, Trajectory
+from cases import batches, lamina_trajectory, torch_trajectory
+
+import lamina as lm
+
+# Fifty steps enlarge rounding errors of 1e-16 to some 1e-12; a wrong formula is off by far more.
+RELATIVE = 1e-9
+ABSOLUTE = 1e-12
+
+ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def check(found: Trajectory, expected: Trajectory) -> None:
+    np.testing.assert_allclose(found.losses, expected.losses, RELATIVE, ABSOLUTE)
+    np.testing.assert_allclose(found.parameters, expected.parameters, RELATIVE, ABSOLUTE)
+
+
+@ALL_CASES
+def test_training_follows_the_recorded_trajectory(case: Case, engine_name: str) -> None:
+    with np.load(RECORDED) as recorded:
+        expected = Trajectory(recorded[f"{case}/losses"], recorded[f"{case}/parameters"])
+    check(lamina_trajectory(case, engine_name), expected)
+
+
+@pytest.mark.torch
+@ALL_CASES
+def test_training_follows_pytorch(case: Case, engine_name: str) -> None:
+    pytest.importorskip("torch")
+    check(lamina_trajectory(case, engine_name), torch_trajectory(case))
+
+
+def test_every_network_and_optimizer_is_in_a_case() -> None:
+    assert {case.network for case in CASES} == RECIPES.keys()
+    assert {case.optimizer for case in CASES} == OPTIMIZERS.keys()
+
+
+def test_recorded_trajectories_are_not_trivial() -> None:
+    with np.load(RECORDED) as recorded:
+        for case in CASES:
+            losses = recorded[f"{case}/losses"]
+            assert losses[-5:].mean() < losses[:5].mean(), case
+
+
+def test_dropout_is_off_in_the_inference_form(engine_name: str) -> None:
+    (inputs, _), *_ = batches(Case("dropout", "adam"))
+    layers = lm.Linear(7), lm.ReLU(), lm.Linear(3)
+    with_dropout = lm.Sequential(lm.Input(6), layers[0], lm.Dropout(0.5), *layers[1:])
+    without = lm.Sequential(lm.Input(6), *layers)
+    one = lm.Model(with_dropout, engine=engine_name, dtype="float64")
+    other = lm.Model(without, engine=engine_name, dtype="float64")
+    other.set_parameters(
+        dict(zip(other.parameters(), one.parameters().values(), strict=True)),
+    )
+    np.testing.assert_array_equal(one.predict(inputs[0]), other.predict(inputs[0]))

@@ -1,0 +1,38 @@
+"""Graphs and programs as text: what the compiler makes of small networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import lamina as lm
+from lamina.compiler.pipeline import compile_graph
+from lamina.graph import show
+from lamina.shapes import float32
+from lamina.step import StepGraph, default_targets, inference_step, training_step
+
+FOLDER = Path(__file__).parent
+BATCH = 32
+
+
+def _mlp() -> lm.Network:
+    return lm.Sequential(lm.Input(8), lm.Linear(16), lm.ReLU(), lm.Linear(4))
+
+
+def _training() -> StepGraph:
+    network, loss = _mlp(), lm.CrossEntropy()
+    targets = default_targets(network, loss, float32)
+    return training_step(network, loss, lm.SGD(0.1, momentum=0.9), targets, dtype=float32)
+
+
+def _inference() -> StepGraph:
+    return inference_step(_mlp(), dtype=float32)
+
+
+TEXTS: Mapping[str, Callable[[], str]] = {
+    "mlp_graph.txt": lambda: show(_training().graph),
+    "mlp_program.txt": lambda: str(compile_graph(_training().graph, batch=BATCH, name="training")),
+    "mlp_inference_program.txt": lambda: str(
+        compile_graph(_inference().graph, batch=BATCH, name="inference")
+    ),
+}

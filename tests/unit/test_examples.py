@@ -1,0 +1,133 @@
+"""Each example runs, and finds what it says it finds."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import runpy
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lamina as lm
+
+ROOT = Path(__file__).parents[2]
+FASHION = ROOT.parent / "shared/data/fashion-mnist"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Runs an example in an empty folder; gives what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_example(name: str, *arguments: object) -> str:
+        main = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"]
+        main([str(argument) for argument in arguments])
+        return capsys.readouterr().out
+
+    return run_example
+
+
+def number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return float(found[1])
+
+
+def test_every_example_is_tested_here_and_says_how_to_run_it():
+    tested = Path(__file__).read_text()
+    for path in (ROOT / "examples").glob("*.py"):
+        assert f'run("{path.stem}"' in tested
+        assert f"python examples/{path.name}" in path.read_text().split('"""')[1]
+
+
+def test_circles_are_told_apart(run):
+    output = run("circles", "--epochs", 60, "--picture", "circles.png")
+    assert number(r"accuracy on 100 held-out points: ([\d.]+)%", output) >= 95
+    lines = output.splitlines()
+    assert lines[16][32] in "%@"  # the middle is the inner circle
+    assert lines[0].strip() == ""  # the corners are not
+    assert Path("circles.png").read_bytes().startswith(PNG)
+
+
+def test_softmax_reads_digits(run):
+    output = run("softmax_digits", "--epochs", 15, "--curves", "curves.png")
+    assert number(r"accuracy on 359 held-out digits: ([\d.]+)%", output) >= 93
+    assert Path("curves.png").read_bytes().startswith(PNG)
+
+
+def test_softmax_reads_idx_files(run, tmp_path):
+    write_idx_folder(tmp_path)
+    output = run("softmax_digits", "--mnist", tmp_path, "--epochs", 3)
+    assert number(r"accuracy on 397 held-out digits: ([\d.]+)%", output) >= 50
+
+
+def test_a_training_shares_the_weights_of_its_model(run):
+    output = run("shared_weights")
+    assert number(r"given weights: +([\d.]+)", output) == 0.4352
+    assert number(r"after one step: +([\d.]+)", output) > 0.4352
+    assert number(r"after a hundred more: +([\d.]+)", output) == pytest.approx(0.9, abs=1e-3)
+    assert number(r"parameters, shared: +(\d+) bytes", output) == 17 * 4
+    last_step = number(r"and one more step: +([\d.]+)", output)
+    assert last_step > number(r"bias set to -3: +([\d.]+)", output)
+    assert number(r"released, still answers: +([\d.]+)", output) == last_step
+    assert "ReleasedError in Training: " in output
+
+
+def test_an_own_layer_learns_its_parameter_and_loads_again(run):
+    output = run("own_layer")
+    assert "all checks passed" in output
+    assert number(r"2\.beta: from 1\.0 to (-?[\d.]+)", output) != 1.0
+    assert number(r"([\d.]+) at last", output) < 0.005
+    assert "the same to the last bit" in output
+
+
+def test_two_inputs_are_joined(run):
+    output = run("two_inputs")
+    assert number(r"explained of the variance: ([\d.]+)%", output) >= 98
+
+
+def test_fashion_without_a_folder_says_what_it_needs(run):
+    assert run("fashion_mlp").startswith("Nothing to learn from: give the folder")
+
+
+def test_fashion_reads_a_folder_of_idx_files(run, tmp_path):
+    write_idx_folder(tmp_path)
+    output = run("fashion_mlp", tmp_path, "--epochs", 1, "--limit", 300, "--curves", "c.png")
+    assert "accuracy on 397 test images: " in output
+    assert Path("c.png").read_bytes().startswith(PNG)
+
+
+needs_fashion = pytest.mark.skipif(
+    not FASHION.is_dir(), reason=f"the files of Fashion-MNIST are not in {FASHION}"
+)
+
+
+@needs_fashion
+def test_fashion_learns_from_a_part_of_the_images(run):
+    output = run("fashion_mlp", FASHION, "--limit", 6000)
+    assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 75
+
+
+@needs_fashion
+@pytest.mark.slow
+def test_fashion_passes_84_of_100_in_two_epochs(run):
+    output = run("fashion_mlp", FASHION)
+    assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 84
+
+
+def write_idx_folder(folder: Path) -> None:
+    """The embedded digits as the four files of MNIST: 1,400 to learn from and 397 to test."""
+    digits = lm.data.digits()
+    images, labels = np.asarray(digits.inputs)[:, 0] * 15, np.asarray(digits.targets)
+    for part, rows in (("train", slice(0, 1400)), ("t10k", slice(1400, None))):
+        write_idx(folder / f"{part}-images-idx3-ubyte.gz", images[rows])
+        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", labels[rows])
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(gzip.compress(header + array.astype("uint8").tobytes()))
