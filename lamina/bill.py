@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
+from typing import cast
 
 from lamina.errors import DefinitionError
 from lamina.program.program import Program
@@ -146,20 +148,25 @@ def _group(buffer: str) -> str:
     return buffer.rsplit(".", 1)[0].split("/update")[0]
 
 
-def parse_bytes(text: int | str) -> int:
-    """A number of bytes: an int, or text such as `"2 GiB"`, `"500 MB"`.
+def parse_bytes(text: float | str) -> int:
+    """A number of bytes: a number, or text such as `"2 GiB"`, `"500 MB"`.
 
     Raises:
         DefinitionError: if the text is no size.
     """
-    if isinstance(text, int):
-        return text
+    wrong = DefinitionError(
+        "this is no amount of memory",
+        facts=(("expected", '"2 GiB", "500 MB" or a number of bytes'), ("found", repr(text))),
+    )
+    if isinstance(text, int | float):
+        if isinstance(text, bool) or not 0 <= text < math.inf:
+            raise wrong
+        return int(text)
+    if not isinstance(cast(object, text), str):
+        raise wrong
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = text.strip()[len(number) :].strip().lower() or "b"
     try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError):
-        raise DefinitionError(
-            "this is no amount of memory",
-            facts=(("expected", '"2 GiB", "500 MB" or a number of bytes'), ("found", repr(text))),
-        ) from None
+        return parse_bytes(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, DefinitionError):
+        raise wrong from None

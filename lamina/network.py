@@ -9,7 +9,7 @@ from lamina import shapes
 from lamina.bill import MemoryBill, parse_bytes
 from lamina.compiler.expand import expand
 from lamina.compiler.pipeline import compile_graph
-from lamina.errors import DefinitionError, EngineError, LaminaError
+from lamina.errors import DefinitionError, EngineError, LaminaError, ShapeError
 from lamina.graph import (
     CONSTANT,
     LEAF,
@@ -18,6 +18,7 @@ from lamina.graph import (
     Tensor,
     apply,
     bind_batch,
+    described,
     source_line,
     topological,
 )
@@ -25,7 +26,14 @@ from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.ops.lowering import Contracting, Elementwise, Reduction
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, DTypeLike, as_dtype, shape_text, size_of, static
-from lamina.step import Loss, Optimizer, default_targets, inference_step, training_step
+from lamina.step import (
+    Loss,
+    Optimizer,
+    check_batch_size,
+    default_targets,
+    inference_step,
+    training_step,
+)
 
 
 @final
@@ -61,6 +69,10 @@ class Network:
             if node.op is not CONSTANT:
                 number = str(len(self._names))
                 self._names[node] = (number, f"net/{number}:{_label(node)}")
+        applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
+        if len(set(applied)) < len(applied):
+            # Only here does it show whether a layer that is applied twice fits both places.
+            self.trace(dtype=shapes.float32, training=True)
 
     def _check(self) -> None:
         where = str(Origin("Network", source_line()))
@@ -96,6 +108,14 @@ class Network:
                 facts=(("expected", str(len(self.inputs))), ("found", str(len(operands)))),
                 where=source_line(),
             )
+        for number, (own, given) in enumerate(zip(self.inputs, operands, strict=True)):
+            if isinstance(cast(object, given), Tensor) and given.shape != own.shape:
+                raise ShapeError(
+                    f"input {number} of the network that is applied has another shape",
+                    facts=(("expected", shape_text(own.shape)), ("found", described(given))),
+                    where=source_line(),
+                    advice=f"It was made at {own.origin.source}; its layers hold for that shape.",
+                )
         new = dict(zip(self.inputs, operands, strict=True))
         for node in self.nodes:
             if node.op is LAYER:
@@ -176,12 +196,7 @@ class Network:
             >>> net.plan(8).parameter_bytes
             40
         """
-        if isinstance(cast(object, batch_size), bool) or batch_size < 1:
-            raise DefinitionError(
-                "a batch has at least one example",
-                facts=(("expected", "batch_size >= 1"), ("found", repr(batch_size))),
-                where="plan",
-            )
+        check_batch_size(batch_size, "plan")
         wanted = as_dtype(dtype)
         if loss is None and optimizer is None:
             step, name = inference_step(self, dtype=wanted), "inference"
@@ -200,7 +215,7 @@ class Network:
 
     def max_batch_size(
         self,
-        memory: int | str,
+        memory: float | str,
         loss: Loss | None = None,
         optimizer: Optimizer | None = None,
         *,
@@ -264,6 +279,14 @@ def Sequential(*layers: Tensor | Layer | Network) -> Network:
         )
     tensor = layers[0]
     for number, layer in enumerate(layers[1:], start=1):
+        if isinstance(cast(object, layer), type):
+            name = cast(type, layer).__name__
+            raise DefinitionError(
+                "the elements after the Input of a Sequential are layers, and this is a class",
+                facts=(("position", str(number)), ("found", f"the class {name}")),
+                where=where,
+                advice=f"Make a layer of it: {name}(...).",
+            )
         if isinstance(layer, Tensor) or not callable(cast(object, layer)):
             raise DefinitionError(
                 "the elements after the Input of a Sequential are layers",

@@ -46,6 +46,18 @@ class Metric(Protocol):
         ...
 
 
+def check_batch_size(batch_size: int, where: str) -> None:
+    """Raises DefinitionError for what is no whole number above zero."""
+    given = cast(object, batch_size)
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise DefinitionError(
+            "a batch has at least one example",
+            facts=(("expected", "batch_size >= 1"), ("found", repr(batch_size))),
+            where=where,
+            advice="The batch size is a whole number.",
+        )
+
+
 class Traceable(Protocol):
     """A network, as far as this file needs one."""
 

@@ -110,8 +110,9 @@ def verify(
         True
     """
     dataset = as_dataset(data) if data is not None else _examples(network, loss, batch_size, seed)
-    checks = _gradient_findings(network, loss, dataset, seed)
-    return Report((*checks, *_engine_findings(network, loss, dataset, seed)))
+    # The training steps come first: they say clearly where the data does not fit the network.
+    engines = _engine_findings(network, loss, dataset, seed)
+    return Report((*_gradient_findings(network, loss, dataset, seed), *engines))
 
 
 def _normal(shape: tuple[int, ...], seed: int, number: int) -> Array:

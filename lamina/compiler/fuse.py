@@ -238,17 +238,24 @@ def _is_expensive(node: Tensor) -> bool:
 
 def _make_view(operand: Tensor, anchors: Anchors) -> None:
     """Stores whatever keeps a contraction's operand from being read where it lies."""
-    while not is_leaf(operand) and operand not in anchors:
-        ends = {node: "" for node in _boundary(operand, anchors) if not _is_number(node)}
-        if is_view(operand, ends):
-            return
+    below = operand
+    while not _is_readable(below, anchors):
         # Look below a movement: perhaps what it moves is what must be stored.
-        movable = isinstance(operand.op.lowering, Movement) and len(operand.operands) == 1
-        below = operand.operands[0]
-        if not movable or _is_number(below) or not is_view(operand, {below: ""}):
-            anchors[operand] = None
-            return
-        operand = below
+        movable = isinstance(below.op.lowering, Movement) and len(below.operands) == 1
+        source = below.operands[0]
+        if not movable or _is_number(source) or not is_view(below, {source: ""}):
+            anchors[below] = None
+            break
+        below = source
+    if not _is_readable(operand, anchors):
+        anchors[operand] = None
+
+
+def _is_readable(operand: Tensor, anchors: Anchors) -> bool:
+    """Whether a contraction can read its operand from what is stored."""
+    if is_leaf(operand) or operand in anchors:
+        return True
+    return is_view(operand, {n: "" for n in _boundary(operand, anchors) if not _is_number(n)})
 
 
 def _boundary(node: Tensor, anchors: Anchors) -> set[Tensor]:

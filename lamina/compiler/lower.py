@@ -147,6 +147,9 @@ class _Puller:
 
     def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The same, computed here even if it is stored elsewhere."""
+        if size_of(static(node.shape)) == 0:
+            # Never computed; what it is made of need not even have an element at such a place.
+            return Literal(0, node.dtype)
         lowering = node.op.lowering
         if isinstance(lowering, Elementwise):
             operands = tuple(

@@ -8,6 +8,7 @@ pass over it builds a new one.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +93,9 @@ class Origin:
 
 _origin: ContextVar[Origin] = ContextVar("origin", default=Origin())
 _numbers = itertools.count()
-_package_folder = str(Path(__file__).resolve().parents[1])
+_package_folder = str(Path(__file__).resolve().parents[1]) + os.sep
+# Code that people type has no file; what else begins with "<" is generated, and skipped.
+_TYPED = ("<stdin>", "<python-input", "<ipython-input", "<doctest")
 
 
 @contextmanager
@@ -110,7 +113,8 @@ def source_line() -> str:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_package_folder) and not name.startswith("<"):
+        generated = name.startswith("<") and not name.startswith(_TYPED)
+        if not name.startswith(_package_folder) and not generated:
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

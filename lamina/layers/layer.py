@@ -24,6 +24,7 @@ from lamina.graph import (
     apply,
     labelled,
     leaf,
+    located,
     path_after,
     rebuild,
     source_line,
@@ -205,17 +206,26 @@ def trace(
                 layer: Layer = tensor.attributes["layer"]
                 # A layer that is applied again keeps the name of its first place.
                 owner = owners.setdefault(id(layer), prefix)
-                result = layer.forward(Scope(record, owner), *operands)
-                build_inner(result, operands, owner, path)
+                known = dict(record.updates)
+                try:
+                    result = layer.forward(Scope(record, owner), *operands)
+                except LaminaError as error:
+                    raise located(error) from None
+                # New values of states may depend on layers inside as well as the result does.
+                changed = {k: v for k, v in record.updates.items() if known.get(k) is not v}
+                build_inner((result, *changed.values()), operands, owner, path)
                 new[tensor] = new.get(result, result)
+                record.updates.update((k, new.get(v, v)) for k, v in changed.items())
             elif tensor.op is CONSTANT and tensor.dtype.is_float:
                 new[tensor] = ops.cast(tensor, dtype)
             else:
                 new[tensor] = apply(tensor.op, *operands, **tensor.attributes)
 
-    def build_inner(result: Tensor, operands: tuple[Tensor, ...], prefix: str, path: str) -> None:
+    def build_inner(
+        results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
+    ) -> None:
         """Layers that a layer applied in its forward become graph as well."""
-        inside = topological([result])
+        inside = topological(results)
         if not any(tensor.op is LAYER for tensor in inside):
             return
         number = 0

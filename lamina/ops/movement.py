@@ -17,7 +17,14 @@ import numpy as np
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.ops.arguments import as_tensor, axes_of, axis_of
-from lamina.ops.lowering import Coordinates, Movement, Pull, guarded, select_within
+from lamina.ops.lowering import (
+    Coordinates,
+    Decomposition,
+    Movement,
+    Pull,
+    guarded,
+    select_within,
+)
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Bound, Literal, Scalar
 from lamina.shapes import (
@@ -29,6 +36,7 @@ from lamina.shapes import (
     add_dims,
     divide_counts,
     element_count,
+    normalise_axis,
     scale_dim,
     shape_text,
     static,
@@ -625,9 +633,57 @@ def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=place)
 
 
+def _infer_stack(operands: tuple[Tensor, ...], attributes: Attributes) -> Inferred:
+    axis: int = attributes["axis"]
+    first = operands[0]
+    for number, x in enumerate(operands):
+        if (x.shape, x.dtype) != (first.shape, first.dtype):
+            error = ShapeError if x.shape != first.shape else DTypeError
+            raise error(
+                "stack: the tensors differ",
+                facts=(("tensor 0", described(first)), (f"tensor {number}", described(x))),
+                advice="All must have one shape and one dtype.",
+            )
+    return (*first.shape[:axis], len(operands), *first.shape[axis:]), first.dtype
+
+
+def _stack_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return unstack(upstream, result.attributes["axis"])
+
+
+def _stack_reference(*parts: Array, axis: int) -> Array:
+    return np.stack(parts, axis)
+
+
+def _stack_build(node: Tensor) -> Tensor:
+    axis: int = node.attributes["axis"]
+    return concat([expand_dims(x, axis) for x in node.operands], axis)
+
+
+STACK = Op(
+    "stack",
+    _infer_stack,
+    _stack_gradient,
+    _stack_reference,
+    Decomposition(_stack_build),
+    (
+        Sample(((2, 3), (2, 3)), {"axis": 0}),
+        Sample(((2, 3), (2, 3), (2, 3)), {"axis": 2}),
+        Sample(((1,),), {"axis": 1}),
+    ),
+)
+
+
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one shape joined along a new axis."""
-    return concat([expand_dims(x, axis) for x in tensors], axis)
+    """Tensors of one shape joined along a new axis.
+
+    Raises:
+        ShapeError, DTypeError: if there are none, or they differ.
+    """
+    listed = [as_tensor(x) for x in tensors]
+    if not listed:
+        raise located(ShapeError("stack: there are no tensors", advice="Give at least one."))
+    return apply(STACK, *listed, axis=normalise_axis(axis, listed[0].rank + 1))
 
 
 def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
@@ -721,4 +777,4 @@ def flip(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     return apply(FLIP, x, axes=named) if named else x
 
 
-OPS = (RESHAPE, TRANSPOSE, SLICE, PAD, CONCAT, FLIP)
+OPS = (RESHAPE, TRANSPOSE, SLICE, PAD, CONCAT, STACK, FLIP)

@@ -14,7 +14,7 @@ import numpy as np
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.ops.arguments import as_tensor, axes_of, axis_of
-from lamina.ops.broadcast import infer_reduction, sum_axes, with_ones
+from lamina.ops.broadcast import broadcast_to, infer_reduction, sum_axes, with_ones
 from lamina.ops.elementwise import (
     arange,
     cast,
@@ -72,7 +72,7 @@ def _axes_attribute(result: Tensor) -> tuple[int, ...]:
     return result.attributes["axes"]
 
 
-# Sum and mean -------------------------------------------------------------------------------------
+# Sum and number -----------------------------------------------------------------------------------
 
 
 def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
@@ -118,13 +118,7 @@ def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
     return apply(ELEMENT_COUNT, x, axes=named, dtype=wanted)
 
 
-def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """The mean of the elements along axes; of integers float32."""
-    x = floating(x)
-    return sum(x, axes, keepdims) / element_count(x, axes, x.dtype)
-
-
-# Variance -----------------------------------------------------------------------------------------
+# Mean and variance --------------------------------------------------------------------------------
 
 
 def _infer_float_reduction(
@@ -141,6 +135,42 @@ def _require_float(x: Tensor) -> None:
             facts=(("expected", "f32 or f64"), ("found", described(x))),
             advice="Convert with ops.cast(x, 'float32').",
         )
+
+
+def _mean_build(node: Tensor) -> Tensor:
+    (x,) = node.operands
+    axes = _axes_attribute(node)
+    return sum_axes(x, axes) / element_count(x, axes, x.dtype)
+
+
+def _mean_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    axes = _axes_attribute(result)
+    share = upstream / element_count(x, axes, x.dtype)
+    return (broadcast_to(with_ones(share, x, axes), x.shape),)
+
+
+def _mean_reference(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.sum(x, axes) / np.asarray(size_of([x.shape[axis] for axis in axes]), x.dtype)
+
+
+MEAN = Op(
+    "mean",
+    _infer_float_reduction,
+    _mean_gradient,
+    _mean_reference,
+    Decomposition(_mean_build),
+    (
+        Sample(((4, 5),), {"axes": (0,)}),
+        Sample(((2, 3, 4),), {"axes": (0, 2)}),
+        Sample(((3, 1),), {"axes": (0, 1)}),
+    ),
+)
+
+
+def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """The mean of the elements along axes; of integers float32."""
+    return _reduced(MEAN, floating(x), axes, keepdims)
 
 
 def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Tensor:
@@ -561,6 +591,6 @@ def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 OPS = (
-    *(ELEMENT_COUNT, VARIANCE, MAX, MIN, ARGMAX, ARGMIN, ANY, ALL, PROD, CUMSUM),
+    *(ELEMENT_COUNT, MEAN, VARIANCE, MAX, MIN, ARGMAX, ARGMIN, ANY, ALL, PROD, CUMSUM),
     *(LOGSUMEXP, SOFTMAX, LOG_SOFTMAX),
 )

@@ -133,10 +133,11 @@ class Index:
             coarse, fine = rest._split(factor)
             if fine.bounds[0] >= 0 and fine.bounds[1] < factor:
                 return whole + coarse // (divisor // factor)
-        if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
-            atom = rest.terms[0][0]
-            if isinstance(atom, Quotient):
-                return whole + atom.index // (atom.divisor * divisor)
+        for atom, coefficient in rest.terms:
+            if isinstance(atom, Quotient) and coefficient == 1:
+                # (o + e // a) // d is (a * o + e) // (a * d).
+                others = rest - Index(0, ((atom, 1),))
+                return whole + (others * atom.divisor + atom.index) // (atom.divisor * divisor)
         return whole + Index(0, ((Quotient(rest, divisor), 1),))
 
     def __mod__(self, divisor: int) -> Index:

@@ -22,13 +22,24 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
 
     Raises:
         DTypeError: saying how to convert.
+        DataError: for nested lists that make no array.
     """
-    array: Array = np.asarray(value)
+    try:
+        array: Array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{name} makes no array",
+            facts=(("expected", "rows of equal length"), ("found", str(error))),
+            advice="Check that all examples have the same shape.",
+        ) from None
     if not isinstance(value, np.ndarray | np.generic):
         kind = array.dtype.kind
         if kind in "fiub" and (wanted.is_float or kind != "f"):
             array = array.astype(wanted.numpy)
-    arriving = as_dtype(array.dtype)
+    try:
+        arriving = as_dtype(array.dtype)
+    except DTypeError as error:
+        raise error.at(name) from None
     narrowing = arriving.is_float and wanted.is_float and arriving.rank > wanted.rank
     if narrowing or (arriving.is_float and not wanted.is_float):
         advice = f"Convert it: array.astype('{wanted.name}')"
@@ -38,7 +49,8 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
             facts=(("expected", wanted.name), ("found", arriving.name)),
             advice=advice,
         )
-    return np.ascontiguousarray(array).reshape(array.shape)
+    native = array.dtype.newbyteorder("=")
+    return np.ascontiguousarray(array, native).reshape(array.shape)
 
 
 def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
@@ -47,9 +59,11 @@ def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
     Raises:
         DataError: if there is another number of them.
     """
-    if count == 1 and not isinstance(value, tuple):
-        return (value,)
-    arrays = () if value is None else tuple(cast(Sequence[Any], value))
+    several = isinstance(value, tuple) or (isinstance(value, list) and count > 1)
+    if value is None:
+        arrays: tuple[Any, ...] = ()
+    else:
+        arrays = tuple(cast(Sequence[Any], value)) if several else (value,)
     if len(arrays) != count:
         raise DataError(
             f"the network has another number of {name}s",

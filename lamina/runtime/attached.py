@@ -11,7 +11,7 @@ import numpy as np
 
 from lamina.data import Dataset
 from lamina.engines.engine import Memory
-from lamina.errors import DefinitionError, DTypeError, ReleasedError
+from lamina.errors import DTypeError, ReleasedError
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.parameters import (
     Parameters,
@@ -21,7 +21,15 @@ from lamina.runtime.parameters import (
     with_random_state,
 )
 from lamina.shapes import Array, DType, as_dtype
-from lamina.step import Loss, Metric, Spec, StepGraph, default_targets, evaluation_step
+from lamina.step import (
+    Loss,
+    Metric,
+    Spec,
+    StepGraph,
+    check_batch_size,
+    default_targets,
+    evaluation_step,
+)
 
 
 @dataclass(frozen=True)
@@ -50,11 +58,7 @@ class Attached:
         input_dtypes: Sequence[DType] | None,
         targets: Sequence[Spec] | None,
     ) -> None:
-        if batch_size < 1:
-            raise DefinitionError(
-                "a batch has at least one example",
-                facts=(("expected", "batch_size >= 1"), ("found", repr(batch_size))),
-            )
+        check_batch_size(batch_size, type(self).__name__)
         self.batch_size = batch_size
         self._parameters = parameters
         self._loss = loss

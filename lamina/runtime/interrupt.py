@@ -37,4 +37,5 @@ def held_interrupts() -> Generator[Interrupt]:
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, before)
+        # None stands for a handler that Python did not set and cannot set again.
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)

@@ -43,8 +43,7 @@ class Parameters:
         for variable in (*self.variables.values(), *self.states.values()):
             shape = static(variable.tensor.shape)
             memory = engine.allocate(shape, dtype.numpy)
-            first = variable.init(shape, seed, variable.stream)
-            memory.write(np.ascontiguousarray(first, dtype.numpy))
+            memory.write(_first_value(variable, shape, seed, dtype))
             self.memories[variable.name] = memory
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
@@ -78,6 +77,18 @@ class Parameters:
             ready[name] = array.astype(self.dtype.numpy)
         for name, array in ready.items():
             self.memories[name].write(array)
+
+
+def _first_value(variable: Variable, shape: tuple[int, ...], seed: int, dtype: DType) -> Array:
+    first = np.asarray(variable.init(shape, seed, variable.stream))
+    if first.shape != shape:
+        raise ShapeError(
+            f"the initial value of {variable.name!r} has another shape",
+            facts=(("expected", shape_text(shape)), ("found", shape_text(first.shape))),
+            where=str(variable.tensor.origin),
+            advice="An initializer gives an array of the shape that it is called with.",
+        )
+    return np.ascontiguousarray(first, dtype.numpy).reshape(shape)
 
 
 def release_all(memories: Mapping[str, Memory]) -> None:

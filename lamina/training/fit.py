@@ -71,7 +71,6 @@ def fit(job: Fit, history: History) -> History:
             started = time.perf_counter()
             recorded = _epoch(job, resident, epoch, shown, interrupt)
             if interrupt.pressed:
-                history.interrupted = True
                 break
             row = summary(recorded, job.metrics)
             if job.evaluation is not None and job.validation is not None:
@@ -82,6 +81,7 @@ def fit(job: Fit, history: History) -> History:
             wishes_to_end = [after(history) for after in job.after_epoch]
             if any(wishes_to_end):
                 break
+        history.interrupted = interrupt.pressed
     return history
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,10 +37,15 @@ class History:
         return len(self.seconds)
 
     def add(self, row: Mapping[str, Any], seconds: float) -> None:
-        """Appends one epoch; values that are not single numbers are left out."""
-        for name, value in row.items():
-            if isinstance(value, float | int):
-                self.values.setdefault(name, []).append(float(value))
+        """Appends one epoch; values that are not single numbers are left out.
+
+        What is measured in some epochs only, after a resume say, is NaN in the others.
+        """
+        numbers = {name: float(v) for name, v in row.items() if isinstance(v, float | int)}
+        for name in numbers:
+            self.values.setdefault(name, [math.nan] * len(self))
+        for name, values in self.values.items():
+            values.append(numbers.get(name, math.nan))
         self.seconds.append(seconds)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
