@@ -9,10 +9,10 @@ from typing import Any, cast, final
 
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DefinitionError, DTypeError
+from lamina.errors import DefinitionError, DTypeError, FileFormatError
+from lamina.files.definition import classes_of
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Tensor
-from lamina.layers.layer import LAYER, Layer
 from lamina.network import Network
 from lamina.runtime import (
     Evaluation,
@@ -74,6 +74,7 @@ class Model:
                 facts=(("expected", "float32 or float64"), ("found", wanted.name)),
                 where="Model",
             )
+        _check_seed(seed)
         self._parameters = Parameters(network, open_engine(engine), wanted, seed)
         self._inference = Inference(self._parameters)
 
@@ -148,6 +149,8 @@ class Model:
             A training, to be used in a `with` block or released by `.release()`.
         """
         dataset = None if data is None else as_dataset(data)
+        if seed is not None:
+            _check_seed(seed)
         return Training(
             self._parameters,
             loss,
@@ -263,17 +266,19 @@ class Model:
                     evaluation.release()
 
     def _resume(self, training: Training, path: str | os.PathLike[str]) -> History:
-        saved = read_model(path, self._own_layers())
-        self._parameters.write(saved.values)
-        training.restore(saved.extra)
+        saved = read_model(path, classes_of(self.network))
         notes = saved.notes
+        if not {"history", "seconds"} <= notes.keys():
+            raise FileFormatError(
+                "this file holds a model and no checkpoint to resume from",
+                facts=(("expected", "what fit(checkpoint=...) wrote"), ("found", "a saved model")),
+                where=os.fspath(path),
+                advice="Start from its parameters: lm.load(path), and leave resume out.",
+            )
+        # Whatever may be refused comes before the model is changed.
+        training.restore(saved.extra)
+        self._parameters.write(saved.values)
         return History(dict(notes["history"]), list(notes["seconds"]))
-
-    def _own_layers(self) -> list[type[Layer]]:
-        layers: list[Layer] = [
-            node.attributes["layer"] for node in self.network.nodes if node.op is LAYER
-        ]
-        return list({type(layer) for layer in layers})
 
     def _checkpoint(
         self, path: str | os.PathLike[str], training: Training, history: History
@@ -307,18 +312,29 @@ class Model:
         write_model(path, self._file({}, {}))
 
 
+def _check_seed(seed: int) -> None:
+    given = cast(object, seed)
+    whole = isinstance(given, int) and not isinstance(given, bool)
+    if not whole or not -(2**63) <= seed < 2**63:
+        raise DefinitionError(
+            "a seed is a whole number of 64 bits",
+            facts=(("expected", "seed=0, 1, 2, ..."), ("found", repr(seed))),
+        )
+
+
 def load(
     path: str | os.PathLike[str],
     engine: str = DEFAULT_ENGINE,
     *,
-    layers: Sequence[type[Layer]] = (),
+    layers: Sequence[type] = (),
 ) -> Model:
     """A model from a file; runs no code from it.
 
     Args:
         path: what `Model.save` wrote, or a checkpoint of `Model.fit`.
         engine: where the model shall live.
-        layers: the classes of your own layers, if the network contains any.
+        layers: the classes of your own layers, initializers and regularizers, if the network
+            contains any.
 
     Raises:
         FileFormatError: if the file is missing, cut short, damaged or of another kind.

@@ -6,11 +6,19 @@ interpreter: `cpu`, `opencl:1`, `cuda:0`. An engine is finished when it passes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Protocol
+
 import pytest
 
+import lamina as lm
+from lamina.compiler.pipeline import compile_graph
 from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.program.program import Program
+from lamina.shapes import DType, float32
+from lamina.step import default_targets, training_step
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,3 +42,37 @@ def engine(engine_name: str) -> Engine:
     if engine_name == "interpreter":
         return InterpreterEngine(poison=True)
     return open_engine(engine_name)
+
+
+class ProgramMaker(Protocol):
+    def __call__(
+        self,
+        layers: Sequence[Any] | lm.Network,
+        loss: Any,
+        optimizer: Any,
+        batch: int = 16,
+        *,
+        clip: Any = None,
+        dtype: DType = float32,
+    ) -> Program: ...
+
+
+@pytest.fixture(scope="session")
+def training_program() -> ProgramMaker:
+    """Compiles the training step of a network, or of layers in a row."""
+
+    def make(
+        layers: Sequence[Any] | lm.Network,
+        loss: Any,
+        optimizer: Any,
+        batch: int = 16,
+        *,
+        clip: Any = None,
+        dtype: DType = float32,
+    ) -> Program:
+        network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
+        targets = default_targets(network, loss, dtype)
+        step = training_step(network, loss, optimizer, targets, dtype=dtype, clip=clip)
+        return compile_graph(step.graph, batch=batch, name="training")
+
+    return make

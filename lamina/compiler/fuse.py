@@ -11,10 +11,10 @@ count as dependencies when groups are joined and scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lamina.compiler.lower import NotOneStep, is_leaf, is_view, lower_group
+from lamina.compiler.lower import DEEPEST_EXPRESSION, NotOneStep, is_leaf, is_view, lower_group
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, apply
 from lamina.ops.lowering import (
@@ -33,8 +33,11 @@ from lamina.shapes import size_of, static
 # A tensor that reads one stored tensor and applies at most this many cheap primitives is computed
 # again for each user rather than stored.
 CHEAP_PRIMITIVES = 4
-# Expressions deeper than this are cut, so that neither compilers nor people drown in them.
-DEEPEST_EXPRESSION = 48
+
+# How many of the following groups over as many points are tried as siblings of each group.
+SIBLINGS_TRIED = 8
+# Steps that compute more anchors than this are not joined further.
+MOST_MEMBERS = 64
 
 Anchors = dict[Tensor, None]
 
@@ -126,22 +129,26 @@ def _users(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
 
 def _read_after(target: Tensor, value: Tensor, users: Mapping[Tensor, list[Tensor]]) -> bool:
     """Whether something that needs the new value of a leaf may read the old one as well."""
-    downstream = _reachable(users[value], lambda node: users[node])
+    downstream = _reachable(users[value], users)
     if not downstream:
         return False
-    return target in _reachable(downstream, lambda node: () if node is value else node.operands)
+    from_old = _reachable((user for user in users[target] if user is not value), users, stop=value)
+    return bool(downstream & from_old)
 
 
 def _reachable(
-    start: Iterable[Tensor], following: Callable[[Tensor], Iterable[Tensor]]
+    start: Iterable[Tensor],
+    users: Mapping[Tensor, Sequence[Tensor]],
+    stop: Tensor | None = None,
 ) -> set[Tensor]:
+    """The tensors, and all that need them, not going beyond `stop`."""
     found: set[Tensor] = set()
     pending = list(start)
     while pending:
         node = pending.pop()
-        if node not in found:
+        if node not in found and node is not stop:
             found.add(node)
-            pending.extend(following(node))
+            pending.extend(users[node])
     return found
 
 
@@ -171,7 +178,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             continue
         depth[node] = 1 + max((depth[operand] for operand in node.operands), default=0)
         shared = len(consumers[node]) > 1 or _is_repeated(node, users[node])
-        if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION:
+        if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION // 2:
             anchors[node] = None
             depth[node] = 0
     for node in nodes:
@@ -343,7 +350,7 @@ class _Joiner:
                 by_size.setdefault(self._points(members), []).append(number)
         for points, numbers in by_size.items():
             for position, first in enumerate(numbers):
-                for second in numbers[position + 1 :]:
+                for second in numbers[position + 1 : position + 1 + SIBLINGS_TRIED]:
                     if (
                         first in self.members
                         and second in self.members
@@ -373,10 +380,9 @@ class _Joiner:
         """Joins two groups if that is one legal step; the group takes the first's number."""
         if first == second or self._through_others(first, second):
             return False
-        members = tuple(
-            sorted((*self.members[first], *self.members[second]), key=self.order.__getitem__)
-        )
-        if not self._lowers(members):
+        both = (*self.members[first], *self.members[second])
+        members = tuple(sorted(both, key=self.order.__getitem__))
+        if len(members) > MOST_MEMBERS or not self._lowers(members):
             return False
         for member in members:
             self.group_of[member] = first

@@ -40,6 +40,10 @@ from lamina.program.steps import (
 from lamina.shapes import size_of, static
 
 
+# Expressions deeper than this are cut, so that neither engines nor people drown in them.
+DEEPEST_EXPRESSION = 96
+
+
 class NotOneStep(Exception):
     """The group cannot be one step; fusion then leaves it in parts."""
 
@@ -124,12 +128,14 @@ class _Puller:
         self.buffers = buffers
         self.locals: dict[Tensor, Local] = {}
         self._known: dict[tuple[Tensor, Coordinates], Scalar] = {}
+        self._depth = 0
 
     def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The scalar of a tensor at coordinates.
 
         Raises:
-            NotOneStep: if it needs a result of this group from another iteration.
+            NotOneStep: if it needs a result of this group from another iteration, or grows too
+                deep.
         """
         if node in self.places:
             shape = static(node.shape)
@@ -142,7 +148,11 @@ class _Puller:
             return Load(self.buffers[node], offset, node.dtype)
         key = (node, coordinates)
         if key not in self._known:
+            self._depth += 1
+            if self._depth > DEEPEST_EXPRESSION:
+                raise NotOneStep
             self._known[key] = self.expression(node, coordinates)
+            self._depth -= 1
         return self._known[key]
 
     def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:

@@ -19,8 +19,8 @@ from lamina.program.steps import Contraction, Step, loads_of, reads_of, stores_o
 # Large buffers start at cache lines; small ones need no more than their elements do.
 CACHE_LINE_BYTES = 64
 LARGE_BYTES = 4096
-# How many orders the search tries, when the greedy ones leave gaps.
-SEARCH_ROUNDS = 400
+# How many pairs of blocks the search may compare, when the greedy orders leave gaps.
+SEARCH_EFFORT = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,11 @@ class _Lifetime:
 
 @dataclass
 class _Block:
-    """Buffers that follow one another in one place."""
+    """Buffers of equal size that follow one another in one place."""
 
     lifetimes: list[_Lifetime]
+    bytes: int
     alignment: int
-
-    @property
-    def bytes(self) -> int:
-        return self.lifetimes[0].buffer.bytes
 
     @property
     def first(self) -> int:
@@ -113,7 +110,9 @@ def _blocks(lifetimes: Mapping[str, _Lifetime], steps: Sequence[Step]) -> list[_
         else:
             itemsize = lifetime.buffer.dtype.itemsize
             large = lifetime.buffer.bytes >= LARGE_BYTES
-            block = _Block([lifetime], CACHE_LINE_BYTES if large else itemsize)
+            block = _Block(
+                [lifetime], lifetime.buffer.bytes, CACHE_LINE_BYTES if large else itemsize
+            )
             block_of[name] = block
             blocks.append(block)
     return blocks
@@ -157,7 +156,7 @@ def _pack(blocks: Sequence[_Block], target: int) -> tuple[list[int], int]:
     best_order = min(orders, key=lambda order: _place(blocks, order)[1])
     best = _place(blocks, best_order)
     generator = random.Random(0)
-    for _ in range(SEARCH_ROUNDS):
+    for _ in range(SEARCH_EFFORT // (len(blocks) + 1) ** 2):
         if best[1] <= target or len(blocks) < 2:
             break
         order = list(best_order)

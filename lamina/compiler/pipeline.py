@@ -74,9 +74,8 @@ def assemble(fused: Fused, name: str) -> Program:
     steps: list[Step] = []
     for number, group in enumerate(fused.groups):
         stored = {node: names[node] for node in group.members if node in group.stored}
-        elsewhere = {node: place for node, place in names.items() if node not in group.members}
         label = f"{number}.{_readable(group.members[-1])}"
-        steps.append(lower_group(group.members, stored, elsewhere, label))
+        steps.append(lower_group(group.members, stored, names, label))
     outputs = tuple((name, names[tensor]) for name, tensor in graph.outputs)
     plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs])
     return Program(name, buffers, tuple(steps), outputs, constants, plan)

@@ -1,11 +1,13 @@
 """Simplification: the same graph, said with fewer tensors.
 
 Common subexpressions are shared, constants folded, and operations that change nothing dropped.
-Every rule holds for NaN, infinities and signed zeros: `x * 0` stays, `x * 1` goes.
+Every rule holds for NaN, infinities and signed zeros: `x * 0` stays, `x * 1` goes. Only a sum that
+is zero may change its sign.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 from lamina import ops
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.lowering import Elementwise, Generator, Scattering
-from lamina.shapes import size_of, static
+from lamina.shapes import int64, size_of, static, uint8
 
 # Constants are folded while the result stays this small, in elements.
 LARGEST_FOLDED = 256
@@ -39,10 +41,15 @@ def _sharing(rule: Rule) -> Callable[[Tensor, tuple[Tensor, ...]], Tensor]:
 
     def shared(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         new = rule(rebuild(node, operands))
-        key = (new.op, new.operands, tuple(sorted(new.attributes.items())))
-        return known.setdefault(key, new)
+        attributes = tuple(sorted((k, _exact(v)) for k, v in new.attributes.items()))
+        return known.setdefault((new.op, new.operands, attributes), new)
 
     return shared
+
+
+def _exact(value: Any) -> Any:
+    """A key that tells 0.0 from -0.0, which are equal."""
+    return repr(value) if isinstance(value, float) else value
 
 
 def _simplified(node: Tensor) -> Tensor:
@@ -127,9 +134,12 @@ def _number(tensor: Tensor) -> Tensor | None:
 
 
 def _is(tensor: Tensor, number: float) -> bool:
-    """Whether every element is the constant number."""
+    """Whether every element is the constant number; 0 is not -0.0."""
     known = _number(tensor)
-    return known is not None and bool(known.attributes["value"].array[()] == number)
+    if known is None:
+        return False
+    value = float(known.attributes["value"].array[()])
+    return value == number and math.copysign(1, value) == math.copysign(1, number)
 
 
 def _multiply(node: Tensor) -> Tensor | None:
@@ -231,6 +241,8 @@ def _sum(node: Tensor) -> Tensor | None:
         if axis not in axes
     )
     count = size_of([size for axis in axes if isinstance(size := operand.shape[axis], int)])
+    if count == 0:
+        return None
     total = ops.mul(ops.reshape(source, kept), float(count))
     return ops.broadcast_to(total, node.shape)
 
@@ -242,8 +254,10 @@ def _scatter_along_axis(node: Tensor) -> Tensor | None:
     if values.shape[axis] != 1:
         return None
     shape = tuple(node.shape[axis] if a == axis else 1 for a in range(node.rank))
-    positions = ops.reshape(ops.arange(static(node.shape)[axis], indices.dtype), shape)
-    return ops.where(ops.equal(positions, indices), values, 0.0)
+    # Positions may be too large for uint8.
+    dtype = int64 if indices.dtype == uint8 else indices.dtype
+    positions = ops.reshape(ops.arange(static(node.shape)[axis], dtype), shape)
+    return ops.where(ops.equal(positions, indices), values, 0)
 
 
 _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {

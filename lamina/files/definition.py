@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
+
 from lamina import layers, ops
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.graph import CONSTANT, LEAF, ConstantValue, Tensor, apply, constant
@@ -20,6 +22,7 @@ from lamina.network import Network
 from lamina.shapes import Array, DType, Size, as_dtype
 
 Json = Any
+USER_PREFIX = "user."
 
 
 def _own_classes() -> dict[str, type]:
@@ -32,6 +35,26 @@ def _own_classes() -> dict[str, type]:
     return found
 
 
+def classes_of(network: Network) -> list[type]:
+    """The classes of all records in a network: its layers, and what their fields hold."""
+    found: dict[type, None] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, tuple | list):
+            for item in cast(Sequence[Any], value):
+                visit(item)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            found[type(value)] = None
+            for field in dataclasses.fields(value):
+                visit(getattr(value, field.name))
+
+    for node in network.nodes:
+        if node.op is LAYER:
+            visit(node.attributes["layer"])
+    own = set(_own_classes().values())
+    return [cls for cls in found if cls not in own]
+
+
 def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     """A network as JSON data, and the arrays that it fixes, by name.
 
@@ -40,9 +63,42 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     """
     arrays: dict[str, Array] = {}
     own = {cls: name for name, cls in _own_classes().items()}
+    users: dict[str, type] = {}
+    # A layer object in several places is written once and shared again.
+    unique: dict[int, int] = {}
+    records: list[Json] = []
     positions = {node: number for number, node in enumerate(network.nodes)}
 
+    def name_of(cls: type, where: str) -> str:
+        """Users' classes have a prefix, so that they are never taken for Lamina's."""
+        if cls in own:
+            return own[cls]
+        if users.setdefault(cls.__name__, cls) is not cls:
+            raise DefinitionError(
+                f"two classes of the network are named {cls.__name__}",
+                where=where,
+                advice="A file knows classes by their names: rename one of them.",
+            )
+        return USER_PREFIX + cls.__name__
+
+    def layer_number(layer: Layer, where: str) -> int:
+        if id(layer) not in unique:
+            data = record(layer, where)  # layers in its fields are numbered first
+            unique[id(layer)] = len(records)
+            records.append(data)
+        return unique[id(layer)]
+
+    def record(value: Any, where: str) -> Json:
+        fields = {
+            field.name: plain(getattr(value, field.name), f"{where}.{field.name}")
+            for field in dataclasses.fields(value)
+            if field.init
+        }
+        return {"record": name_of(type(value), where), "fields": fields}
+
     def plain(value: Any, where: str) -> Json:
+        if isinstance(value, np.generic):
+            value = cast(Any, value).item()
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
@@ -60,13 +116,9 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             arrays[name] = value.array
             return {"array": name}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            name = own.get(type(value), type(value).__name__)
-            fields = {
-                field.name: plain(getattr(value, field.name), f"{where}.{field.name}")
-                for field in dataclasses.fields(value)
-                if field.init
-            }
-            return {"record": name, "fields": fields}
+            if isinstance(value, Layer):
+                return {"layer": layer_number(value, where)}
+            return record(value, where)
         raise DefinitionError(
             f"{where} cannot be saved",
             facts=(
@@ -76,9 +128,6 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             advice="Keep layer fields plain: a file holds data, never code.",
         )
 
-    # One layer object may be applied several times: it is written once and shared again.
-    unique: dict[int, int] = {}
-    records: list[Json] = []
     nodes: list[Json] = []
     for node in network.nodes:
         operands = [positions[operand] for operand in node.operands]
@@ -88,10 +137,8 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             nodes.append({"input": shape, "dtype": dtype})
         elif node.op is LAYER:
             layer: Layer = node.attributes["layer"]
-            if id(layer) not in unique:
-                unique[id(layer)] = len(records)
-                records.append(plain(layer, network.path(node)))
-            nodes.append({"layer": unique[id(layer)], "operands": operands})
+            number = layer_number(layer, network.path(node))
+            nodes.append({"layer": number, "operands": operands})
         else:
             attributes = {k: plain(v, node.op.name) for k, v in node.attributes.items()}
             nodes.append({"op": node.op.name, "operands": operands, "attributes": attributes})
@@ -104,22 +151,22 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     return definition, arrays
 
 
-def decode(
-    definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[type[Layer]]
-) -> Network:
+def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[type]) -> Network:
     """The network that `encode` wrote.
 
     Args:
         definition: the JSON data.
         arrays: the arrays that it fixes.
-        user_layers: the caller's own layer classes that the network may contain.
+        user_layers: the caller's own classes of layers, initializers and regularizers that the
+            network may contain.
 
     Raises:
         FileFormatError: for a class or op that is not known.
         LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is no network; the
             caller says which file it was.
     """
-    classes = _own_classes() | {cls.__name__: cls for cls in user_layers}
+    classes = _own_classes() | {USER_PREFIX + cls.__name__: cls for cls in user_layers}
+    records: list[Any] = []
 
     def value_of(data: Json) -> Any:
         if not isinstance(data, dict):
@@ -138,26 +185,33 @@ def decode(
             return Size(int(coefficient), int(offset))
         if "array" in table:
             return ConstantValue(arrays[table["array"]])
+        if "layer" in table:
+            return _earlier(records, table["layer"])
         return record_of(table)
 
     def record_of(table: dict[str, Any]) -> Any:
         name = table["record"]
         if name not in classes:
+            shown = str(name).removeprefix(USER_PREFIX)
             raise FileFormatError(
-                f"the network contains a {name}, which is not among Lamina's layers",
+                f"the network contains a {shown}, which is not among Lamina's layers",
                 facts=(("known", ", ".join(sorted(classes))),),
-                advice=f"If it is your own, pass its class: lm.load(path, layers=[{name}]).",
+                advice=f"If it is your own, pass its class: lm.load(path, layers=[{shown}]).",
             )
         return classes[name](**{k: value_of(v) for k, v in table["fields"].items()})
 
-    records = [record_of(table) for table in definition["layers"]]
+    for table in definition["layers"]:
+        records.append(record_of(table))
     nodes: list[Tensor] = []
     for entry in definition["nodes"]:
         operands = [_earlier(nodes, number) for number in entry.get("operands", [])]
         if "input" in entry:
             nodes.append(Input(*entry["input"], dtype=entry["dtype"]))
         elif "layer" in entry:
-            nodes.append(records[entry["layer"]](*operands))
+            layer = _earlier(records, entry["layer"])
+            if not isinstance(layer, Layer):
+                raise ValueError(f"{type(layer).__name__} is no layer")
+            nodes.append(layer(*operands))
         else:
             attributes = {k: value_of(v) for k, v in entry["attributes"].items()}
             if entry["op"] == CONSTANT.name:
@@ -170,7 +224,7 @@ def decode(
     )
 
 
-def _earlier(nodes: Sequence[Tensor], number: int) -> Tensor:
-    if not 0 <= number < len(nodes):
+def _earlier(made: Sequence[Any], number: int) -> Any:
+    if not 0 <= number < len(made):
         raise IndexError(number)
-    return nodes[number]
+    return made[number]

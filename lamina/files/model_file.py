@@ -12,14 +12,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from lamina.errors import FileFormatError, LaminaError
 from lamina.files.atomic import write_atomically
 from lamina.files.definition import decode, encode
-from lamina.layers.layer import Layer
 from lamina.network import Network
 from lamina.shapes import Array, DType, as_dtype, shape_text, static
 
@@ -73,7 +72,7 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
     write_atomically(path, save(tensors, metadata))
 
 
-def read_model(path: str | os.PathLike[str], layers: Sequence[type[Layer]] = ()) -> ModelFile:
+def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> ModelFile:
     """Reads a model file; runs no code from it, and gives all of it or an error.
 
     Args:
@@ -99,7 +98,7 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type[Layer]] = ())
         raise error.at(where) from None
     except (LaminaError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise _damaged("its network cannot be rebuilt", where, str(error)) from error
-    except (RecursionError, OverflowError, MemoryError) as error:
+    except (RecursionError, ArithmeticError, MemoryError) as error:
         raise _damaged("its network cannot be rebuilt", where, type(error).__name__) from error
 
 
@@ -111,7 +110,7 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
     try:
         tensors: dict[str, Array] = load(data)
         length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         found = f"{len(data):,} bytes that are no safetensors file: {error}"
         raise _damaged("the file is damaged or of another kind", where, found) from error
@@ -131,13 +130,16 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def _assemble(
-    tensors: Mapping[str, Array], metadata: Mapping[str, str], layers: Sequence[type[Layer]]
+    tensors: Mapping[str, Array], metadata: Mapping[str, str], layers: Sequence[type]
 ) -> ModelFile:
     def part(prefix: str) -> dict[str, Array]:
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
     network = decode(json.loads(metadata["network"]), part("constants/"), layers)
     dtype = as_dtype(metadata["dtype"])
+    seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
+    if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
+        raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
     values = part("values/")
     record = network.trace(dtype=dtype, training=True).record
     expected = {
@@ -157,8 +159,7 @@ def _assemble(
                 advice=_ADVICE,
             )
     values = {name: values[name] for name in expected}
-    notes = json.loads(metadata["notes"])
-    return ModelFile(network, dtype, int(metadata["seed"]), values, part("extra/"), notes)
+    return ModelFile(network, dtype, seed, values, part("extra/"), cast(Any, notes))
 
 
 def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:

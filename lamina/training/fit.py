@@ -119,13 +119,20 @@ def _epoch(
             job.parameters.write(good[0])
             job.training.restore(good[1])
             bad = int(np.flatnonzero(~finite)[0])
-            raise _non_finite(epoch, done + bad, len(batches), piece.losses[bad])
+            what = f"the loss became {piece.losses[bad]}"
+            raise _non_finite(what, epoch, done + bad, len(batches))
         pieces.append(piece)
         done += len(piece.losses)
         now = time.perf_counter()
         rate = float(piece.examples.sum()) / max(now - before, 1e-6)
         shown.advance(len(piece.losses), float(piece.losses[-1]), rate)
         before = now
+    # The last step's loss was measured before its update, which may have gone too far.
+    for name, value in job.parameters.read(list(job.parameters.variables)).items():
+        if not np.isfinite(value).all():
+            job.parameters.write(good[0])
+            job.training.restore(good[1])
+            raise _non_finite(f"the parameter {name!r} overflowed", epoch, done - 1, len(batches))
     return _joined(pieces)
 
 
@@ -141,9 +148,9 @@ def _joined(pieces: Sequence[Recorded]) -> Recorded:
     )
 
 
-def _non_finite(epoch: int, step: int, steps: int, loss: float) -> NonFiniteError:
+def _non_finite(what: str, epoch: int, step: int, steps: int) -> NonFiniteError:
     return NonFiniteError(
-        f"the loss became {loss} in step {epoch * steps + step + 1}",
+        f"{what} in step {epoch * steps + step + 1}",
         facts=(
             ("epoch", f"{epoch + 1}, its step {step + 1} of {steps}"),
             ("model", "put back to the end of the last good epoch"),

@@ -87,9 +87,7 @@ def check(
     return program
 
 
-def compare(
-    what: str, found: Array, expected: Array, tolerances: Mapping[str, Tolerance]
-) -> None:
+def compare(what: str, found: Array, expected: Array, tolerances: Mapping[str, Tolerance]) -> None:
     """Compares an array with the oracle's, NaN with NaN."""
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
     tolerance = tolerances.get(expected.dtype.name, EXACT)

@@ -297,9 +297,11 @@ class _Builder:
                 lambda: x @ turned,
                 lambda: turned @ ops.relu(x),
                 lambda: self.leaf((self.choose(self.extents), rows)) @ x,
-                lambda: ops.einsum("...ab,cb->...ac".replace("...", "xyz"[: x.rank - 2]), x, x)
-                if x.rank == 2
-                else x @ self.leaf((inner,)),
+                lambda: (
+                    ops.einsum("...ab,cb->...ac".replace("...", "xyz"[: x.rank - 2]), x, x)
+                    if x.rank == 2
+                    else x @ self.leaf((inner,))
+                ),
                 lambda: ops.flip(x, -1) @ ops.pad(self.leaf((inner,)), [(0, 0)]),
                 lambda: x[..., ::-1, :] @ ops.pad(self.leaf((inner + 1, 3)), [(0, 0), (1, 0)])[:-1],
             ]

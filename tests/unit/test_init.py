@@ -109,6 +109,7 @@ def test_uniform_bounds_are_those_of_pytorch() -> None:
     assert np.abs(linear).max() > 0.99 / math.sqrt(40)
 
 
+@pytest.mark.torch
 def test_gains_are_those_of_pytorch() -> None:
     torch = pytest.importorskip("torch")
     standard = init.Normal()((3, 4), 1, 2)

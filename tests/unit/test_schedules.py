@@ -83,6 +83,7 @@ def test_warmup() -> None:
     check(schedules.Warmup(10, 0.3), lambda step: 0.3 * min((step + 1) / 10, 1))
 
 
+@pytest.mark.torch
 def test_agreement_with_pytorch() -> None:
     torch = pytest.importorskip("torch")
     family = torch.optim.lr_scheduler

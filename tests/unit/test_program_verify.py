@@ -1,0 +1,143 @@
+"""The check of a program names what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lamina.errors import InternalError
+from lamina.program.index import Axis, axis_index, constant_index
+from lamina.program.program import Allocation, Buffer, Plan, Program, verify
+from lamina.program.scalar import Apply, Bound, Literal, Load
+from lamina.program.steps import Loop, Reduce, Store, Write
+from lamina.shapes import DType, float32, float64
+
+AXIS = Axis("i", 4)
+HERE = axis_index(AXIS)
+
+
+def load(buffer: str, index: int = 0, dtype: DType = float32) -> Load:
+    return Load(buffer, HERE + index, dtype)
+
+
+def loop(name: str, target: str, value: Load | Literal | Apply, index: int = 0) -> Loop:
+    return Loop(name, (AXIS,), (Write((), (Store(target, HERE + index, value),)),))
+
+
+def doubled(source: str) -> Apply:
+    return Apply("add", (load(source), load(source)), float32)
+
+
+def program() -> Program:
+    """a = x + x; b = a + a; b is the output."""
+    buffers = {
+        "x": Buffer("x", "input", (4,), float32),
+        "p": Buffer("p", "parameter", (2, 2), float32),
+        "a": Buffer("a", "temporary", (4,), float32),
+        "b": Buffer("b", "temporary", (4,), float32),
+    }
+    steps = (loop("first", "a", doubled("x")), loop("second", "b", doubled("a")))
+    places = (Allocation("a", 0, 16, 0, 1), Allocation("b", 16, 16, 1, 2))
+    return Program("test", buffers, steps, (("y", "b"),), {}, Plan(32, 32, places))
+
+
+def problem_of(broken: Program) -> str:
+    with pytest.raises(InternalError) as caught:
+        verify(broken)
+    return str(caught.value)
+
+
+def test_a_sound_program_passes() -> None:
+    verify(program())
+
+
+def test_a_read_before_the_write_is_found() -> None:
+    good = program()
+    text = problem_of(replace(good, steps=good.steps[::-1]))
+    assert "reads ['a'] before it is written" in text
+    assert "step 0, second" in text
+
+
+def test_a_write_to_an_input_is_found() -> None:
+    good = program()
+    steps = (*good.steps, loop("third", "x", load("b")))
+    assert "writes the input x" in problem_of(replace(good, steps=steps))
+
+
+def test_an_update_of_a_parameter_is_allowed() -> None:
+    good = program()
+    verify(replace(good, steps=(*good.steps, loop("third", "p", load("p")))))
+
+
+def test_an_output_that_nothing_writes_is_found() -> None:
+    good = program()
+    text = problem_of(replace(good, steps=good.steps[:1]))
+    assert "the output b is never written" in text
+
+
+def test_an_unknown_buffer_is_found() -> None:
+    good = program()
+    steps = (*good.steps, loop("third", "b", load("nowhere")))
+    assert "uses the unknown buffer nowhere" in problem_of(replace(good, steps=steps))
+
+
+def test_an_access_with_another_dtype_is_found() -> None:
+    good = program()
+    wrong = Loop("third", (), (Reduce("r", "sum", (AXIS,), load("x", dtype=float64), float64),))
+    text = problem_of(replace(good, steps=(*good.steps, wrong)))
+    assert "accesses input x f32[4] as f64" in text
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_a_load_outside_its_buffer_is_found(shift: int) -> None:
+    good = program()
+    steps = (*good.steps, loop("third", "b", load("x", shift)))
+    assert "reaches outside input x f32[4]" in problem_of(replace(good, steps=steps))
+
+
+def test_a_store_outside_its_buffer_is_found() -> None:
+    good = program()
+    steps = (*good.steps, loop("third", "b", load("x"), 1))
+    assert "reaches outside temporary b f32[4]" in problem_of(replace(good, steps=steps))
+
+
+def test_a_guarded_load_may_name_places_outside() -> None:
+    good = program()
+    guarded = Load("x", HERE - 1, float32, (Bound(HERE - 1, 0, 4),))
+    verify(replace(good, steps=(*good.steps, loop("third", "b", guarded))))
+
+
+def test_a_load_at_a_fixed_place_outside_is_found() -> None:
+    good = program()
+    outside = Load("x", constant_index(4), float32)
+    text = problem_of(replace(good, steps=(*good.steps, loop("third", "b", outside))))
+    assert "reaches outside input x f32[4]: 4" in text
+
+
+def placed(*allocations: Allocation, size: int = 32) -> Program:
+    return replace(program(), plan=Plan(size, 32, allocations))
+
+
+def test_live_buffers_that_share_bytes_are_found() -> None:
+    broken = placed(Allocation("a", 0, 16, 0, 1), Allocation("b", 12, 16, 1, 2))
+    assert "a and b share bytes while alive" in problem_of(broken)
+
+
+def test_buffers_that_are_not_alive_together_may_share_bytes() -> None:
+    verify(placed(Allocation("a", 0, 16, 0, 0), Allocation("b", 0, 16, 1, 2)))
+
+
+def test_a_place_may_be_taken_over_in_the_step_that_reads_it_last() -> None:
+    verify(placed(Allocation("a", 0, 16, 0, 1), Allocation("b", 0, 16, 1, 2, "a")))
+
+
+def test_a_place_must_not_be_taken_over_while_it_is_read_later() -> None:
+    broken = placed(Allocation("a", 0, 16, 0, 2), Allocation("b", 0, 16, 1, 2, "a"))
+    assert "a and b share bytes while alive" in problem_of(broken)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(20, 32), (-4, 32), (16, 24)])
+def test_a_place_outside_the_arena_is_found(offset: int, size: int) -> None:
+    broken = placed(Allocation("b", offset, 16, 1, 2), Allocation("a", 0, 4, 0, 0), size=size)
+    assert "b lies outside the arena" in problem_of(broken)
