@@ -51,7 +51,7 @@ def main(argv=None):
     if options.curves:
         history.plot(options.curves)
         print(f"wrote {options.curves}")
-    print(f"accuracy on {len(test)} held-out digits: {history['validation_accuracy'][-1]:.1%}")
+    print(f"accuracy on {len(test)} held-out images: {history['validation_accuracy'][-1]:.1%}")
 
 
 if __name__ == "__main__":

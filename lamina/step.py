@@ -248,7 +248,15 @@ def _measured(
     metrics: Sequence[Metric], trace: Trace, target: Any
 ) -> tuple[tuple[str, Tensor], ...]:
     found: list[tuple[str, Tensor]] = []
+    single = len(trace.outputs) == 1 and isinstance(target, Tensor)
     for number, metric in enumerate(metrics):
+        if not single and not getattr(metric, "takes_several", False):
+            raise DefinitionError(
+                "a metric compares one output with one target",
+                facts=(("outputs", str(len(trace.outputs))), ("target", repr(target))),
+                where=type(metric).__name__,
+                advice="Write a metric that takes tuples, with `takes_several = True`.",
+            )
         with labelled(Origin(f"metric{number}")):
             statistics = metric.statistics(_single(trace.outputs), target)
         found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]

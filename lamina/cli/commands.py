@@ -75,7 +75,10 @@ def main(debug: bool) -> None:
 @_seed_option
 @_engine_option
 def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
-    """Learn to read handwritten digits, in seconds; needs no data and no file."""
+    """Learn to read handwritten digits.
+
+    It takes seconds, and needs no file: the digits come with Lamina.
+    """
     run_demo(out, engine=engine, seed=seed, epochs=epochs)
 
 
@@ -132,7 +135,7 @@ def train(
     checkpoint: Path | None,
     resume: bool,
 ) -> None:
-    """Train the network of FILE.py, and write the model."""
+    """Train the network of FILE.py."""
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint, the file to go on from.")
     model_file = out or Path(f"{Path(file).stem}.safetensors")
@@ -176,7 +179,10 @@ def train(
 @main.command()
 @_file_argument
 def check(file: str) -> None:
-    """Check the shapes of a network, and that its loss fits; needs no data."""
+    """Check the shapes of a network.
+
+    Prints its layers, and checks that the loss fits, if FILE.py defines one; needs no data.
+    """
     definition = read_definition(file)
     click.echo(str(definition.network))
     if isinstance(definition.loss, Loss):
@@ -199,7 +205,9 @@ def check(file: str) -> None:
 def plan(
     file: str, batch_size: int | None, memory: str | None, buffers: bool, plot: Path | None
 ) -> None:
-    """Print the memory that a step needs, to the byte; allocates nothing.
+    """Print the memory that a step needs.
+
+    To the byte, and without allocating it.
 
     It is the bill of a training step if FILE.py defines a loss, else that of inference.
     """
@@ -233,7 +241,10 @@ def plan(
 )
 @_seed_option
 def verify(file: str, data: str | None, targets: str | None, batch_size: int, seed: int) -> None:
-    """Check every gradient by finite differences, and that all engines at hand agree."""
+    """Check gradients and engines.
+
+    Each gradient against finite differences, and a training step on all engines at hand.
+    """
     definition = read_definition(file)
     loss = definition.required_loss()
     examples = None
@@ -281,7 +292,10 @@ def predict(
 
 @main.command()
 def devices() -> None:
-    """List the engines and their devices, also those that cannot be used, and why."""
+    """List the engines and their devices.
+
+    Also those that cannot be used, and why.
+    """
     rows = [
         (
             device.engine + (" (default)" if device.engine == DEFAULT_ENGINE else ""),

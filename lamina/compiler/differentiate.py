@@ -37,8 +37,8 @@ def gradients(
         >>> import lamina as lm
         >>> x = lm.Input()
         >>> (slope,) = lm.gradients(x * x, [x])
-        >>> lm.compile(inputs=[x], outputs=[slope])([3.0])
-        array([6.], dtype=float32)
+        >>> lm.compile(inputs=[x], outputs=[slope])([3.0])[0].item()
+        6.0
     """
     for tensor in (output, *with_respect_to):
         if not tensor.dtype.is_float:

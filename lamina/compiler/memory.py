@@ -153,8 +153,18 @@ def _pack(blocks: Sequence[_Block], target: int) -> tuple[list[int], int]:
         lambda n: (-(blocks[n].last - blocks[n].first), -blocks[n].bytes),
     ]
     orders = [sorted(numbers, key=key) for key in keys]
-    best_order = min(orders, key=lambda order: _place(blocks, order)[1])
-    best = _place(blocks, best_order)
+    meeting = [
+        [
+            other
+            for other in numbers
+            if other != number
+            and blocks[other].first <= blocks[number].last
+            and blocks[number].first <= blocks[other].last
+        ]
+        for number in numbers
+    ]
+    best_order = min(orders, key=lambda order: _place(blocks, meeting, order)[1])
+    best = _place(blocks, meeting, best_order)
     generator = random.Random(0)
     for _ in range(SEARCH_EFFORT // (len(blocks) + 1) ** 2):
         if best[1] <= target or len(blocks) < 2:
@@ -162,30 +172,32 @@ def _pack(blocks: Sequence[_Block], target: int) -> tuple[list[int], int]:
         order = list(best_order)
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
-        candidate = _place(blocks, order)
+        candidate = _place(blocks, meeting, order)
         if candidate[1] <= best[1]:
             best_order, best = order, candidate
     return best
 
 
-def _place(blocks: Sequence[_Block], order: Sequence[int]) -> tuple[list[int], int]:
-    """Each block in turn at the lowest offset where it meets no block alive at the same time."""
-    offsets = [0] * len(blocks)
-    placed: list[int] = []
+def _place(
+    blocks: Sequence[_Block], meeting: Sequence[Sequence[int]], order: Sequence[int]
+) -> tuple[list[int], int]:
+    """Each block in turn at the lowest offset where it meets no block alive at the same time.
+
+    Args:
+        blocks: what is placed.
+        meeting: for each block those that are alive at the same time.
+        order: in which they are placed.
+    """
+    places: dict[int, tuple[int, int]] = {}
     size = 0
     for number in order:
-        block = blocks[number]
-        neighbours = sorted(
-            (offsets[other], offsets[other] + blocks[other].bytes)
-            for other in placed
-            if blocks[other].first <= block.last and block.first <= blocks[other].last
-        )
+        length, alignment = blocks[number].bytes, blocks[number].alignment
         offset = 0
-        for start, end in neighbours:
-            if offset + block.bytes <= start:
+        for start, end in sorted(places[other] for other in meeting[number] if other in places):
+            if offset + length <= start:
                 break
-            offset = max(offset, -(-end // block.alignment) * block.alignment)
-        offsets[number] = offset
-        placed.append(number)
-        size = max(size, offset + block.bytes)
-    return offsets, size
+            if end > offset:
+                offset = -(-end // alignment) * alignment
+        places[number] = (offset, offset + length)
+        size = max(size, offset + length)
+    return [places[number][0] for number in range(len(blocks))], size

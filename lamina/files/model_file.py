@@ -110,7 +110,8 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
     try:
         tensors: dict[str, Array] = load(data)
         length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
+        header: Any = json.loads(data[8 : 8 + length])
+        metadata: dict[str, str] = header.get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         found = f"{len(data):,} bytes that are no safetensors file: {error}"
         raise _damaged("the file is damaged or of another kind", where, found) from error

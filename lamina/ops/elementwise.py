@@ -271,7 +271,11 @@ CAST = Op(
 
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """The elements as another dtype; floats are cut towards zero, and non-zero is true."""
-    x, wanted = as_tensor(x), as_dtype(dtype)
+    wanted = as_dtype(dtype)
+    if isinstance(x, bool | int | float):
+        # Straight to the wanted type: a detour over float32 would cost digits.
+        return constant(x, wanted)
+    x = as_tensor(x)
     return x if x.dtype == wanted else apply(CAST, x, dtype=wanted)
 
 

@@ -438,7 +438,7 @@ def bernoulli(
         raise DefinitionError(
             "p is no probability",
             facts=(("expected", "0 <= p <= 1"), ("found", str(p))),
-            advice="For dropout, p is the share of elements that are dropped.",
+            advice="For dropout, p is the share of elements that are kept.",
         )
     dtype = as_dtype(dtype)
     return _seeded(BERNOULLI, shape, seed, step, p=float(p), stream=stream, dtype=dtype)

@@ -59,11 +59,9 @@ def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
     Raises:
         DataError: if there is another number of them.
     """
-    several = isinstance(value, tuple) or (isinstance(value, list) and count > 1)
-    if value is None:
-        arrays: tuple[Any, ...] = ()
-    else:
-        arrays = tuple(cast(Sequence[Any], value)) if several else (value,)
+    arrays: tuple[Any, ...] = () if value is None else (value,)
+    if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
+        arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
         raise DataError(
             f"the network has another number of {name}s",

@@ -11,13 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from harness import EXACT, OF_ONE_OP, Leaves, Tolerance, check, values_of
+from _pytest.mark import ParameterSet
+from harness import EXACT, OF_ONE_OP, Leaves, Tolerance, check, run_program, values_of
 
 from lamina import ops
 from lamina.compiler.differentiate import gradients
+from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import Op, Sample, Tensor, apply
-from lamina.ops.lowering import Generator
+from lamina.graph import Op, Sample, Tensor, apply, evaluate
+from lamina.ops.lowering import Elementwise, Generator
 from lamina.shapes import Array, DType, float32, float64
 
 CASES = [
@@ -175,8 +177,17 @@ VIEWS: tuple[View, ...] = (
 )
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.__name__.strip("_"))
-@pytest.mark.parametrize(("op", "sample"), WITH_OPERANDS)
+def with_views(cases: list[ParameterSet], count: int) -> list[ParameterSet]:
+    """Each case with some views in turn, so that each op meets all of them."""
+    views = itertools.cycle(VIEWS)
+    return [
+        pytest.param(*case.values, view, id=f"{case.id}-{view.__name__.strip('_')}")
+        for case in cases
+        for view in itertools.islice(views, count)
+    ]
+
+
+@pytest.mark.parametrize(("op", "sample", "view"), with_views(WITH_OPERANDS, 3))
 def test_op_on_views(op: Op, sample: Sample, view: View, engine: Engine) -> None:
     leaves = Leaves()
     operands = [view(leaves, array, sample) for array in values_of(sample, float32)]
@@ -184,14 +195,7 @@ def test_op_on_views(op: Op, sample: Sample, view: View, engine: Engine) -> None
     check(leaves.graph([result]), engine, leaves.feeds, tolerances_of(op))
 
 
-# Each sample with one view, each op with several.
-@pytest.mark.parametrize(
-    ("op", "sample", "view"),
-    [
-        pytest.param(*case.values, view, id=f"{case.id}-{view.__name__.strip('_')}")
-        for case, view in zip(DIFFERENTIABLE, itertools.cycle(VIEWS), strict=False)
-    ],
-)
+@pytest.mark.parametrize(("op", "sample", "view"), with_views(DIFFERENTIABLE, 1))
 def test_gradient_on_views(op: Op, sample: Sample, view: View, engine: Engine) -> None:
     leaves = Leaves()
     operands = [view(leaves, array, sample) for array in values_of(sample, float64)]
@@ -214,3 +218,56 @@ def test_views_of_the_result(op: Op, sample: Sample, engine: Engine) -> None:
         ops.concat([flat, flat], 0)[::2],
     ]
     check(leaves.graph(outputs), engine, leaves.feeds, tolerances_of(op))
+
+
+# Where it is difficult ----------------------------------------------------------------------------
+
+
+def test_position_of_the_only_element_is_0(engine: Engine) -> None:
+    leaves = Leaves()
+    x = leaves.add(np.array([[5.5], [-3.0]]))
+    outputs = [ops.argmax(x, 1), ops.argmin(ops.transpose(x), 0), ops.argmax(x, 1, keepdims=True)]
+    check(leaves.graph(outputs), engine, leaves.feeds, OF_ONE_OP)
+
+
+# Ops that compute floats from one or two floats, element by element.
+ELEMENTWISE = [
+    op
+    for op in ops.ALL
+    if isinstance(op.lowering, Elementwise)
+    and len(op.samples[0].shapes) in (1, 2)
+    and not op.samples[0].dtypes
+    and op.name != "cast"
+]
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, np.inf, -np.inf, np.nan)
+# Beyond these exp over- or underflows.
+LIMITS = {"float32": (80.0, 88.0, 89.0, -87.0, -103.0, -104.0), "float64": (700.0, 710.0, -746.0)}
+
+
+@DTYPES
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+def test_op_at_special_values(op: Op, dtype: DType, engine: Engine) -> None:
+    """Infinities, NaN, both zeros, denormals, the largest numbers: as NumPy has it."""
+    limits = np.finfo(dtype.numpy)
+    strange = [*SPECIAL, *LIMITS[dtype.name], 1e4, -1e4]
+    strange += [limits.smallest_subnormal * 3, limits.tiny, -limits.tiny, limits.eps]
+    if op.name not in ("sin", "cos"):
+        strange += [limits.max, limits.min]
+    values = np.array(strange, dtype.numpy)
+    leaves = Leaves()
+    operands = [leaves.add(values)]
+    if len(op.samples[0].shapes) == 2:
+        operands = [leaves.add(values[:, None]), *operands]
+    result = apply(op, *operands, **op.samples[0].attributes)
+    # A few units in the last place of each element, and of the smallest denormal.
+    tolerance = Tolerance(16 * float(limits.eps), 4 * float(limits.smallest_subnormal))
+    with np.errstate(all="ignore"):
+        expected, _ = evaluate(leaves.graph([result]), leaves.feeds)
+        program = compile_graph(leaves.graph([result]), batch=1, name="test")
+        outputs, _ = run_program(program, engine, leaves.feeds)
+        np.testing.assert_allclose(
+            outputs["y0"].astype("float64"),
+            expected["y0"].astype("float64"),
+            tolerance.relative,
+            tolerance.absolute,
+        )

@@ -55,14 +55,14 @@ def test_circles_are_told_apart(run):
 
 def test_softmax_reads_digits(run):
     output = run("softmax_digits", "--epochs", 15, "--curves", "curves.png")
-    assert number(r"accuracy on 359 held-out digits: ([\d.]+)%", output) >= 93
+    assert number(r"accuracy on 359 held-out images: ([\d.]+)%", output) >= 93
     assert Path("curves.png").read_bytes().startswith(PNG)
 
 
 def test_softmax_reads_idx_files(run, tmp_path):
     write_idx_folder(tmp_path)
     output = run("softmax_digits", "--mnist", tmp_path, "--epochs", 3)
-    assert number(r"accuracy on 397 held-out digits: ([\d.]+)%", output) >= 50
+    assert number(r"accuracy on 397 held-out images: ([\d.]+)%", output) >= 50
 
 
 def test_a_training_shares_the_weights_of_its_model(run):

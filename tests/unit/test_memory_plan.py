@@ -59,7 +59,7 @@ NETWORKS: dict[str, Callable[[], object]] = {
         *(lm.Input(64), lm.Linear(48), lm.ELU(), lm.Linear(32), lm.ELU(), lm.Linear(16), lm.ELU()),
         *(lm.Linear(8), lm.ELU(), lm.Linear(3)),
     ],
-    "deep": lambda: _deep(24, 12),
+    "deep": lambda: _deep(24, 8),
     "dropout": lambda: [
         *(lm.Input(30), lm.Linear(40), lm.GELU(), lm.Dropout(0.5), lm.Linear(40), lm.Softplus()),
         *(lm.Dropout(0.2), lm.Linear(5)),
@@ -71,7 +71,7 @@ TRAININGS: dict[str, tuple[object, object, object]] = {
     "adam": (lm.MSE(), lm.Adam(1e-3), None),
     "clipped": (lm.Huber(), lm.AdamW(1e-3), lm.ClipGlobalNorm(1.0)),
 }
-BATCHES = (1, 2, 3, 7, 32, 100, 257)
+BATCHES = (1, 3, 7, 32, 257)
 
 
 def largest_live_bytes(program: Program) -> int:

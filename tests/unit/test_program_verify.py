@@ -73,7 +73,7 @@ def test_an_update_of_a_parameter_is_allowed() -> None:
 def test_an_output_that_nothing_writes_is_found() -> None:
     good = program()
     text = problem_of(replace(good, steps=good.steps[:1]))
-    assert "the output b is never written" in text
+    assert "the output y is never written" in text
 
 
 def test_an_unknown_buffer_is_found() -> None:

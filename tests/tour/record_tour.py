@@ -1,6 +1,6 @@
 """Writes what the tour's examples print today into docs/tour.md.
 
-    python tests/tour/record.py
+    python tests/tour/record_tour.py
 
 Read the difference before you keep it. Expected errors, and lines with an ellipsis, stay as they
 are written.

@@ -1,0 +1,160 @@
+"""What every engine promises beside right numbers: memory, repeated runs, runs over a data set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import run_program
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine, Memory
+from lamina.graph import Graph, constant, leaf
+from lamina.program.program import Program
+from lamina.shapes import PUBLIC_DTYPES, Array, as_dtype, float32, int64
+from lamina.step import default_targets, training_step
+
+
+@pytest.mark.parametrize("dtype", PUBLIC_DTYPES)
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 2), (1,)])
+def test_memory_starts_with_zeros_and_keeps_what_is_written(
+    shape: tuple[int, ...], dtype: str, engine: Engine
+) -> None:
+    memory = engine.allocate(shape, np.dtype(dtype))
+    np.testing.assert_array_equal(memory.read(), np.zeros(shape, dtype), strict=True)
+    values = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    memory.write(values)
+    np.testing.assert_array_equal(memory.read(), values, strict=True)
+
+
+def test_memory_is_read_as_a_copy(engine: Engine) -> None:
+    memory = engine.allocate((2,), np.dtype("float32"))
+    memory.read()[:] = 1
+    np.testing.assert_array_equal(memory.read(), [0, 0])
+
+
+def test_outputs_are_copies_that_later_runs_leave_alone(engine: Engine) -> None:
+    x = leaf("x", "input", (2,), float32)
+    program = compile_graph(Graph((x,), (("y", x * 2),)), batch=1, name="test")
+    memory = engine.allocate((2,), np.dtype("float32"))
+    executable = engine.compile(program)
+    memory.write(np.ones(2, "float32"))
+    executable.run({"x": memory})
+    first = executable.output("y")
+    memory.write(np.full(2, 5, "float32"))
+    executable.run({"x": memory})
+    np.testing.assert_array_equal(first, [2, 2])
+    np.testing.assert_array_equal(executable.output("y"), [10, 10])
+
+
+@pytest.mark.parametrize("dtype", PUBLIC_DTYPES)
+def test_results_of_every_dtype(dtype: str, engine: Engine) -> None:
+    x = leaf("x", "input", (3, 4), as_dtype(dtype))
+    flipped = ops.flip(x, 1)
+    outputs = (("y", flipped), ("plain", x), ("fixed", constant(np.arange(5).astype(dtype))))
+    program = compile_graph(Graph((x,), outputs), batch=1, name="test")
+    values = np.arange(12).reshape(3, 4).astype(dtype)
+    found, _ = run_program(program, engine, {"x": values})
+    np.testing.assert_array_equal(found["y"], values[:, ::-1], strict=True)
+    np.testing.assert_array_equal(found["plain"], values, strict=True)
+    np.testing.assert_array_equal(found["fixed"], np.arange(5).astype(dtype), strict=True)
+
+
+def test_one_engine_runs_several_programs_over_shared_memory(engine: Engine) -> None:
+    p = leaf("p", "parameter", (3,), float32)
+    double = compile_graph(Graph((), (), ((p, p * 2),)), batch=1, name="double")
+    total = compile_graph(Graph((), (("total", ops.sum(p)),)), batch=1, name="total")
+    memory = engine.allocate((3,), np.dtype("float32"))
+    memory.write(np.ones(3, "float32"))
+    doubling, adding = engine.compile(double), engine.compile(total)
+    for expected in (6, 12, 24):
+        doubling.run({"p": memory})
+        adding.run({"p": memory})
+        assert adding.output("total") == expected
+
+
+# A training over a data set -----------------------------------------------------------------------
+
+
+def _training() -> Program:
+    layers = (lm.Input(6), lm.Linear(9), lm.ReLU(), lm.Dropout(0.25), lm.Linear(3))
+    network, loss = lm.Sequential(*layers), lm.CrossEntropy()
+    targets = default_targets(network, loss, float32)
+    step = training_step(network, loss, lm.Adam(0.01), targets, dtype=float32)
+    return compile_graph(step.graph, batch=4, name="training")
+
+
+def _memories(program: Program, engine: Engine) -> dict[str, Memory]:
+    generator = np.random.default_rng(0)
+    memories: dict[str, Memory] = {}
+    for kind in ("input", "parameter", "state"):
+        for buffer in program.of_kind(kind):
+            memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
+            if kind == "parameter":
+                drawn = generator.uniform(-0.5, 0.5, buffer.shape)
+                memories[buffer.name].write(drawn.astype(buffer.dtype.numpy))
+    return memories
+
+
+def _data() -> dict[str, Array]:
+    generator = np.random.default_rng(1)
+    inputs = generator.uniform(-1, 1, (20, 6)).astype("float32")
+    return {"input0": inputs, "target0": generator.integers(0, 3, 20)}
+
+
+def _after(memories: dict[str, Memory]) -> dict[str, bytes]:
+    kept = {name: memory for name, memory in memories.items() if name not in _data()}
+    return {name: memory.read().tobytes() for name, memory in kept.items()}
+
+
+def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
+    program, data = _training(), _data()
+    rows = np.random.default_rng(2).integers(0, 20, (15, 4))
+    single = _memories(program, engine)
+    executable = engine.compile(program)
+    losses: list[Array] = []
+    for examples in rows:
+        for name, values in data.items():
+            single[name].write(values[examples])
+        executable.run(single)
+        losses.append(executable.output("loss"))
+
+    many = _memories(program, engine)
+    resident = {}
+    for name, values in data.items():
+        resident[name] = engine.allocate(values.shape, values.dtype)
+        resident[name].write(values)
+    found = engine.compile(program).run_many(many, resident, rows, ["loss"])
+    assert found["loss"].shape == (15,)
+    assert found["loss"].tobytes() == np.array(losses).tobytes()
+    assert _after(many) == _after(single)
+
+
+def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
+    program, data = _training(), _data()
+    rows = np.arange(20).reshape(5, 4)
+    bits: list[dict[str, bytes]] = []
+    for _ in range(2):
+        memories = _memories(program, engine)
+        executable = engine.compile(program)
+        for examples in rows:
+            for name, values in data.items():
+                memories[name].write(values[examples])
+            executable.run(memories)
+        bits.append(_after(memories))
+    assert bits[0] == bits[1]
+
+
+def test_additions_that_meet_in_one_element_are_made_in_order(engine: Engine) -> None:
+    # In float32 the sum of these depends on the order.
+    values = np.tile(np.array([1e8, 1.0, -1e8, 0.5], "float32"), 25)
+    x, places = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)
+    result = ops.scatter_add(x, places, 2)
+    program = compile_graph(Graph((x, places), (("y", result),)), batch=1, name="test")
+    indices = np.arange(100) // 50
+    found, _ = run_program(program, engine, {"x": values, "i": indices})
+    expected = np.zeros(2, "float32")
+    for place, value in zip(indices, values, strict=True):
+        expected[place] += value
+    np.testing.assert_array_equal(found["y"], expected)
