@@ -19,7 +19,9 @@ from lamina.program.steps import Contraction, Step, loads_of, reads_of, stores_o
 # Large buffers start at cache lines; small ones need no more than their elements do.
 CACHE_LINE_BYTES = 64
 LARGE_BYTES = 4096
-# How many pairs of blocks the search may compare, when the greedy orders leave gaps.
+# When the greedy orders leave gaps: how many other orders are tried, and how many pairs of blocks
+# may be compared for that.
+SEARCH_ROUNDS = 400
 SEARCH_EFFORT = 4_000_000
 
 
@@ -166,7 +168,7 @@ def _pack(blocks: Sequence[_Block], target: int) -> tuple[list[int], int]:
     best_order = min(orders, key=lambda order: _place(blocks, meeting, order)[1])
     best = _place(blocks, meeting, best_order)
     generator = random.Random(0)
-    for _ in range(SEARCH_EFFORT // (len(blocks) + 1) ** 2):
+    for _ in range(min(SEARCH_ROUNDS, SEARCH_EFFORT // (len(blocks) + 1) ** 2)):
         if best[1] <= target or len(blocks) < 2:
             break
         order = list(best_order)

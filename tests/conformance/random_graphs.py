@@ -1,4 +1,4 @@
-"""Random graphs from a seed: any ops, odd shapes, gradients, and updates that get in each other's way.
+"""Random graphs from a seed: any ops, odd shapes, gradients, updates that get in each other's way.
 
 Every tensor is computed while the graph grows, so that numbers stay finite and of moderate size
 and errors are not enlarged beyond what the comparison allows for.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +338,7 @@ def extents_of(tensor: lm.Tensor) -> tuple[int, ...]:
 # Both courses -------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def lamina_trajectory(case: Case, engine: str = "interpreter") -> Trajectory:
     """Trains with Lamina."""
     recipe = RECIPES[case.network]

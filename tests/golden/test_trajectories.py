@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import CASES, OPTIMIZERS, RECIPES, RECORDED, Case, Trajectory
-from cases import batches, lamina_trajectory, torch_trajectory
+from cases import (
+    CASES,
+    OPTIMIZERS,
+    RECIPES,
+    RECORDED,
+    Case,
+    Trajectory,
+    batches,
+    lamina_trajectory,
+    torch_trajectory,
+)
 
 import lamina as lm
 
