@@ -246,6 +246,9 @@ def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
         shape, dtype = op.infer(operands, attributes)
     except LaminaError as error:
         label = op.name.replace("_", " ").title().replace(" ", "")
+        if op.name == "layer" or not _origin.get().path:
+            # The network is being written down; inside a layer, paths are final already.
+            error.facts = _with_final_paths(error.facts, operands)
         raise located(error, path_after(operands, label)) from None
     return Tensor(op, operands, attributes, shape, dtype)
 
@@ -266,10 +269,43 @@ def path_after(operands: Sequence[Tensor], label: str) -> str:
     return f"net/{before}:{label}"
 
 
-def described(tensor: Tensor) -> str:
+class Described(str):
+    """A tensor as text, for the facts of an error; remembers which tensor it is about."""
+
+    tensor: Tensor
+
+
+def described(tensor: Tensor, path: str = "") -> Described:
     """`"f32[batch, 10]   from net/3:Linear"`, for the facts of an error."""
     text = shape_text(tensor.shape, tensor.dtype)
-    return f"{text}   from {tensor.origin.path}" if tensor.origin.path else text
+    path = path or tensor.origin.path
+    result = Described(f"{text}   from {path}" if path else text)
+    result.tensor = tensor
+    return result
+
+
+def _with_final_paths(
+    facts: tuple[tuple[str, str], ...], operands: Sequence[Tensor]
+) -> tuple[tuple[str, str], ...]:
+    """Facts in which tensors have the numbers that a network of all operands would give them.
+
+    While a network is written down, a tensor knows what it was made from, but not the branches
+    beside it; where they meet, all are known.
+    """
+    known = sorted(
+        (node for node in topological(operands) if node.op is not CONSTANT),
+        key=lambda node: node.number,
+    )
+    numbers = {node: number for number, node in enumerate(known)}
+
+    def renamed(value: str) -> str:
+        if not isinstance(value, Described) or value.tensor not in numbers:
+            return value
+        _, colon, label = value.tensor.origin.path.partition(":")
+        path = f"net/{numbers[value.tensor]}:{label}" if colon else ""
+        return described(value.tensor, path)
+
+    return tuple((name, renamed(value)) for name, value in facts)
 
 
 class Leaf(Lowering):

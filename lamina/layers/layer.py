@@ -139,7 +139,7 @@ def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:
                 advice="Leave the batch out: it is always the first axis and never written.",
             )
     fixed = as_dtype(dtype) if dtype is not None else shapes.float32
-    with labelled(Origin("net/Input", source_line())):
+    with labelled(Origin("net/0:Input", source_line())):
         tensor = apply(
             LEAF,
             name="input",

@@ -106,7 +106,7 @@ def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
         return "The batch axis is missing: array[None] makes a batch of one."
     if found[1:] and np.prod(found[1:]) == np.prod(expected):
         return f"The elements are right in number: array.reshape(-1, {_listed(expected)})."
-    return "The first axis is the batch."
+    return f"The first axis is the batch; each example has the shape [{_listed(expected)}]."
 
 
 def _listed(shape: tuple[int, ...]) -> str:

@@ -21,7 +21,7 @@ KINKS = np.array([[-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5], [1, 2, 3, 6, 
 
 
 def traced(inputs: Sequence[Tensor], output: Tensor, training: bool = False) -> Trace:
-    names = dict.fromkeys(inputs, ("", "net/Input")) | {output: ("0", "net/0:Layer")}
+    names = dict.fromkeys(inputs, ("", "net/0:Input")) | {output: ("0", "net/0:Layer")}
     return trace(inputs, [output], names, dtype=float64, training=training)
 
 
@@ -354,7 +354,7 @@ def test_add_explains_shapes_that_differ(
     where = r"in net/\d:Add \(test_layers.py:\d+\): the two branches differ in shape"
     assert re.fullmatch(where, lines[0])
     assert lines[1] == f"  left   f32[batch, {', '.join(map(str, left))}]   from net/1:ReLU"
-    assert lines[2] == f"  right  f32[batch, {', '.join(map(str, right))}]   from net/Input"
+    assert lines[2] == f"  right  f32[batch, {', '.join(map(str, right))}]   from net/0:Input"
     assert lines[3].startswith(f"  {difference}: {fix}")
     assert len(lines) == 4
 
