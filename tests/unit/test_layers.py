@@ -353,8 +353,8 @@ def test_add_explains_shapes_that_differ(
     lines = str(error.value).splitlines()
     where = r"in net/\d:Add \(test_layers.py:\d+\): the two branches differ in shape"
     assert re.fullmatch(where, lines[0])
-    assert lines[1] == f"  left   f32[batch, {', '.join(map(str, left))}]   from net/1:ReLU"
-    assert lines[2] == f"  right  f32[batch, {', '.join(map(str, right))}]   from net/0:Input"
+    assert lines[1] == f"  left   f32[batch, {', '.join(map(str, left))}]   from net/2:ReLU"
+    assert lines[2] == f"  right  f32[batch, {', '.join(map(str, right))}]   from net/1:Input"
     assert lines[3].startswith(f"  {difference}: {fix}")
     assert len(lines) == 4
 
