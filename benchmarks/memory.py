@@ -13,6 +13,7 @@ living bytes is taken over the third step. Lamina's figure is its bill.
 from __future__ import annotations
 
 import argparse
+import itertools
 import weakref
 from typing import Any
 
@@ -24,7 +25,7 @@ FLOAT = 4
 
 
 def parameter_count() -> int:
-    return sum((below + 1) * above for below, above in zip(SIZES, SIZES[1:], strict=False))
+    return sum((below + 1) * above for below, above in itertools.pairwise(SIZES))
 
 
 def batch_bytes(batch: int) -> int:

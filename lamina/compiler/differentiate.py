@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import LEAF, Tensor, constant, labelled, topological
+from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.elementwise import add
 from lamina.shapes import shape_text
 
 

@@ -39,7 +39,6 @@ from lamina.program.steps import (
 )
 from lamina.shapes import size_of, static
 
-
 # Expressions deeper than this are cut, so that neither engines nor people drown in them.
 DEEPEST_EXPRESSION = 96
 

@@ -51,31 +51,32 @@ def assemble(fused: Fused, name: str) -> Program:
     names: dict[Tensor, str] = {}
     constants: dict[str, Array] = {}
 
-    def add(node: Tensor, kind: str, wanted: str) -> None:
+    def add(node: Tensor, kind: str, wanted: str) -> str:
         unique, number = wanted, 1
         while unique in buffers:
             number += 1
             unique = f"{wanted}#{number}"
         buffers[unique] = Buffer(unique, kind, static(node.shape), node.dtype)
-        names[node] = unique
+        return unique
 
     for node in graph.nodes():
         if node.op is LEAF:
-            add(node, node.attributes["role"], node.attributes["name"])
+            names[node] = add(node, node.attributes["role"], node.attributes["name"])
         elif node.op is CONSTANT and size_of(static(node.shape)) != 1:
-            add(node, "constant", "constant")
+            names[node] = add(node, "constant", "constant")
             constants[names[node]] = node.attributes["value"].array
-    for group in fused.groups:
-        for node in group.members:
-            if node in fused.in_place:
-                names[node] = names[fused.in_place[node]]
-            elif node in group.stored:
-                add(node, "temporary", _readable(node))
     steps: list[Step] = []
     for number, group in enumerate(fused.groups):
-        stored = {node: names[node] for node in group.members if node in group.stored}
+        stored: dict[Tensor, str] = {}
+        for node in group.members:
+            if node in fused.in_place:
+                stored[node] = names[fused.in_place[node]]
+            elif node in group.stored:
+                stored[node] = add(node, "temporary", _readable(node))
         label = f"{number}.{_readable(group.members[-1])}"
         steps.append(lower_group(group.members, stored, names, label))
+        # Only now: a group computes its own members, and never loads them.
+        names |= stored
     outputs = tuple((name, names[tensor]) for name, tensor in graph.outputs)
     plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs])
     return Program(name, buffers, tuple(steps), outputs, constants, plan)

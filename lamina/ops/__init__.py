@@ -5,38 +5,56 @@
 
 from lamina.graph import CONSTANT, LEAF, Op, operators
 from lamina.graph import constant as constant
-from lamina.ops import broadcast, elementwise, indexing, linalg, movement, random, reduce
+from lamina.ops import (
+    arithmetic,
+    broadcast,
+    comparison,
+    conversion,
+    creation,
+    elementwise,
+    indexing,
+    joining,
+    linalg,
+    movement,
+    random,
+    reduce,
+    slicing,
+)
+from lamina.ops.arithmetic import add as add
+from lamina.ops.arithmetic import clip as clip
+from lamina.ops.arithmetic import div as div
+from lamina.ops.arithmetic import maximum as maximum
+from lamina.ops.arithmetic import minimum as minimum
+from lamina.ops.arithmetic import mul as mul
+from lamina.ops.arithmetic import pow as pow
+from lamina.ops.arithmetic import sub as sub
 from lamina.ops.broadcast import broadcast_to as broadcast_to
 from lamina.ops.broadcast import sum_to as sum_to
+from lamina.ops.comparison import equal as equal
+from lamina.ops.comparison import greater as greater
+from lamina.ops.comparison import greater_equal as greater_equal
+from lamina.ops.comparison import less as less
+from lamina.ops.comparison import less_equal as less_equal
+from lamina.ops.comparison import logical_and as logical_and
+from lamina.ops.comparison import logical_not as logical_not
+from lamina.ops.comparison import logical_or as logical_or
+from lamina.ops.comparison import not_equal as not_equal
+from lamina.ops.comparison import where as where
+from lamina.ops.conversion import cast as cast
+from lamina.ops.conversion import stop_gradient as stop_gradient
+from lamina.ops.creation import arange as arange
+from lamina.ops.creation import full as full
+from lamina.ops.creation import ones_like as ones_like
+from lamina.ops.creation import zeros_like as zeros_like
 from lamina.ops.elementwise import abs as abs
-from lamina.ops.elementwise import add as add
-from lamina.ops.elementwise import arange as arange
-from lamina.ops.elementwise import cast as cast
-from lamina.ops.elementwise import clip as clip
 from lamina.ops.elementwise import cos as cos
-from lamina.ops.elementwise import div as div
-from lamina.ops.elementwise import equal as equal
 from lamina.ops.elementwise import erf as erf
 from lamina.ops.elementwise import exp as exp
 from lamina.ops.elementwise import expm1 as expm1
 from lamina.ops.elementwise import floor as floor
-from lamina.ops.elementwise import full as full
-from lamina.ops.elementwise import greater as greater
-from lamina.ops.elementwise import greater_equal as greater_equal
-from lamina.ops.elementwise import less as less
-from lamina.ops.elementwise import less_equal as less_equal
 from lamina.ops.elementwise import log as log
 from lamina.ops.elementwise import log1p as log1p
-from lamina.ops.elementwise import logical_and as logical_and
-from lamina.ops.elementwise import logical_not as logical_not
-from lamina.ops.elementwise import logical_or as logical_or
-from lamina.ops.elementwise import maximum as maximum
-from lamina.ops.elementwise import minimum as minimum
-from lamina.ops.elementwise import mul as mul
 from lamina.ops.elementwise import neg as neg
-from lamina.ops.elementwise import not_equal as not_equal
-from lamina.ops.elementwise import ones_like as ones_like
-from lamina.ops.elementwise import pow as pow
 from lamina.ops.elementwise import reciprocal as reciprocal
 from lamina.ops.elementwise import relu as relu
 from lamina.ops.elementwise import sigmoid as sigmoid
@@ -44,32 +62,26 @@ from lamina.ops.elementwise import sign as sign
 from lamina.ops.elementwise import sin as sin
 from lamina.ops.elementwise import softplus as softplus
 from lamina.ops.elementwise import sqrt as sqrt
-from lamina.ops.elementwise import stop_gradient as stop_gradient
-from lamina.ops.elementwise import sub as sub
 from lamina.ops.elementwise import tanh as tanh
-from lamina.ops.elementwise import where as where
-from lamina.ops.elementwise import zeros_like as zeros_like
 from lamina.ops.indexing import one_hot as one_hot
 from lamina.ops.indexing import scatter_add as scatter_add
 from lamina.ops.indexing import scatter_along_axis as scatter_along_axis
 from lamina.ops.indexing import take as take
 from lamina.ops.indexing import take_along_axis as take_along_axis
+from lamina.ops.joining import concat as concat
+from lamina.ops.joining import split as split
+from lamina.ops.joining import stack as stack
+from lamina.ops.joining import unstack as unstack
 from lamina.ops.linalg import contract as contract
 from lamina.ops.linalg import dot as dot
 from lamina.ops.linalg import einsum as einsum
 from lamina.ops.linalg import matmul as matmul
 from lamina.ops.linalg import outer as outer
-from lamina.ops.movement import concat as concat
 from lamina.ops.movement import expand_dims as expand_dims
 from lamina.ops.movement import flip as flip
-from lamina.ops.movement import getitem as getitem
-from lamina.ops.movement import pad as pad
 from lamina.ops.movement import reshape as reshape
-from lamina.ops.movement import split as split
 from lamina.ops.movement import squeeze as squeeze
-from lamina.ops.movement import stack as stack
 from lamina.ops.movement import transpose as transpose
-from lamina.ops.movement import unstack as unstack
 from lamina.ops.random import bernoulli as bernoulli
 from lamina.ops.random import normal as normal
 from lamina.ops.random import uniform as uniform
@@ -88,11 +100,19 @@ from lamina.ops.reduce import prod as prod
 from lamina.ops.reduce import softmax as softmax
 from lamina.ops.reduce import sum as sum
 from lamina.ops.reduce import variance as variance
+from lamina.ops.slicing import getitem as getitem
+from lamina.ops.slicing import pad as pad
 
 ALL: tuple[Op, ...] = (
     *movement.OPS,
+    *slicing.OPS,
+    *joining.OPS,
     *broadcast.OPS,
+    *conversion.OPS,
     *elementwise.OPS,
+    *arithmetic.OPS,
+    *comparison.OPS,
+    *creation.OPS,
     *reduce.OPS,
     *linalg.OPS,
     *indexing.OPS,

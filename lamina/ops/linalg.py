@@ -15,7 +15,7 @@ import numpy as np
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.ops.broadcast import broadcast_to, sum_axes
-from lamina.ops.elementwise import numeric, operands_of
+from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
 from lamina.shapes import Array, Dim, DType, Shape

@@ -19,7 +19,7 @@ import numpy as np
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.ops.arguments import as_tensor
-from lamina.ops.elementwise import cast
+from lamina.ops.conversion import cast
 from lamina.ops.lowering import Coordinates, Generator, Pull
 from lamina.program.index import flatten
 from lamina.program.philox import random_bits

@@ -15,15 +15,10 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.ops.arguments import as_tensor, axes_of, axis_of
 from lamina.ops.broadcast import broadcast_to, infer_reduction, sum_axes, with_ones
-from lamina.ops.elementwise import (
-    arange,
-    cast,
-    equal,
-    exp,
-    floating,
-    log,
-    where,
-)
+from lamina.ops.comparison import equal, where
+from lamina.ops.conversion import cast, floating
+from lamina.ops.creation import arange
+from lamina.ops.elementwise import exp, log
 from lamina.ops.lowering import Decomposition, Reduction, Scanning
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.shapes import (

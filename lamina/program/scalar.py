@@ -176,9 +176,18 @@ class Apply:
 Scalar = Literal | Load | Local | Position | Within | Apply
 
 _INFIX = {
-    **{"add": "+", "subtract": "-", "multiply": "*", "divide": "/"},
-    **{"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<="},
-    **{"greater": ">", "greater_equal": ">=", "logical_and": "and", "logical_or": "or"},
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "logical_and": "and",
+    "logical_or": "or",
 }
 
 

@@ -14,10 +14,21 @@ from typing import Any, Literal
 import numpy as np
 
 from lamina import ops
-from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
-from lamina.graph import Tensor, constant, described
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
 from lamina.layers.checks import place_of, require_choice, require_number
-from lamina.shapes import Array, DType, Shape, int64, shape_text
+from lamina.shapes import Array, DType, Shape, int64
+from lamina.training.target_checks import (
+    check_labels,
+    check_probabilities,
+    check_values,
+    class_count,
+    freeze_weights,
+    hits,
+    label_shape,
+    matched,
+    weight_tensor,
+)
 
 Reduction = Literal["mean", "sum"]
 Target = tuple[Shape, DType]
@@ -97,7 +108,7 @@ class MSE(Loss):
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        difference = prediction - _matched(self, prediction, target)
+        difference = prediction - matched(self, prediction, target)
         return _reduced(difference * difference, self.reduction)
 
 
@@ -126,7 +137,7 @@ class MAE(Loss):
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        difference = prediction - _matched(self, prediction, target)
+        difference = prediction - matched(self, prediction, target)
         return _reduced(ops.abs(difference), self.reduction)
 
 
@@ -159,7 +170,7 @@ class Huber(Loss):
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        difference = prediction - _matched(self, prediction, target)
+        difference = prediction - matched(self, prediction, target)
         size = ops.abs(difference)
         parabola = difference * difference * 0.5
         line = (size - 0.5 * self.delta) * self.delta
@@ -199,38 +210,38 @@ class CrossEntropy(Loss):
 
     def __post_init__(self) -> None:
         require_number(self, "label_smoothing", self.label_smoothing, "[0, 1]")
-        _freeze_weights(self, "class_weights", self.class_weights)
+        freeze_weights(self, "class_weights", self.class_weights)
         _check_reduction(self)
 
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64, the prediction's shape without the classes."""
-        _class_count(self, prediction)
-        return _label_shape(prediction), int64
+        class_count(self, prediction)
+        return label_shape(prediction), int64
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for class numbers that are out of range."""
         if array.dtype.kind in "iu":
-            _check_labels(self, array, prediction_shape)
+            check_labels(self, array, prediction_shape)
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        classes = _class_count(self, prediction)
-        weights = _weight_tensor(self, self.class_weights, prediction, axis=1)
+        classes = class_count(self, prediction)
+        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         # The logarithm of softmax is shifted - normaliser. It is not written down as one tensor:
         # the gradient of the normaliser alone is softmax, without another sum over the classes.
         largest = ops.max(prediction, 1, keepdims=True)
         shifted = prediction - ops.stop_gradient(largest)
         normaliser = ops.log(ops.sum(ops.exp(shifted), 1, keepdims=True))
         smoothing = self.label_smoothing
-        if target.dtype.is_float and target.shape != _label_shape(prediction):
-            shares = _matched(self, prediction, target)
+        if target.dtype.is_float and target.shape != label_shape(prediction):
+            shares = matched(self, prediction, target)
             if smoothing:
                 shares = shares * (1 - smoothing) + smoothing / classes
             if weights is not None:
                 shares = shares * weights
             each = ops.sum(shares * (normaliser - shifted), 1)
             return _reduced(each, self.reduction)
-        hit = _hits(self, prediction, target)
+        hit = hits(self, prediction, target)
         each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
         of_target = None
         if weights is not None:
@@ -268,23 +279,23 @@ class NLL(Loss):
     reduction: Reduction = "mean"
 
     def __post_init__(self) -> None:
-        _freeze_weights(self, "class_weights", self.class_weights)
+        freeze_weights(self, "class_weights", self.class_weights)
         _check_reduction(self)
 
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64, the prediction's shape without the classes."""
-        _class_count(self, prediction)
-        return _label_shape(prediction), int64
+        class_count(self, prediction)
+        return label_shape(prediction), int64
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for class numbers that are out of range."""
-        _check_labels(self, array, prediction_shape)
+        check_labels(self, array, prediction_shape)
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        _class_count(self, prediction)
-        weights = _weight_tensor(self, self.class_weights, prediction, axis=1)
-        hit = _hits(self, prediction, target)
+        class_count(self, prediction)
+        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
+        hit = hits(self, prediction, target)
         each = -ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
         of_target = None
         if weights is not None:
@@ -320,11 +331,11 @@ class BCE(Loss):
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""
-        _check_probabilities(self, array)
+        check_probabilities(self, array)
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        wanted = _matched(self, prediction, target)
+        wanted = matched(self, prediction, target)
         each = wanted * _log(prediction) + (1.0 - wanted) * _log1m(prediction)
         return -_reduced(each, self.reduction)
 
@@ -356,21 +367,21 @@ class BCEWithLogits(Loss):
         if isinstance(self.positive_weight, int | float):
             require_number(self, "positive_weight", self.positive_weight, "[0, inf)")
         else:
-            _freeze_weights(self, "positive_weight", self.positive_weight)
+            freeze_weights(self, "positive_weight", self.positive_weight)
         _check_reduction(self)
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""
-        _check_probabilities(self, array)
+        check_probabilities(self, array)
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        wanted = _matched(self, prediction, target)
+        wanted = matched(self, prediction, target)
         # -log sigmoid(x) = softplus(-x), and -log(1 - sigmoid(x)) = softplus(-x) + x.
         negative = ops.softplus(-prediction)
         weight = self.positive_weight
         if weight is not None and not isinstance(weight, int | float):
-            weight = _weight_tensor(self, weight, prediction, axis=-1)
+            weight = weight_tensor(self, weight, prediction, axis=-1)
         if weight is not None:
             negative = negative * (wanted * (weight - 1.0) + 1.0)
         return _reduced((1.0 - wanted) * prediction + negative, self.reduction)
@@ -402,7 +413,7 @@ class Hinge(Loss):
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets other than -1 and 1."""
-        _check_values(
+        check_values(
             self,
             array,
             np.equal(array, 1) | (np.equal(array, -1)),
@@ -412,7 +423,7 @@ class Hinge(Loss):
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        wanted = _matched(self, prediction, target)
+        wanted = matched(self, prediction, target)
         return _reduced(ops.relu(1.0 - wanted * prediction), self.reduction)
 
 
@@ -446,7 +457,7 @@ class KLDivergence(Loss):
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for negative targets."""
-        _check_values(
+        check_values(
             self,
             array,
             array >= 0,
@@ -456,7 +467,7 @@ class KLDivergence(Loss):
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        wanted = _matched(self, prediction, target)
+        wanted = matched(self, prediction, target)
         positive = ops.where(wanted > 0, wanted, 1.0)
         each = wanted * (ops.log(positive) - prediction)
         if self.reduction == "batchmean":
@@ -520,8 +531,8 @@ class Triplet(Loss):
                 advice="Give the network three outputs: outputs=[anchor, positive, negative].",
             )
         anchor, positive, negative = prediction
-        near = self._distance(anchor, _matched(self, anchor, positive))
-        far = self._distance(anchor, _matched(self, anchor, negative))
+        near = self._distance(anchor, matched(self, anchor, positive))
+        far = self._distance(anchor, matched(self, anchor, negative))
         if self.swap:
             far = ops.minimum(far, self._distance(positive, negative))
         return _reduced(ops.clip(near - far + self.margin, low=0.0), self.reduction)
@@ -559,182 +570,3 @@ def _log1m(p: Tensor) -> Tensor:
     """log(1 - p), but at least -100, with a finite gradient at 1."""
     below = p < 1
     return ops.where(below, ops.clip(ops.log1p(-ops.where(below, p, 0.0)), low=-100.0), -100.0)
-
-
-# Weights ------------------------------------------------------------------------------------------
-
-
-def _freeze_weights(loss: Loss, name: str, weights: Sequence[float] | None) -> None:
-    """Checks the weights and keeps them as a tuple."""
-    if weights is None:
-        return
-    for number, weight in enumerate(weights):
-        require_number(loss, f"{name}[{number}]", weight, "[0, inf)")
-    object.__setattr__(loss, name, tuple(float(weight) for weight in weights))
-
-
-def _weight_tensor(
-    loss: Loss, weights: Sequence[float] | None, prediction: Tensor, axis: int
-) -> Tensor | None:
-    """The weights along an axis of the prediction, ready to be broadcast."""
-    if weights is None:
-        return None
-    extent = prediction.shape[axis] if prediction.rank else 1
-    if len(weights) != extent:
-        raise ShapeError(
-            "the weights do not fit the prediction",
-            facts=(
-                ("expected", f"{extent} weights for {described(prediction)}"),
-                ("found", f"{len(weights)} weights"),
-            ),
-            where=place_of(loss),
-            advice="Give one weight for each class.",
-        )
-    shape = [1] * prediction.rank
-    shape[axis] = len(weights)
-    return constant(np.reshape(weights, shape), prediction.dtype)
-
-
-# What targets must look like ----------------------------------------------------------------------
-
-
-def _require_float(loss: Loss, prediction: Tensor) -> None:
-    if not prediction.dtype.is_float:
-        raise DTypeError(
-            "a loss needs a prediction of floats",
-            facts=(("expected", "f32 or f64"), ("found", described(prediction))),
-            where=place_of(loss),
-            advice="End the network with a layer that calculates, such as lm.Linear.",
-        )
-
-
-def _matched(loss: Loss, prediction: Tensor, target: Tensor) -> Tensor:
-    """The target in the prediction's dtype; its shape must be the prediction's."""
-    _require_float(loss, prediction)
-    if target.shape != prediction.shape:
-        raise _unfit(loss, prediction, target, prediction.shape, prediction.dtype)
-    if target.dtype.is_float and target.dtype != prediction.dtype:
-        raise DTypeError(
-            "the target has another float type than the prediction",
-            facts=(
-                ("prediction", described(prediction)),
-                ("expected", shape_text(target.shape, prediction.dtype)),
-                ("found", described(target)),
-            ),
-            where=place_of(loss),
-            advice=f"Convert the targets: y.astype({prediction.dtype.name!r}).",
-        )
-    return ops.cast(target, prediction.dtype)
-
-
-def _unfit(
-    loss: Loss, prediction: Tensor, target: Tensor, shape: Shape, dtype: DType
-) -> ShapeError:
-    if target.shape == (*shape, 1):
-        advice = "Drop the last axis of the targets: y[..., 0]."
-    elif (*target.shape, 1) == shape:
-        advice = "Give the targets a last axis: y[..., None]."
-    elif target.shape == prediction.shape:
-        advice = f"One-hot targets must be floats: y.astype({prediction.dtype.name!r})."
-    else:
-        advice = "Change the last layer of the network, or reshape the targets."
-    return ShapeError(
-        "the target does not fit the prediction",
-        facts=(
-            ("prediction", described(prediction)),
-            ("expected", shape_text(shape, dtype)),
-            ("found", described(target)),
-        ),
-        where=place_of(loss),
-        advice=advice,
-    )
-
-
-def _class_count(loss: Loss, prediction: Tensor) -> int:
-    """The extent of axis 1."""
-    _require_float(loss, prediction)
-    classes = prediction.shape[1] if prediction.rank > 1 else None
-    if not isinstance(classes, int):
-        raise ShapeError(
-            "the prediction has no axis of classes",
-            facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            where=place_of(loss),
-            advice="Give every example one score for each class; for two classes as one number "
-            "use lm.BCEWithLogits.",
-        )
-    return classes
-
-
-def _label_shape(prediction: Tensor) -> Shape:
-    return prediction.shape[:1] + prediction.shape[2:]
-
-
-def _hits(loss: Loss, prediction: Tensor, target: Tensor) -> Tensor:
-    """Where the class is the target's: bool in the prediction's shape."""
-    expected = _label_shape(prediction)
-    if target.dtype.kind != "int":
-        raise DTypeError(
-            "class numbers must be integers",
-            facts=(
-                ("prediction", described(prediction)),
-                ("expected", shape_text(expected, int64)),
-                ("found", described(target)),
-            ),
-            where=place_of(loss),
-            advice="Convert the targets: y.astype('int64').",
-        )
-    if target.shape != expected:
-        raise _unfit(loss, prediction, target, expected, int64)
-    classes = _class_count(loss, prediction)
-    numbers = ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
-    return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
-
-
-# Values of targets --------------------------------------------------------------------------------
-
-
-def _check_values(
-    loss: Loss, array: Array, fits: Array, *, expected: str, advice: str, problem: str = ""
-) -> None:
-    if np.all(fits):
-        return
-    place = tuple(np.argwhere(np.logical_not(fits))[0])
-    example = int(place[0]) if place else 0
-    raise DataError(
-        problem or "targets out of range",
-        facts=(("expected", expected), ("found", f"{array[place]} at example {example}")),
-        where=type(loss).__name__,
-        advice=advice,
-    )
-
-
-def _check_labels(loss: Loss, array: Array, prediction_shape: Shape) -> None:
-    classes = prediction_shape[1]
-    if not isinstance(classes, int) or array.size == 0:
-        return
-    largest = int(array.max())
-    if largest < classes and array.min() >= 0:
-        return
-    _check_values(
-        loss,
-        array,
-        (array >= 0) & (array < classes),
-        problem="labels out of range",
-        expected=f"0..{classes - 1}",
-        advice=f"The network has {classes} outputs: number the classes from 0, "
-        + (
-            f"or give its last layer {largest + 1} features."
-            if largest >= classes
-            else "and leave out examples that have none."
-        ),
-    )
-
-
-def _check_probabilities(loss: Loss, array: Array) -> None:
-    _check_values(
-        loss,
-        array,
-        (array >= 0) & (array <= 1),
-        expected="0..1",
-        advice="Targets are probabilities: 0, 1 or between them.",
-    )

@@ -56,7 +56,9 @@ class Bar:
             self._progress.remove_task(self._task)
             self._task = None
         shown = "  ".join(f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float))
-        self._progress.console.print(f"epoch {epoch}/{epochs}  {shown}", highlight=False, soft_wrap=True)
+        self._progress.console.print(
+            f"epoch {epoch}/{epochs}  {shown}", highlight=False, soft_wrap=True
+        )
 
 
 @contextmanager

@@ -355,7 +355,7 @@ class _Builder:
                 shape = self.shape()
         kinds = (self.unary, self.binary, self.reduction, self.movement, self.contraction)
         kinds += (self.unary, self.binary, self.movement, self.indexing, self.random)
-        for _ in range(self.number(2, 14)):
+        for _ in range(self.number(20, 40) if self.chance(0.1) else self.number(2, 14)):
             tensor = self.choose(kinds)()
             if tensor.dtype == self.dtype and self.is_moderate(tensor):
                 self.pool.append(tensor)

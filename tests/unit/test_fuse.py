@@ -15,7 +15,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.simplify import simplify
 from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.program.program import Buffer, Program
-from lamina.program.scalar import Apply, parts
+from lamina.program.scalar import Apply, loads, parts
 from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, writes_of
 from lamina.shapes import Array, float32, float64, int64
 
@@ -229,6 +229,18 @@ def test_leaves_that_take_each_others_values_need_one_copy() -> None:
     p, q, r = (leaf(name, "parameter", (3,), float32) for name in "pqr")
     program = compiled([], ((p, q), (q, r), (r, p)))
     assert len(program.of_kind("temporary")) == 1
+
+
+def test_a_product_and_its_operand_may_share_a_step() -> None:
+    x, w = leaf("x", "input", (4, 1), float64), leaf("w", "input", (1,), float64)
+    repeated = ops.broadcast_to(x, (3, 4, 1))
+    graph = Graph((x, w), (("repeated", repeated), ("y", repeated @ w)))
+    program = compile_graph(graph, batch=1, name="test")
+    # What the step itself writes it must not read as an operand.
+    for step in program.steps:
+        if isinstance(step, Contraction):
+            operands = {load.buffer for load in loads(step.left, step.right)}
+            assert not operands & writes_of(step)
 
 
 # Simplification -----------------------------------------------------------------------------------

@@ -1,0 +1,203 @@
+"""Arithmetic of two operands: sums, products, powers, the larger and the smaller; and clip."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lamina.errors import DefinitionError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
+from lamina.ops.comparison import equal, greater, less, logical_and, where
+from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
+from lamina.ops.elementwise import log
+from lamina.ops.factories import ANY, FLOAT, POSITIVE, binary_op
+from lamina.ops.lowering import Elementwise
+from lamina.program.scalar import Apply, Literal, Scalar
+from lamina.shapes import Array, DType, Shape
+
+ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
+
+
+def add(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left + right."""
+    return apply_to_numbers(ADD, left, right)
+
+
+SUB = binary_op("sub", "subtract", np.subtract, lambda a, b, y, g: g, lambda a, b, y, g: -g)
+
+
+def sub(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left - right."""
+    return apply_to_numbers(SUB, left, right)
+
+
+MUL = binary_op("mul", "multiply", np.multiply, lambda a, b, y, g: g * b, lambda a, b, y, g: g * a)
+
+
+def mul(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left * right."""
+    return apply_to_numbers(MUL, left, right)
+
+
+DIV = binary_op(
+    "div",
+    "divide",
+    np.divide,
+    lambda a, b, y, g: g / b,
+    lambda a, b, y, g: -(g * (y / b)),
+    POSITIVE,
+    FLOAT,
+)
+
+
+def div(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left / right; of integers float32."""
+    a, b = operands_of(left, right)
+    return apply(DIV, floating(a), floating(b))
+
+
+def _pow_base_gradient(a: Tensor, b: Tensor, _: Tensor, g: Tensor) -> Tensor:
+    # Of 0 to the power 0 the derivative is 0; without the choice it would be 0 * 0**-1, a NaN.
+    exponent = where(logical_and(equal(a, 0), equal(b, 0)), 1, b)
+    return g * (b * pow(a, exponent - 1))
+
+
+def _pow_exponent_gradient(a: Tensor, b: Tensor, _: Tensor, g: Tensor) -> Tensor:
+    # Where the base is 0, take 1 instead: its logarithm gives the derivative 0, finitely.
+    base = where(equal(a, 0), 1, a)
+    return g * (pow(base, b) * log(base))
+
+
+POW = binary_op(
+    "pow", "power", np.power, _pow_base_gradient, _pow_exponent_gradient, POSITIVE, FLOAT
+)
+
+
+def pow(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left to the power right; of integers float32, unless right is a Python int of at least 1.
+
+    The gradient to the exponent is 0 where the base is 0.
+    """
+    if isinstance(left, Tensor) and isinstance(right, int) and _is_product(left.dtype, right):
+        return _whole_power(numeric(left), right)
+    a, b = operands_of(left, right)
+    return apply(POW, floating(a), floating(b))
+
+
+def _is_product(dtype: DType, exponent: int) -> bool:
+    """Whether a power is computed by multiplication."""
+    return exponent >= 1 and (exponent <= 3 or not dtype.is_float)
+
+
+def _whole_power(x: Tensor, exponent: int) -> Tensor:
+    """By squaring: exact for integers, and cheaper than logarithms."""
+    if exponent == 1:
+        return x
+    root = _whole_power(x, exponent // 2)
+    return root * root * x if exponent % 2 else root * root
+
+
+def _larger_gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
+    """Of the operand that should be larger; at a tie each operand has half."""
+    return where(equal(mine, other), g * 0.5, where(less(mine, other), 0, g))
+
+
+MAXIMUM = binary_op(
+    "maximum",
+    "maximum",
+    np.maximum,
+    lambda a, b, y, g: _larger_gradient(a, b, g),
+    lambda a, b, y, g: _larger_gradient(b, a, g),
+    kinds=ANY,
+)
+
+
+def maximum(left: TensorLike, right: TensorLike) -> Tensor:
+    """The larger of two elements, NaN if either is; at a tie the gradient is split in half."""
+    return apply(MAXIMUM, *operands_of(left, right))
+
+
+MINIMUM = binary_op(
+    "minimum",
+    "minimum",
+    np.minimum,
+    lambda a, b, y, g: _smaller_gradient(a, b, g),
+    lambda a, b, y, g: _smaller_gradient(b, a, g),
+    kinds=ANY,
+)
+
+
+def _smaller_gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
+    return where(equal(mine, other), g * 0.5, where(greater(mine, other), 0, g))
+
+
+def minimum(left: TensorLike, right: TensorLike) -> Tensor:
+    """The smaller of two elements, NaN if either is; at a tie the gradient is split in half."""
+    return apply(MINIMUM, *operands_of(left, right))
+
+
+def _infer_clip(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    low, high = attributes["low"], attributes["high"]
+    if low is not None and high is not None and low > high:
+        raise DefinitionError(
+            "clip: the lower bound is above the upper one",
+            facts=(("low", str(low)), ("high", str(high))),
+            advice="Give low <= high.",
+        )
+    return operands[0].shape, operands[0].dtype
+
+
+def _clip_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    low, high = result.attributes["low"], result.attributes["high"]
+    above = x >= (-math.inf if low is None else low)
+    below = x <= (math.inf if high is None else high)
+    return (where(logical_and(above, below), upstream, 0),)
+
+
+def _clip_reference(x: Array, low: float | None, high: float | None) -> Array:
+    if low is not None:
+        x = np.maximum(x, np.asarray(low, x.dtype))
+    return x if high is None else np.minimum(x, np.asarray(high, x.dtype))
+
+
+def _clip_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
+    (result,) = operands
+    for primitive, limit in (("maximum", "low"), ("minimum", "high")):
+        value = node.attributes[limit]
+        if value is not None:
+            result = Apply(primitive, (result, Literal(value, node.dtype)), node.dtype)
+    return result
+
+
+CLIP = Op(
+    "clip",
+    _infer_clip,
+    _clip_gradient,
+    _clip_reference,
+    Elementwise(_clip_scalar),
+    (
+        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
+        Sample(((7,),), {"low": None, "high": 0.5}),
+        Sample(((1, 4),), {"low": 0.25, "high": None}),
+        Sample(((0,),), {"low": -1.0, "high": 1.0}),
+    ),
+)
+
+
+def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> Tensor:
+    """x, but not less than `low` and not more than `high`; the gradient passes at the bounds.
+
+    Raises:
+        DefinitionError: if low is above high.
+    """
+    x = numeric(x)
+    if isinstance(low, float) or isinstance(high, float):
+        x = floating(x)
+    number = float if x.dtype.is_float else int
+    limits = [None if limit is None else number(limit) for limit in (low, high)]
+    return apply(CLIP, x, low=limits[0], high=limits[1])
+
+
+OPS = (ADD, SUB, MUL, DIV, POW, MAXIMUM, MINIMUM, CLIP)

@@ -1,0 +1,139 @@
+"""Comparison, logic, and choice: ops with a bool as their result or operand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lamina.errors import DTypeError
+from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.ops.broadcast import sum_to
+from lamina.ops.conversion import apply_to_numbers, cast, operands_of
+from lamina.ops.factories import (
+    NUMBER,
+    SIGNED,
+    comparison_op,
+    elementwise_samples,
+    joint_shape,
+    logical_op,
+    scalar_primitive,
+)
+from lamina.shapes import DType, Shape, bool_
+
+EQUAL = comparison_op("equal", np.equal)
+
+
+def equal(left: TensorLike, right: TensorLike) -> Tensor:
+    """Whether two elements are equal, as bool; NaN equals nothing."""
+    return apply(EQUAL, *operands_of(left, right))
+
+
+NOT_EQUAL = comparison_op("not_equal", np.not_equal)
+
+
+def not_equal(left: TensorLike, right: TensorLike) -> Tensor:
+    """Whether two elements differ, as bool."""
+    return apply(NOT_EQUAL, *operands_of(left, right))
+
+
+LESS = comparison_op("less", np.less, NUMBER)
+
+
+def less(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left < right, as bool."""
+    return apply_to_numbers(LESS, left, right)
+
+
+LESS_EQUAL = comparison_op("less_equal", np.less_equal, NUMBER)
+
+
+def less_equal(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left <= right, as bool."""
+    return apply_to_numbers(LESS_EQUAL, left, right)
+
+
+GREATER = comparison_op("greater", np.greater, NUMBER)
+
+
+def greater(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left > right, as bool."""
+    return apply_to_numbers(GREATER, left, right)
+
+
+GREATER_EQUAL = comparison_op("greater_equal", np.greater_equal, NUMBER)
+
+
+def greater_equal(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left >= right, as bool."""
+    return apply_to_numbers(GREATER_EQUAL, left, right)
+
+
+LOGICAL_AND = logical_op("logical_and", 2, np.logical_and)
+
+
+def logical_and(left: TensorLike, right: TensorLike) -> Tensor:
+    """Whether both are true (not zero)."""
+    return apply(LOGICAL_AND, cast(left, bool_), cast(right, bool_))
+
+
+LOGICAL_OR = logical_op("logical_or", 2, np.logical_or)
+
+
+def logical_or(left: TensorLike, right: TensorLike) -> Tensor:
+    """Whether either is true (not zero)."""
+    return apply(LOGICAL_OR, cast(left, bool_), cast(right, bool_))
+
+
+LOGICAL_NOT = logical_op("logical_not", 1, np.logical_not)
+
+
+def logical_not(x: TensorLike) -> Tensor:
+    """Whether the element is false (zero)."""
+    return apply(LOGICAL_NOT, cast(x, bool_))
+
+
+def _infer_where(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    condition, a, b = operands
+    if condition.dtype != bool_ or a.dtype != b.dtype:
+        raise DTypeError(
+            "where: the dtypes do not fit",
+            facts=(
+                ("condition", described(condition)),
+                ("if true", described(a)),
+                ("if false", described(b)),
+            ),
+            advice="The condition must be bool, and both values of one dtype.",
+        )
+    return joint_shape("where", operands), a.dtype
+
+
+def _where_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    condition, a, b = result.operands
+    return (
+        None,
+        None if a.op is CONSTANT else sum_to(where(condition, upstream, 0), a.shape),
+        None if b.op is CONSTANT else sum_to(where(condition, 0, upstream), b.shape),
+    )
+
+
+WHERE = Op(
+    "where",
+    _infer_where,
+    _where_gradient,
+    np.where,
+    scalar_primitive("select"),
+    tuple(
+        Sample(sample.shapes, dtypes=("bool", "float", "float"))
+        for sample in elementwise_samples(3, SIGNED)
+    ),
+)
+
+
+def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
+    """A where the condition holds, b elsewhere; the gradient flows to the one chosen."""
+    return apply(WHERE, cast(condition, bool_), *operands_of(a, b))
+
+
+OPS = (
+    *(EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL),
+    *(LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, WHERE),
+)

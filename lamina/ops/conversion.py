@@ -1,0 +1,169 @@
+"""Conversion between dtypes, and operands brought to one dtype.
+
+The public functions of elementwise ops bring their operands to one dtype, so that the records see
+equal ones: Python numbers take the tensor's dtype, integers give way to floats, and functions that
+have no integer result (`exp`, `div`, ..) turn integers into float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lamina.errors import DTypeError, LaminaError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, located
+from lamina.ops.arguments import as_tensor
+from lamina.ops.factories import (
+    ANY,
+    SIGNED,
+    elementwise_rule,
+    elementwise_samples,
+    scalar_primitive,
+)
+from lamina.ops.lowering import Elementwise
+from lamina.shapes import (
+    Array,
+    DType,
+    DTypeLike,
+    Shape,
+    as_dtype,
+    bool_,
+    float32,
+    int32,
+    int64,
+    promote,
+)
+
+
+def _infer_cast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    return operands[0].shape, attributes["dtype"]
+
+
+def _cast_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    return (cast(upstream, x.dtype) if x.dtype.is_float and result.dtype.is_float else None,)
+
+
+def _cast_reference(x: Array, dtype: DType) -> Array:
+    return x.astype(dtype.numpy)
+
+
+CAST = Op(
+    "cast",
+    _infer_cast,
+    _cast_gradient,
+    _cast_reference,
+    scalar_primitive("cast"),
+    (
+        Sample(((3, 4),), {"dtype": float32}, differentiable=False),
+        Sample(((3, 4),), {"dtype": int32}, -9.0, 9.0, differentiable=False),
+        Sample(((5,),), {"dtype": bool_}, differentiable=False),
+        Sample(((5,),), {"dtype": float32}, dtypes=("int64",), differentiable=False),
+        Sample(((1, 0),), {"dtype": float32}, dtypes=("bool",), differentiable=False),
+        Sample(((2, 3),), {"dtype": float32}, 0, 9, dtypes=("uint8",), differentiable=False),
+    ),
+)
+
+
+def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
+    """The elements as another dtype; floats are cut towards zero, and non-zero is true."""
+    wanted = as_dtype(dtype)
+    if isinstance(x, bool | int | float):
+        # Straight to the wanted type: a detour over float32 would cost digits.
+        return constant(x, wanted)
+    x = as_tensor(x)
+    return x if x.dtype == wanted else apply(CAST, x, dtype=wanted)
+
+
+def _unchanged(x: Array) -> Array:
+    return x
+
+
+STOP_GRADIENT = Op(
+    "stop_gradient",
+    elementwise_rule("stop_gradient", ANY, None),
+    lambda result, upstream: (None,),
+    _unchanged,
+    Elementwise(lambda node, operands: operands[0]),
+    elementwise_samples(1, SIGNED, differentiable=False),
+)
+
+
+def stop_gradient(x: TensorLike) -> Tensor:
+    """X itself, as if it did not depend on anything: no gradient flows back through it."""
+    return apply(STOP_GRADIENT, as_tensor(x))
+
+
+# Operands -----------------------------------------------------------------------------------------
+
+
+def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
+    """Tensors of one dtype.
+
+    Python numbers take the dtype of the tensors beside them, unless that cannot hold them: a float
+    beside integers makes float32.
+
+    Raises:
+        DTypeError: if float32 is mixed with float64, or an integer does not fit its dtype.
+    """
+    plain = [_plain(value) for value in values]
+    numbers = [value for value in plain if isinstance(value, bool | int | float)]
+    tensors = [as_tensor(value) for value in plain if not isinstance(value, bool | int | float)]
+    try:
+        dtype = tensors[0].dtype if tensors else bool_
+        for x in tensors[1:]:
+            dtype = promote(dtype, x.dtype)
+        for number in numbers:
+            if isinstance(number, float) and not dtype.is_float:
+                dtype = float32
+            elif not isinstance(number, bool) and dtype == bool_:
+                dtype = int64
+        rest = iter(tensors)
+        return tuple(
+            _number(value, dtype)
+            if isinstance(value, bool | int | float)
+            else cast(next(rest), dtype)
+            for value in plain
+        )
+    except LaminaError as error:
+        raise located(error) from None
+
+
+def _plain(value: TensorLike) -> TensorLike:
+    """NumPy's scalars as Python numbers."""
+    if isinstance(value, np.generic):
+        scalar: Array = np.asarray(value)
+        return scalar.item()
+    return value
+
+
+def _number(value: float, dtype: DType) -> Tensor:
+    if dtype.kind == "int" and not isinstance(value, bool):
+        limits = np.iinfo(dtype.name)
+        if not limits.min <= value <= limits.max:
+            raise DTypeError(
+                f"the number {value} does not fit into {dtype.name}",
+                facts=(("expected", f"{limits.min} to {limits.max}"), ("found", str(value))),
+                advice="Cast the tensor to a wider dtype first, for example with ops.cast.",
+            )
+    return constant(value, dtype)
+
+
+def numeric(x: TensorLike) -> Tensor:
+    """A tensor one can calculate with: bool becomes int64."""
+    x = as_tensor(x)
+    return cast(x, int64) if x.dtype == bool_ else x
+
+
+def floating(x: TensorLike) -> Tensor:
+    """A tensor of floats: bool and integers become float32."""
+    x = as_tensor(x)
+    return x if x.dtype.is_float else cast(x, float32)
+
+
+def apply_to_numbers(op: Op, left: TensorLike, right: TensorLike) -> Tensor:
+    """An op applied to two operands one can calculate with, of one dtype."""
+    a, b = operands_of(left, right)
+    return apply(op, numeric(a), numeric(b))
+
+
+OPS = (CAST, STOP_GRADIENT)

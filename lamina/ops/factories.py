@@ -1,0 +1,140 @@
+"""What elementwise ops share: their shape rule, their samples, and makers of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, described
+from lamina.ops.broadcast import sum_to
+from lamina.ops.lowering import Elementwise
+from lamina.program.scalar import Apply
+from lamina.shapes import Array, DType, Shape, bool_, broadcast_all
+
+# Kinds of dtypes that an op takes.
+FLOAT, NUMBER, ANY, BOOL = ("float",), ("float", "int"), ("float", "int", "bool"), ("bool",)
+
+# Ranges from which samples draw their values.
+SIGNED = ((-2.0, 2.0),)
+WIDE = ((-2.0, 2.0), (-30.0, 30.0))
+POSITIVE = ((0.1, 3.0),)
+
+UnaryGradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # (x, result, upstream)
+BinaryGradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (a, b, result, upstream)
+
+
+def joint_shape(name: str, operands: tuple[Tensor, ...]) -> Shape:
+    """The shape to which operands broadcast; errors carry the name of the op."""
+    try:
+        return broadcast_all(x.shape for x in operands)
+    except ShapeError as error:
+        names = ("left", "right") if len(operands) == 2 else ("condition", "if true", "if false")
+        facts = tuple(zip(names, map(described, operands), strict=False))
+        raise ShapeError(f"{name}: {error.problem}", facts=facts, advice=error.advice) from None
+
+
+def elementwise_rule(
+    name: str, kinds: tuple[str, ...], result: DType | None
+) -> Callable[[tuple[Tensor, ...], Attributes], tuple[Shape, DType]]:
+    """The shape rule of ops whose operands broadcast and have one dtype of some kinds.
+
+    The result has that dtype too, unless another is named.
+    """
+
+    def infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+        dtype = operands[0].dtype
+        if dtype.kind not in kinds or any(x.dtype != dtype for x in operands):
+            raise DTypeError(
+                f"{name}: the dtype does not fit",
+                facts=(
+                    ("expected", f"one dtype of the kinds {', '.join(kinds)}"),
+                    ("found", ", ".join(map(described, operands))),
+                ),
+                advice="Convert with ops.cast.",
+            )
+        return joint_shape(name, operands), result or dtype
+
+    return infer
+
+
+def scalar_primitive(name: str) -> Elementwise:
+    """The lowering of an op that is one of the scalar primitives."""
+    return Elementwise(lambda node, operands: Apply(name, operands, node.dtype))
+
+
+def elementwise_samples(
+    operands: int, ranges: Sequence[tuple[float, float]], differentiable: bool = True
+) -> tuple[Sample, ...]:
+    """Samples for each range of values: plain, broadcast, odd, of size 0 and 1."""
+    shapes: list[tuple[tuple[int, ...], ...]] = [((3, 5),) * operands, ((),) * operands]
+    if operands == 1:
+        shapes += [((0, 2),), ((1, 17),)]
+    if operands == 2:
+        shapes += [((4, 1), (3,)), ((2, 1, 3), (5, 1)), ((0, 2), (1,)), ((7,), ())]
+    if operands == 3:
+        shapes += [((2, 1), (3,), ()), ((4,), (1, 1), (2, 4))]
+    return tuple(
+        Sample(shape, low=low, high=high, differentiable=differentiable)
+        for low, high in ranges
+        for shape in shapes
+    )
+
+
+def unary_op(
+    name: str,
+    primitive: str,
+    reference: Callable[..., Array],
+    gradient: UnaryGradient | None,
+    ranges: Sequence[tuple[float, float]] = SIGNED,
+    kinds: tuple[str, ...] = FLOAT,
+) -> Op:
+    """An op with one operand; without a gradient its derivative is zero wherever it exists."""
+
+    def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return (gradient(result.operands[0], result, upstream) if gradient else None,)
+
+    samples = elementwise_samples(1, ranges, differentiable=gradient is not None)
+    rule = elementwise_rule(name, kinds, None)
+    return Op(name, rule, operand_gradients, reference, scalar_primitive(primitive), samples)
+
+
+def binary_op(
+    name: str,
+    primitive: str,
+    reference: Callable[..., Array],
+    left: BinaryGradient,
+    right: BinaryGradient,
+    ranges: Sequence[tuple[float, float]] = SIGNED,
+    kinds: tuple[str, ...] = NUMBER,
+) -> Op:
+    """An op with two operands that broadcast."""
+
+    def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = result.operands
+        return tuple(
+            None if x.op is CONSTANT else sum_to(rule(a, b, result, upstream), x.shape)
+            for x, rule in ((a, left), (b, right))
+        )
+
+    samples = elementwise_samples(2, ranges)
+    rule = elementwise_rule(name, kinds, None)
+    return Op(name, rule, operand_gradients, reference, scalar_primitive(primitive), samples)
+
+
+def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, ...] = ANY) -> Op:
+    """An op with two operands and a bool result."""
+    samples = elementwise_samples(2, SIGNED, differentiable=False)
+    whole = Sample(((4, 5), (5,)), low=0, high=4, dtypes=("int32", "int32"), differentiable=False)
+    rule = elementwise_rule(name, kinds, bool_)
+    return Op(name, rule, None, reference, scalar_primitive(name), (*samples, whole))
+
+
+def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
+    """An op on bools."""
+    samples = tuple(
+        Sample(sample.shapes, dtypes=("bool",) * count, differentiable=False)
+        for sample in elementwise_samples(count, SIGNED)
+    )
+    return Op(
+        name, elementwise_rule(name, BOOL, bool_), None, reference, scalar_primitive(name), samples
+    )

@@ -1,0 +1,232 @@
+"""Ops that join tensors, and cut them apart again: concat, stack, split, unstack."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.ops.arguments import as_tensor, axis_of
+from lamina.ops.lowering import Coordinates, Decomposition, Movement, Pull, guarded, select_within
+from lamina.ops.movement import expand_dims, squeeze
+from lamina.ops.slicing import slice_axis
+from lamina.program.scalar import Bound, Literal, Scalar
+from lamina.shapes import (
+    Array,
+    Dim,
+    DType,
+    Shape,
+    add_dims,
+    divide_counts,
+    element_count,
+    normalise_axis,
+    static,
+)
+
+
+def _offsets(extents: Sequence[Dim]) -> list[Dim]:
+    """Where each part starts, and where the last one ends."""
+    offsets: list[Dim] = [0]
+    for extent in extents:
+        offsets.append(add_dims(offsets[-1], extent))
+    return offsets
+
+
+def _infer_concat(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    axis: int = attributes["axis"]
+    first = operands[0]
+    for number, x in enumerate(operands):
+        facts = (("tensor 0", described(first)), (f"tensor {number}", described(x)))
+        if x.dtype != first.dtype:
+            raise DTypeError(
+                "concat: the tensors differ in dtype",
+                facts=facts,
+                advice="Bring them to one dtype with ops.cast.",
+            )
+        if _without(x.shape, axis) != _without(first.shape, axis):
+            raise ShapeError(
+                f"concat: the tensors differ in another axis than {axis}",
+                facts=facts,
+                advice=f"All dimensions but that of axis {axis} must be equal.",
+            )
+    total = _offsets([x.shape[axis] for x in operands])[-1]
+    return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], -1, *shape[axis + 1 :])
+
+
+def _concat_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    axis: int = result.attributes["axis"]
+    extents = [x.shape[axis] for x in result.operands]
+    return tuple(split(upstream, extents, axis))
+
+
+def _concat_reference(*parts: Array, axis: int) -> Array:
+    return np.concatenate(parts, axis)
+
+
+def _concat_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
+    axis: int = node.attributes["axis"]
+    extents = static(tuple(x.shape[axis] for x in node.operands))
+    offsets = static(tuple(_offsets(extents)))
+    result: Scalar | None = None
+    for number, extent in reversed(list(enumerate(extents))):
+        if extent:
+            place = coordinates[axis] - offsets[number]
+            within = (Bound(place, 0, extent),)
+            inside = pull(number, (*coordinates[:axis], place, *coordinates[axis + 1 :]))
+            # What is in no other part is in the last one, so that needs no condition.
+            if result is None:
+                result = guarded(inside, within)
+            else:
+                result = select_within(within, inside, result)
+    return Literal(0, node.dtype) if result is None else result
+
+
+CONCAT = Op(
+    "concat",
+    _infer_concat,
+    _concat_gradient,
+    _concat_reference,
+    Movement(_concat_scalar),
+    (
+        Sample(((2, 3), (2, 1), (2, 4)), {"axis": 1}),
+        Sample(((1, 3), (0, 3), (2, 3)), {"axis": 0}),
+        Sample(((3,),), {"axis": 0}),
+    ),
+)
+
+
+def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors joined one after the other along an axis.
+
+    Raises:
+        ShapeError: if there are none, or they differ in another axis.
+        DTypeError: if they differ in dtype.
+    """
+    listed = [as_tensor(x) for x in tensors]
+    if not listed:
+        raise located(ShapeError("concat: there are no tensors", advice="Give at least one."))
+    place = axis_of(listed[0], axis)
+    if any(x.rank != listed[0].rank for x in listed):
+        facts = [(f"tensor {number}", described(x)) for number, x in enumerate(listed)]
+        raise located(
+            ShapeError(
+                "concat: the tensors differ in their number of axes",
+                facts=tuple(facts),
+                advice="Add axes with ops.expand_dims, or use ops.stack for a new axis.",
+            )
+        )
+    return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=place)
+
+
+def _infer_stack(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    axis: int = attributes["axis"]
+    first = operands[0]
+    for number, x in enumerate(operands):
+        if (x.shape, x.dtype) != (first.shape, first.dtype):
+            error = ShapeError if x.shape != first.shape else DTypeError
+            raise error(
+                "stack: the tensors differ",
+                facts=(("tensor 0", described(first)), (f"tensor {number}", described(x))),
+                advice="All must have one shape and one dtype.",
+            )
+    return (*first.shape[:axis], len(operands), *first.shape[axis:]), first.dtype
+
+
+def _stack_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return unstack(upstream, result.attributes["axis"])
+
+
+def _stack_reference(*parts: Array, axis: int) -> Array:
+    return np.stack(parts, axis)
+
+
+def _stack_build(node: Tensor) -> Tensor:
+    axis: int = node.attributes["axis"]
+    return concat([expand_dims(x, axis) for x in node.operands], axis)
+
+
+STACK = Op(
+    "stack",
+    _infer_stack,
+    _stack_gradient,
+    _stack_reference,
+    Decomposition(_stack_build),
+    (
+        Sample(((2, 3), (2, 3)), {"axis": 0}),
+        Sample(((2, 3), (2, 3), (2, 3)), {"axis": 2}),
+        Sample(((1,),), {"axis": 1}),
+    ),
+)
+
+
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one shape joined along a new axis.
+
+    Raises:
+        ShapeError, DTypeError: if there are none, or they differ.
+    """
+    listed = [as_tensor(x) for x in tensors]
+    if not listed:
+        raise located(ShapeError("stack: there are no tensors", advice="Give at least one."))
+    return apply(STACK, *listed, axis=normalise_axis(axis, listed[0].rank + 1))
+
+
+def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
+    """A tensor cut along an axis.
+
+    Args:
+        x: any tensor.
+        sizes: the extents of the parts, or how many equal parts.
+        axis: the axis that is cut.
+
+    Raises:
+        ShapeError: if the sizes do not add up to the extent of the axis.
+    """
+    x = as_tensor(x)
+    axis = axis_of(x, axis)
+    dim = x.shape[axis]
+    if isinstance(sizes, int):
+        part = divide_counts(element_count((dim,)), (sizes,)) if sizes > 0 else None
+        extents: list[Dim] = [] if part is None else [part] * sizes
+    else:
+        extents = list(sizes)
+    offsets = _offsets(extents)
+    if offsets[-1] != dim or not extents:
+        raise located(
+            ShapeError(
+                f"split: axis {axis} of extent {dim} cannot be cut like this",
+                facts=(("tensor", described(x)), ("sizes", str(sizes))),
+                advice="The sizes must add up to the extent; a number of parts must divide it.",
+            )
+        )
+    return tuple(slice_axis(x, axis, start, stop) for start, stop in itertools.pairwise(offsets))
+
+
+def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """The tensors that lie along an axis, without that axis.
+
+    Raises:
+        ShapeError: if the extent of the axis depends on the batch.
+    """
+    x = as_tensor(x)
+    axis = axis_of(x, axis)
+    dim = x.shape[axis]
+    if not isinstance(dim, int):
+        raise located(
+            ShapeError(
+                f"unstack: the extent of axis {axis} depends on the batch",
+                facts=(("tensor", described(x)),),
+                advice="Choose an axis of fixed extent, or treat the batch as a whole.",
+            )
+        )
+    return tuple(squeeze(slice_axis(x, axis, i, i + 1), axis) for i in range(dim))
+
+
+OPS = (CONCAT, STACK)

@@ -1,0 +1,198 @@
+"""What targets must look like, which values they may have, and the weights of classes.
+
+Everything here is about one loss, which errors name: its class, and where it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DataError, DTypeError, ShapeError
+from lamina.graph import Tensor, constant, described
+from lamina.layers.checks import place_of, require_number
+from lamina.shapes import Array, DType, Shape, int64, shape_text
+
+# What targets must look like ----------------------------------------------------------------------
+
+
+def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
+    """The target in the prediction's dtype; its shape must be the prediction's."""
+    _require_float(loss, prediction)
+    if target.shape != prediction.shape:
+        raise _unfit(loss, prediction, target, prediction.shape, prediction.dtype)
+    if target.dtype.is_float and target.dtype != prediction.dtype:
+        raise DTypeError(
+            "the target has another float type than the prediction",
+            facts=(
+                ("prediction", described(prediction)),
+                ("expected", shape_text(target.shape, prediction.dtype)),
+                ("found", described(target)),
+            ),
+            where=place_of(loss),
+            advice=f"Convert the targets: y.astype({prediction.dtype.name!r}).",
+        )
+    return ops.cast(target, prediction.dtype)
+
+
+def class_count(loss: object, prediction: Tensor) -> int:
+    """The extent of axis 1."""
+    _require_float(loss, prediction)
+    classes = prediction.shape[1] if prediction.rank > 1 else None
+    if not isinstance(classes, int):
+        raise ShapeError(
+            "the prediction has no axis of classes",
+            facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
+            where=place_of(loss),
+            advice="Give every example one score for each class; for two classes as one number "
+            "use lm.BCEWithLogits.",
+        )
+    return classes
+
+
+def label_shape(prediction: Tensor) -> Shape:
+    """The prediction's shape without the axis of classes."""
+    return prediction.shape[:1] + prediction.shape[2:]
+
+
+def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
+    """Where the class is the target's: bool in the prediction's shape."""
+    expected = label_shape(prediction)
+    if target.dtype.kind != "int":
+        raise DTypeError(
+            "class numbers must be integers",
+            facts=(
+                ("prediction", described(prediction)),
+                ("expected", shape_text(expected, int64)),
+                ("found", described(target)),
+            ),
+            where=place_of(loss),
+            advice="Convert the targets: y.astype('int64').",
+        )
+    if target.shape != expected:
+        raise _unfit(loss, prediction, target, expected, int64)
+    classes = class_count(loss, prediction)
+    numbers = ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
+    return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
+
+
+def _require_float(loss: object, prediction: Tensor) -> None:
+    if not prediction.dtype.is_float:
+        raise DTypeError(
+            "a loss needs a prediction of floats",
+            facts=(("expected", "f32 or f64"), ("found", described(prediction))),
+            where=place_of(loss),
+            advice="End the network with a layer that calculates, such as lm.Linear.",
+        )
+
+
+def _unfit(
+    loss: object, prediction: Tensor, target: Tensor, shape: Shape, dtype: DType
+) -> ShapeError:
+    if target.shape == (*shape, 1):
+        advice = "Drop the last axis of the targets: y[..., 0]."
+    elif (*target.shape, 1) == shape:
+        advice = "Give the targets a last axis: y[..., None]."
+    elif target.shape == prediction.shape:
+        advice = f"One-hot targets must be floats: y.astype({prediction.dtype.name!r})."
+    else:
+        advice = "Change the last layer of the network, or reshape the targets."
+    return ShapeError(
+        "the target does not fit the prediction",
+        facts=(
+            ("prediction", described(prediction)),
+            ("expected", shape_text(shape, dtype)),
+            ("found", described(target)),
+        ),
+        where=place_of(loss),
+        advice=advice,
+    )
+
+
+# Values of targets --------------------------------------------------------------------------------
+
+
+def check_values(
+    loss: object, array: Array, fits: Array, *, expected: str, advice: str, problem: str = ""
+) -> None:
+    """Raises DataError with the first of the targets that do not fit."""
+    if np.all(fits):
+        return
+    place = tuple(np.argwhere(np.logical_not(fits))[0])
+    example = int(place[0]) if place else 0
+    raise DataError(
+        problem or "targets out of range",
+        facts=(("expected", expected), ("found", f"{array[place]} at example {example}")),
+        where=type(loss).__name__,
+        advice=advice,
+    )
+
+
+def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
+    """Raises DataError for class numbers that are out of range."""
+    classes = prediction_shape[1]
+    if not isinstance(classes, int) or array.size == 0:
+        return
+    largest = int(array.max())
+    if largest < classes and array.min() >= 0:
+        return
+    check_values(
+        loss,
+        array,
+        (array >= 0) & (array < classes),
+        problem="labels out of range",
+        expected=f"0..{classes - 1}",
+        advice=f"The network has {classes} outputs: number the classes from 0, "
+        + (
+            f"or give its last layer {largest + 1} features."
+            if largest >= classes
+            else "and leave out examples that have none."
+        ),
+    )
+
+
+def check_probabilities(loss: object, array: Array) -> None:
+    """Raises DataError for targets outside 0 to 1."""
+    check_values(
+        loss,
+        array,
+        (array >= 0) & (array <= 1),
+        expected="0..1",
+        advice="Targets are probabilities: 0, 1 or between them.",
+    )
+
+
+# Weights ------------------------------------------------------------------------------------------
+
+
+def freeze_weights(loss: object, name: str, weights: Sequence[float] | None) -> None:
+    """Checks the weights and keeps them as a tuple."""
+    if weights is None:
+        return
+    for number, weight in enumerate(weights):
+        require_number(loss, f"{name}[{number}]", weight, "[0, inf)")
+    object.__setattr__(loss, name, tuple(float(weight) for weight in weights))
+
+
+def weight_tensor(
+    loss: object, weights: Sequence[float] | None, prediction: Tensor, axis: int
+) -> Tensor | None:
+    """The weights along an axis of the prediction, ready to be broadcast."""
+    if weights is None:
+        return None
+    extent = prediction.shape[axis] if prediction.rank else 1
+    if len(weights) != extent:
+        raise ShapeError(
+            "the weights do not fit the prediction",
+            facts=(
+                ("expected", f"{extent} weights for {described(prediction)}"),
+                ("found", f"{len(weights)} weights"),
+            ),
+            where=place_of(loss),
+            advice="Give one weight for each class.",
+        )
+    shape = [1] * prediction.rank
+    shape[axis] = len(weights)
+    return constant(np.reshape(weights, shape), prediction.dtype)
