@@ -94,7 +94,7 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             for field in dataclasses.fields(value)
             if field.init
         }
-        return {"record": name_of(type(value), where), "fields": fields}
+        return {"record": name_of(value.__class__, where), "fields": fields}
 
     def plain(value: Any, where: str) -> Json:
         if isinstance(value, np.generic):
