@@ -78,6 +78,16 @@ class Model:
         self._parameters = Parameters(network, open_engine(engine), wanted, seed)
         self._inference = Inference(self._parameters)
 
+    @classmethod
+    def from_file(cls, saved: ModelFile, engine: str) -> Model:
+        """The model in a file that was read; `lamina.load` calls it. No initializer is run."""
+        model = cls.__new__(cls)
+        model._parameters = Parameters(
+            saved.network, open_engine(engine), saved.dtype, saved.seed, saved.values
+        )
+        model._inference = Inference(model._parameters)
+        return model
+
     @property
     def network(self) -> Network:
         """The definition."""
@@ -117,9 +127,11 @@ class Model:
         """
         dataset = as_dataset(data)
         evaluation = self._evaluation(dataset, loss, metrics, min(batch_size, len(dataset)))
-        with evaluation.placed(dataset) as resident:
-            recorded = evaluation.run(resident, len(dataset))
-        evaluation.release()
+        try:
+            with evaluation.placed(dataset) as resident:
+                recorded = evaluation.run(resident, len(dataset))
+        finally:
+            evaluation.release()
         return summary(recorded, metrics)
 
     def training(
@@ -339,10 +351,7 @@ def load(
     Raises:
         FileFormatError: if the file is missing, cut short, damaged or of another kind.
     """
-    saved = read_model(path, layers)
-    model = Model(saved.network, engine, saved.seed, saved.dtype)
-    model.set_parameters(saved.values)
-    return model
+    return Model.from_file(read_model(path, layers), engine)
 
 
 def compile(

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from lamina import ops
 from lamina.compiler.differentiate import gradients
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
 from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
@@ -214,10 +214,17 @@ def _targets(
         leaf(f"target{number}", "input", shape, arriving)
         for number, (shape, arriving) in enumerate(specs)
     )
-    if not leaves:
-        return (), None
     describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
     wanted = describe(_single(trace.outputs)) if describe else None
+    if not leaves:
+        if wanted is not None:
+            raise DataError(
+                "the loss compares with targets, and the data has none",
+                facts=(("expected", shape_text(*wanted)), ("found", "inputs only")),
+                where=type(loss).__name__,
+                advice="Give pairs (x, y), or a loss that needs no targets.",
+            )
+        return (), None
     tensors = list(leaves)
     for number, tensor in enumerate(tensors):
         to_float = wanted is not None and wanted[1].is_float and not tensor.dtype.is_float

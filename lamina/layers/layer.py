@@ -219,7 +219,12 @@ def trace(
             elif tensor.op is CONSTANT and tensor.dtype.is_float:
                 new[tensor] = ops.cast(tensor, dtype)
             else:
-                new[tensor] = apply(tensor.op, *operands, **tensor.attributes)
+                # Written down in float32; what it says of floats holds for the model's float type.
+                attributes = {
+                    name: dtype if value is shapes.float32 else value
+                    for name, value in tensor.attributes.items()
+                }
+                new[tensor] = apply(tensor.op, *operands, **attributes)
 
     def build_inner(
         results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str

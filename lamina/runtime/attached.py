@@ -164,6 +164,8 @@ class Attached:
         for prepared in self._prepared.values():
             prepared.executable.release()
             release_all({name: prepared.memories[name] for name in prepared.inputs})
+        models = self._parameters.memories
+        release_all({name: one for name, one in self._shared.items() if name not in models})
         self._prepared, self._shared = {}, {}
         self._released = True
 

@@ -28,9 +28,17 @@ class Parameters:
         engine: where they live.
         dtype: float32 or float64.
         seed: of the first values.
+        values: first values that are known, from a file; the others are made by initializers.
     """
 
-    def __init__(self, network: Network, engine: Engine, dtype: DType, seed: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        engine: Engine,
+        dtype: DType,
+        seed: int,
+        values: Mapping[str, Array] | None = None,
+    ) -> None:
         self.network = network
         self.engine = engine
         self.dtype = dtype
@@ -43,7 +51,8 @@ class Parameters:
         for variable in (*self.variables.values(), *self.states.values()):
             shape = static(variable.tensor.shape)
             memory = engine.allocate(shape, dtype.numpy)
-            memory.write(_first_value(variable, shape, seed, dtype))
+            known = (values or {}).get(variable.name)
+            memory.write(_first_value(variable, shape, seed, dtype) if known is None else known)
             self.memories[variable.name] = memory
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.runtime.attached import Attached, Recorded
 from lamina.runtime.interrupt import Interrupt, held_interrupts
-from lamina.runtime.parameters import Parameters, release_all
+from lamina.runtime.parameters import Parameters
 from lamina.shapes import Array, DType, static
 from lamina.step import Clip, Loss, Metric, Optimizer, Spec, training_step
 
@@ -181,7 +181,8 @@ class Training(Attached):
             pieces = list(self.pieces(resident, batches[:steps], interrupt))
         if interrupt.pressed:
             raise KeyboardInterrupt
-        return np.concatenate([piece.losses for piece in pieces])
+        losses = [piece.losses for piece in pieces]
+        return np.concatenate(losses) if losses else np.zeros(0)
 
     def batches_of(
         self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False
@@ -251,7 +252,6 @@ class Training(Attached):
     def release(self) -> None:
         self._settle()
         super().release()
-        release_all(self._slots)
         self._slots = {}
 
     def __enter__(self) -> Training:

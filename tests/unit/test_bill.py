@@ -1,0 +1,275 @@
+"""The memory bill: bytes by hand count, bounds, the largest batch; nothing is allocated."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.bill import parse_bytes
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import DefinitionError, EngineError
+
+SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
+
+
+def residual() -> lm.Network:
+    x = lm.Input(32)
+    h = x
+    for _ in range(4):
+        h = lm.Add()(h, lm.Linear(32)(lm.ReLU()(lm.Linear(64)(h))))
+    return lm.Network(x, lm.Linear(10)(h))
+
+
+def two_branches() -> lm.Network:
+    a, b = lm.Input(20), lm.Input(6)
+    joined = lm.concat([lm.Tanh()(lm.Linear(30)(a)), lm.Sigmoid()(lm.Linear(10)(b))])
+    return lm.Network([a, b], lm.Linear(5)(lm.Dropout(0.5)(joined)))
+
+
+NETWORKS = {
+    "small": SMALL,
+    "deep": lm.Sequential(
+        lm.Input(64), *(layer for _ in range(6) for layer in (lm.Linear(64), lm.GELU())),
+        lm.Linear(10),
+    ),
+    "wide": lm.Sequential(lm.Input(784), lm.Linear(500), lm.ReLU(), lm.Linear(10)),
+    "residual": residual(),
+    "two branches": two_branches(),
+    "attention": lm.Sequential(
+        lm.Input(8, 16), lambda x: ops.matmul(ops.softmax(x @ ops.transpose(x, (0, 2, 1)), 2), x),
+        lm.Flatten(), lm.Linear(10),
+    ),
+}  # fmt: skip
+
+
+def bill(name: str, batch: int = 32) -> lm.bill.MemoryBill:
+    return NETWORKS[name].plan(batch, lm.CrossEntropy(), lm.Adam(1e-3))
+
+
+# By hand ------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_counted() -> None:
+    assert SMALL.plan(8).parameter_bytes == 4 * (15 + 8)
+
+
+def test_parameters_in_double_precision_take_twice_the_bytes() -> None:
+    assert SMALL.plan(8, dtype="float64").parameter_bytes == 8 * (15 + 8)
+
+
+def test_inference_has_no_state() -> None:
+    assert SMALL.plan(8).state_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [(lm.SGD(0.1), 0), (lm.SGD(0.1, momentum=0.9), 1), (lm.Adagrad(0.1), 1), (lm.Adam(1e-3), 2)],
+)
+def test_state_is_the_optimizers_slots_and_the_step_counter(optimizer: object, slots: int) -> None:
+    found = SMALL.plan(8, lm.MSE(), optimizer)  # type: ignore[arg-type]
+    assert found.state_bytes == slots * 4 * (15 + 8) + 8
+
+
+def test_dropout_adds_its_seed_to_the_state() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(3))
+    assert net.plan(8, lm.MSE(), lm.SGD(0.1)).state_bytes == 8 + 8
+
+
+def test_inputs_and_targets_of_one_batch_are_counted() -> None:
+    found = SMALL.plan(8, lm.MSE(), lm.SGD(0.1))
+    assert found.input_bytes == 8 * (4 * 4 + 2 * 4)
+
+
+def test_class_numbers_count_8_bytes() -> None:
+    found = SMALL.plan(8, lm.CrossEntropy(), lm.SGD(0.1))
+    assert found.input_bytes == 8 * (4 * 4 + 8)
+
+
+def test_constants_of_the_network_are_counted() -> None:
+    import numpy as np
+
+    net = lm.Sequential(lm.Input(4), lambda x: x * np.arange(4, dtype="float32"))
+    assert net.plan(8).constant_bytes == 4 * 4
+
+
+def test_the_peak_is_the_sum_of_its_parts() -> None:
+    found = bill("wide")
+    assert found.peak_bytes == (
+        found.parameter_bytes
+        + found.state_bytes
+        + found.input_bytes
+        + found.constant_bytes
+        + found.arena_bytes
+    )
+
+
+# Bounds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_peak_is_not_below_the_lower_bound(name: str) -> None:
+    found = bill(name)
+    assert found.peak_bytes >= found.lower_bound_bytes
+
+
+@pytest.mark.parametrize("batch", [1, 7, 32, 256])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_arena_is_at_most_5_percent_above_its_lower_bound(name: str, batch: int) -> None:
+    found = bill(name, batch)
+    # Places are aligned, which in a tiny arena is more than 5%.
+    alignment = 64 * len(found.program.plan.allocations)
+    largest = found.program.plan.largest_live_bytes
+    assert found.arena_bytes <= max(1.05 * largest, largest + alignment)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_peak_is_at_most_5_percent_above_the_lower_bound(name: str) -> None:
+    found = bill(name, 256)
+    assert found.peak_bytes <= 1.05 * found.lower_bound_bytes
+
+
+def test_training_needs_more_than_inference() -> None:
+    net = NETWORKS["deep"]
+    assert net.plan(32).peak_bytes < bill("deep").peak_bytes
+
+
+# The largest batch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [8_000, 100_000, 1_234_567])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_largest_batch_fits_and_the_next_does_not(memory: int, training: bool) -> None:
+    how = (lm.MSE(), lm.Adam(1e-3)) if training else ()
+    size = SMALL.max_batch_size(memory, *how)
+    assert SMALL.plan(size, *how).peak_bytes <= memory
+    assert SMALL.plan(size + 1, *how).peak_bytes > memory
+
+
+def test_exactly_enough_memory_for_a_batch_is_enough() -> None:
+    how = (lm.MSE(), lm.SGD(0.1))
+    needed = SMALL.plan(37, *how).peak_bytes
+    assert SMALL.max_batch_size(needed, *how) >= 37
+    assert SMALL.max_batch_size(SMALL.plan(1, *how).peak_bytes, *how) >= 1
+
+
+def test_memory_may_be_given_as_text() -> None:
+    assert SMALL.max_batch_size("10 kB") == SMALL.max_batch_size(10_000)
+
+
+def test_a_memory_too_small_for_one_example_is_refused() -> None:
+    with pytest.raises(EngineError) as caught:
+        NETWORKS["wide"].max_batch_size("1 MiB", lm.CrossEntropy(), lm.Adam(1e-3))
+    assert str(caught.value).startswith(
+        "in max_batch_size: not even a batch of one example fits\n"
+        "  available  1 MiB\n"
+        "  needed     4.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (4096, 4096),
+        (2e9, 2_000_000_000),
+        ("0", 0),
+        ("512", 512),
+        ("512 B", 512),
+        ("500 MB", 500_000_000),
+        ("2 GiB", 2 * 2**30),
+        ("1.5kib", 1536),
+        (" 3 TB ", 3 * 10**12),
+    ],
+)
+def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "much", "2 GiBs", "GiB", "1e999 GB", "-1 GB", "nan", -5, True, float("nan"), None, "1 2"],
+)
+def test_what_is_no_amount_of_memory_is_refused(text: str | float) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        parse_bytes(text)
+    assert str(caught.value) == (
+        "this is no amount of memory\n"
+        '  expected  "2 GiB", "500 MB" or a number of bytes\n'
+        f"  found     {text!r}"
+    )
+
+
+# Nothing is allocated -----------------------------------------------------------------------------
+
+
+def test_planning_asks_no_engine_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("memory was asked for")
+
+    monkeypatch.setattr(InterpreterEngine, "allocate", fail)
+    monkeypatch.setattr(InterpreterEngine, "compile", fail)
+    bill("small")
+    SMALL.max_batch_size(100_000)
+
+
+def test_planning_terabytes_takes_megabytes() -> None:
+    net = lm.Sequential(lm.Input(10**6), lm.Linear(10**6), lm.ReLU(), lm.Linear(10))
+    tracemalloc.start()
+    try:
+        found = net.plan(1000, lm.CrossEntropy(), lm.Adam(1e-3))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.parameter_bytes > 4 * 10**12
+    assert peak < 20 * 2**20
+
+
+# As text and picture ------------------------------------------------------------------------------
+
+
+def test_the_bill_is_shown_as_a_table() -> None:
+    found = SMALL.plan(8, lm.MSE(), lm.Adam(1e-3))
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["memory", "bytes"]
+    assert lines[2].split() == ["parameters", "92", "B"]
+    assert lines[3].split() == ["optimizer", "and", "other", "state", "192", "B"]
+    assert lines[4].split() == ["inputs", "and", "targets,", "8", "examples", "192", "B"]
+    assert lines[8].split()[0] == "peak"
+    assert lines[9].startswith("lower bound ")
+    assert lines[9].endswith("no allocation while they run")
+
+
+def test_every_buffer_of_the_arena_is_listed() -> None:
+    found = bill("small")
+    assert len(found.buffers().splitlines()) == 2 + len(found.program.plan.allocations)
+
+
+@pytest.mark.parametrize("name", ["small", "attention"])
+def test_the_plan_is_drawn(name: str, tmp_path: Path) -> None:
+    bill(name).plot(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+# Mistakes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, -3, 2.5, True, "8", None])
+def test_a_batch_size_is_a_whole_number_above_zero(size: int) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        SMALL.plan(size)
+    assert str(caught.value) == (
+        "in plan: a batch has at least one example\n"
+        "  expected  batch_size >= 1\n"
+        f"  found     {size!r}\n"
+        "  The batch size is a whole number."
+    )
+
+
+def test_a_loss_without_an_optimizer_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        SMALL.plan(8, lm.MSE())
+    assert caught.value.where == "plan"
+    assert caught.value.facts[1] == ("optimizer", "None")

@@ -1,0 +1,172 @@
+"""Derivatives of graphs: values, seeds, derivatives of derivatives, and what has none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lamina import gradients, ops
+from lamina.errors import GradientError, ShapeError
+from lamina.graph import Graph, Op, Tensor, apply, bind_batch, constant, evaluate, leaf, topological
+from lamina.ops.lowering import Lowering
+from lamina.shapes import BATCH, float32, float64, int64
+
+VALUES = np.random.default_rng(0).uniform(-2, 2, (4, 3))
+
+
+def data(name: str = "x", *shape: int) -> Tensor:
+    return leaf(name, "input", (BATCH, *(shape or (3,))), float64)
+
+
+def value_of(tensor: Tensor, **feeds: np.ndarray) -> np.ndarray:
+    leaves = tuple(node for node in topological([tensor]) if node.op.name == "leaf")
+    graph = bind_batch(Graph(leaves, (("y", tensor),)), 4)
+    return evaluate(graph, feeds)[0]["y"]
+
+
+def test_the_elements_of_the_output_are_summed() -> None:
+    x = data()
+    (slope,) = gradients(ops.sin(x), [x])
+    np.testing.assert_allclose(value_of(slope, x=VALUES), np.cos(VALUES), rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_derivatives_can_be_differentiated(order: int) -> None:
+    x = data()
+    y = ops.sin(x)
+    for _ in range(order):
+        (y,) = gradients(y, [x])
+    expected = np.sin(VALUES + order * np.pi / 2)
+    np.testing.assert_allclose(value_of(y, x=VALUES), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_mixed_derivatives_do_not_depend_on_their_order() -> None:
+    a, b = data("a"), data("b")
+    y = ops.exp(a * b) * ops.tanh(a + b)
+    (along_a,), (along_b,) = gradients(y, [a]), gradients(y, [b])
+    feeds = {"a": VALUES / 2, "b": VALUES[::-1] / 2}
+    one, other = gradients(along_a, [b])[0], gradients(along_b, [a])[0]
+    np.testing.assert_allclose(value_of(one, **feeds), value_of(other, **feeds), rtol=1e-12)
+
+
+def test_all_ways_to_a_tensor_add_up() -> None:
+    x = data()
+    (slope,) = gradients(x * x + ops.exp(x) * x + x, [x])
+    expected = 2 * VALUES + np.exp(VALUES) * (VALUES + 1) + 1
+    np.testing.assert_allclose(value_of(slope, x=VALUES), expected, rtol=1e-12)
+
+
+def test_the_gradient_has_the_shape_of_a_broadcast_operand() -> None:
+    x = data()
+    w = leaf("w", "parameter", (3,), float64)
+    (slope,) = gradients(x * w, [w])
+    found = value_of(slope, x=VALUES, w=np.ones(3))
+    np.testing.assert_allclose(found, VALUES.sum(axis=0), rtol=1e-12)
+
+
+def test_a_tensor_on_the_way_can_be_asked_for() -> None:
+    x = data()
+    middle = ops.exp(x)
+    (slope,) = gradients(middle * middle, [middle])
+    np.testing.assert_allclose(value_of(slope, x=VALUES), 2 * np.exp(VALUES), rtol=1e-12)
+
+
+def test_the_output_itself_has_the_derivative_1() -> None:
+    x = data()
+    y = ops.exp(x)
+    (slope,) = gradients(y, [y])
+    np.testing.assert_array_equal(value_of(slope * ops.ones_like(x), x=VALUES), np.ones((4, 3)))
+
+
+def test_a_tensor_asked_for_twice_is_given_twice() -> None:
+    x = data()
+    one, other = gradients(x * x, [x, x])
+    assert one is other
+
+
+def test_a_tensor_that_is_not_depended_on_gets_zeros() -> None:
+    x, other = data(), leaf("other", "parameter", (2, 5), float32)
+    (slope,) = gradients(ops.exp(x), [other])
+    assert (slope.shape, slope.dtype) == ((2, 5), float32)
+    np.testing.assert_array_equal(
+        evaluate(Graph((), (("y", slope),)), {})[0]["y"], np.zeros((2, 5))
+    )
+
+
+def test_nothing_flows_through_stop_gradient() -> None:
+    x = data()
+    (slope,) = gradients(ops.stop_gradient(ops.exp(x)) * x, [x])
+    np.testing.assert_allclose(value_of(slope, x=VALUES), np.exp(VALUES), rtol=1e-12)
+
+
+def test_nothing_flows_through_integers() -> None:
+    x = data()
+    (slope,) = gradients(ops.cast(ops.cast(x, "int64"), "float64") * x, [x])
+    np.testing.assert_array_equal(value_of(slope, x=VALUES), np.trunc(VALUES))
+
+
+def test_a_seed_weighs_the_elements_of_the_output() -> None:
+    x, seed = data(), data("seed")
+    (slope,) = gradients(ops.sin(x), [x], seed)
+    found = value_of(slope, x=VALUES, seed=VALUES + 5)
+    np.testing.assert_allclose(found, np.cos(VALUES) * (VALUES + 5), rtol=1e-12)
+
+
+def test_a_seed_of_another_shape_is_refused() -> None:
+    x = data()
+    with pytest.raises(ShapeError) as caught:
+        gradients(ops.sin(x), [x], constant(np.ones(3)))
+    assert str(caught.value) == (
+        "the seed of a gradient must look like the output\n"
+        "  output  f64[batch, 3]\n"
+        "  seed    f64[3]\n"
+        "  Leave the seed out for a gradient of the sum of the output."
+    )
+
+
+def test_an_output_of_integers_has_no_derivative() -> None:
+    x = data()
+    with pytest.raises(GradientError) as caught:
+        gradients(ops.argmax(x, 1), [x])
+    assert caught.value.problem == "only floating-point tensors have derivatives"
+    assert caught.value.facts[1] == ("found", "Tensor(i64[batch], argmax)")
+    assert caught.value.advice == "Cast integers first: ops.cast(x, 'float32')."
+
+
+def test_integers_have_no_derivative() -> None:
+    x, k = data(), leaf("k", "input", (BATCH,), int64)
+    with pytest.raises(GradientError) as caught:
+        gradients(x, [k])
+    assert caught.value.facts[1] == ("found", "Tensor(i64[batch], leaf)")
+
+
+def infer_same(operands: tuple[Tensor, ...], _: object) -> tuple:
+    return operands[0].shape, operands[0].dtype
+
+
+ROUGH = Op("rough", infer_same, None, lambda x: np.floor(x), Lowering())
+
+
+def test_an_op_without_a_derivative_on_the_way_is_named_with_its_line() -> None:
+    x = data()
+    y = apply(ROUGH, ops.exp(x))
+    with pytest.raises(GradientError) as caught:
+        gradients(y * 2.0, [x])
+    assert caught.value.problem == "rough has no derivative, and the output depends on it"
+    assert caught.value.where == y.origin.source
+    assert caught.value.where.startswith("test_differentiate.py:")
+    assert caught.value.advice == ("Cut the dependence with ops.stop_gradient, or use a smooth op.")
+
+
+def test_an_op_without_a_derivative_beside_the_way_does_no_harm() -> None:
+    x, other = data(), data("other")
+    (slope,) = gradients(apply(ROUGH, other) * x, [x])
+    found = value_of(slope, x=VALUES, other=VALUES)
+    np.testing.assert_array_equal(found, np.floor(VALUES))
+
+
+def test_gradients_carry_the_origin_of_what_they_are_the_gradient_of() -> None:
+    x = data()
+    y = ops.exp(x)
+    (slope,) = gradients(ops.sum(y), [x])
+    assert slope.origin == y.origin

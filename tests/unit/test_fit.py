@@ -1,0 +1,632 @@
+"""Fitting: history, validation, callbacks, checkpoints and resume, Ctrl-C, losses that overflow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.data import Dataset
+from lamina.errors import (
+    DataError,
+    DefinitionError,
+    DTypeError,
+    FileFormatError,
+    LaminaError,
+    NonFiniteError,
+    ShapeError,
+)
+from lamina.runtime import Training
+from lamina.training.history import History
+
+Array = np.ndarray
+ROOT = Path(__file__).parents[2]
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(8), lm.Tanh(), lm.Dropout(0.3), lm.Linear(3))
+
+
+def data(count: int, seed: int = 0) -> Dataset:
+    """Points, and which of their first three coordinates is the largest."""
+    x = np.random.default_rng(seed).normal(size=(count, 4)).astype("float32")
+    return Dataset(x, x[:, :3].argmax(axis=1))
+
+
+TRAIN, TEST = data(50), data(23, seed=1)
+
+
+def fit(model: lm.Model, train: Any = TRAIN, **how: Any) -> History:
+    usual: dict[str, Any] = {
+        "loss": lm.CrossEntropy(),
+        "optimizer": lm.Adam(0.01),
+        "batch_size": 8,
+        "epochs": 3,
+    }
+    return model.fit(train, **{**usual, **how})
+
+
+def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
+    return left.keys() == right.keys() and all(
+        left[name].tobytes() == right[name].tobytes() for name in left
+    )
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
+    """Does something once, when a training has done that many steps: in the middle of a fit."""
+    run, did = Training._run_batches, [False]
+
+    def counting(self: Training, *arguments: Any) -> Any:
+        if not did[0] and isinstance(self, Training) and self.steps_done >= number:
+            did[0] = True
+            do()
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Training, "_run_batches", counting)
+
+
+# History ------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_every_epoch_is_in_the_history() -> None:
+    history = fit(lm.Model(network()), epochs=4)
+    assert len(history) == len(history["loss"]) == len(history.seconds) == 4
+
+
+def test_a_network_learns() -> None:
+    history = fit(lm.Model(network()), epochs=60, metrics=[lm.Accuracy()])
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+    assert history["accuracy"][-1] > 0.85
+
+
+def test_a_fit_is_a_run_of_its_training() -> None:
+    fitted, run = lm.Model(network()), lm.Model(network())
+    history = fit(fitted, epochs=2)
+    with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
+        losses = attached.run(TRAIN, steps=14, seed=0).astype("float64")
+    assert same(fitted.parameters(), run.parameters())
+    sizes = np.array([8] * 6 + [2])
+    expected = [(losses[:7] * sizes).sum() / 50, (losses[7:] * sizes).sum() / 50]
+    assert history["loss"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_two_fits_give_the_same_bits() -> None:
+    one, other = lm.Model(network()), lm.Model(network())
+    assert fit(one).values == fit(other).values
+    assert same(one.parameters(), other.parameters())
+
+
+def test_another_seed_gives_another_fit() -> None:
+    one, other = lm.Model(network()), lm.Model(network())
+    assert fit(one, seed=1)["loss"] != fit(other, seed=2)["loss"]
+
+
+def test_validation_is_measured_after_each_epoch() -> None:
+    model = lm.Model(network())
+    seen: list[dict[str, Any]] = []
+
+    def measure(_: History) -> None:
+        seen.append(model.evaluate(TEST, lm.CrossEntropy(), [lm.Accuracy()]))
+
+    history = fit(model, validation=TEST, metrics=[lm.Accuracy()], callbacks=[measure])
+    assert list(history.values) == [
+        *("loss", "accuracy", "validation_loss", "validation_accuracy"),
+    ]
+    assert history["validation_loss"] == pytest.approx([row["loss"] for row in seen])
+    assert history["validation_accuracy"] == [row["accuracy"] for row in seen]
+
+
+def test_validation_changes_nothing() -> None:
+    one, other = lm.Model(network()), lm.Model(network())
+    fit(one, validation=TEST)
+    fit(other)
+    assert same(one.parameters(), other.parameters())
+
+
+def test_metrics_that_are_arrays_are_left_out_of_the_history() -> None:
+    history = fit(lm.Model(network()), metrics=[lm.ConfusionMatrix()])
+    assert list(history.values) == ["loss"]
+
+
+def test_the_smaller_last_batch_can_be_left_out() -> None:
+    done: list[int] = []
+    model = lm.Model(network())
+    run = Training._run_batches
+
+    def counting(self: Training, resident: Any, batches: Any) -> Any:
+        done.extend(len(rows) for rows in batches)
+        return run(self, resident, batches)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "_run_batches", counting)
+        fit(model, epochs=1, drop_last=True)
+    assert done == [8] * 6
+
+
+def test_a_batch_size_above_the_number_of_examples_takes_them_all() -> None:
+    one, other = lm.Model(network()), lm.Model(network())
+    fit(one, batch_size=1000)
+    fit(other, batch_size=50)
+    assert same(one.parameters(), other.parameters())
+
+
+def test_a_pair_of_arrays_is_a_data_set() -> None:
+    one, other = lm.Model(network()), lm.Model(network())
+    fit(one, (TRAIN.inputs, TRAIN.targets))
+    fit(other)
+    assert same(one.parameters(), other.parameters())
+
+
+def test_the_history_is_shown_as_a_table() -> None:
+    history = History({"loss": [1.0, 0.5]}, [0.1, 0.1])
+    assert str(history) == "epoch    loss\n-----  ------\n    1  1.0000\n    2  0.5000"
+
+
+def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others() -> None:
+    history = History()
+    history.add({"loss": 1.0}, 0.1)
+    history.add({"loss": 0.5, "accuracy": 0.75}, 0.1)
+    history.add({"accuracy": 0.8}, 0.1)
+    np.testing.assert_array_equal(history["accuracy"], [np.nan, 0.75, 0.8])
+    np.testing.assert_array_equal(history["loss"], [1.0, 0.5, np.nan])
+
+
+def test_the_history_can_be_drawn(tmp_path: Path) -> None:
+    fit(lm.Model(network())).plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+# Callbacks ----------------------------------------------------------------------------------------
+
+
+def test_callbacks_see_the_history_of_each_epoch() -> None:
+    seen: list[int] = []
+    fit(lm.Model(network()), callbacks=[lambda history: seen.append(len(history))])
+    assert seen == [1, 2, 3]
+
+
+def test_a_callback_that_gives_true_ends_the_fit() -> None:
+    history = fit(lm.Model(network()), epochs=10, callbacks=[lambda h: len(h) == 4])
+    assert len(history) == 4
+    assert not history.interrupted
+
+
+def test_every_callback_is_called_in_the_last_epoch() -> None:
+    seen: list[str] = []
+    both = [lambda _: seen.append("one") or True, lambda _: seen.append("two")]
+    fit(lm.Model(network()), callbacks=both)
+    assert seen == ["one", "two"]
+
+
+def test_an_error_in_a_callback_comes_through() -> None:
+    def fail(_: History) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(lm.Model(network()), callbacks=[fail])
+
+
+# Checkpoints --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> tuple[dict[str, Array], dict[str, list[float]]]:
+    """What five epochs come to: parameters and history."""
+    model = lm.Model(network())
+    history = fit(model, epochs=5, validation=TEST)
+    return model.parameters(), history.values
+
+
+Uninterrupted = tuple[dict[str, Array], dict[str, list[float]]]
+
+
+def resumed(path: Path) -> tuple[lm.Model, History]:
+    # The seed of the fresh model must not matter but for the order of the examples.
+    model = lm.Model(network())
+    model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
+    return model, fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
+
+
+def test_a_fit_in_two_parts_ends_in_the_same_bits(
+    tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    path = tmp_path / "checkpoint"
+    fit(lm.Model(network()), epochs=2, validation=TEST, checkpoint=path)
+    model, history = resumed(path)
+    assert same(model.parameters(), uninterrupted[0])
+    assert history.values == uninterrupted[1]
+
+
+@pytest.mark.parametrize("step", [7, 8, 10, 20, 29])
+def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    path = tmp_path / "checkpoint"
+    with monkeypatch.context() as patch:
+        at_step(patch, step, fail)
+        with pytest.raises(ZeroDivisionError):
+            fit(lm.Model(network()), epochs=5, validation=TEST, checkpoint=path)
+    model, history = resumed(path)
+    assert same(model.parameters(), uninterrupted[0])
+    assert history.values == uninterrupted[1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+def test_a_fit_that_was_killed_in_an_epoch_is_resumed_with_the_same_bits(
+    tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    path = tmp_path / "checkpoint"
+    code = f"""
+        import os, signal, sys
+        sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
+        import pytest, lamina as lm, test_fit
+        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        test_fit.at_step(pytest.MonkeyPatch(), 17, kill)
+        model = lm.Model(test_fit.network())
+        test_fit.fit(model, epochs=5, validation=test_fit.TEST, checkpoint={str(path)!r})
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.exists()
+    model, history = resumed(path)
+    assert same(model.parameters(), uninterrupted[0])
+    assert history.values == uninterrupted[1]
+
+
+def test_states_of_layers_are_resumed_too(tmp_path: Path) -> None:
+    from test_network import Centred
+
+    def make() -> lm.Model:
+        return lm.Model(lm.Sequential(lm.Input(4), Centred(), lm.Linear(3)))
+
+    path, whole, part, rest = tmp_path / "checkpoint", make(), make(), make()
+    fit(whole, epochs=3)
+    fit(part, epochs=1, checkpoint=path)
+    fit(rest, epochs=3, checkpoint=path, resume=True)
+    np.testing.assert_array_equal(rest.predict(TEST.inputs), whole.predict(TEST.inputs))
+
+
+def test_a_model_with_classes_of_ones_own_is_resumed(tmp_path: Path) -> None:
+    from test_files import Own, Ramp
+
+    def make() -> lm.Model:
+        own = Own(scale=2.0, inner=lm.Linear(3, weight_init=Ramp(0.1)))
+        return lm.Model(lm.Sequential(lm.Input(4), own))
+
+    path = tmp_path / "checkpoint"
+    fit(make(), epochs=1, checkpoint=path)
+    assert len(fit(make(), epochs=3, checkpoint=path, resume=True)) == 3
+
+
+def test_resuming_without_a_checkpoint_begins_at_the_start(tmp_path: Path) -> None:
+    history = fit(lm.Model(network()), checkpoint=tmp_path / "checkpoint", resume=True)
+    assert len(history) == 3
+
+
+def test_resuming_a_fit_that_is_done_does_nothing(tmp_path: Path) -> None:
+    path, model = tmp_path / "checkpoint", lm.Model(network())
+    history = fit(model, checkpoint=path)
+    before = model.parameters()
+    assert fit(model, checkpoint=path, resume=True).values == history.values
+    assert same(model.parameters(), before)
+
+
+def test_a_checkpoint_loads_as_a_model(tmp_path: Path) -> None:
+    path, model = tmp_path / "checkpoint", lm.Model(network())
+    fit(model, checkpoint=path)
+    assert same(lm.load(path).parameters(), model.parameters())
+
+
+def test_a_callback_finds_the_checkpoint_of_its_epoch(tmp_path: Path) -> None:
+    path, model = tmp_path / "checkpoint", lm.Model(network())
+
+    def compare(_: History) -> None:
+        assert same(lm.load(path).parameters(), model.parameters())
+
+    fit(model, checkpoint=path, callbacks=[compare])
+
+
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "another optimizer": lambda path: fit(
+        lm.Model(network()), optimizer=lm.SGD(0.1, momentum=0.9), checkpoint=path
+    ),
+    "another network": lambda path: fit(
+        lm.Model(lm.Sequential(lm.Input(4), lm.Linear(5), lm.ReLU(), lm.Linear(3))),
+        checkpoint=path,
+    ),
+    "a saved model": lambda path: lm.Model(network()).save(path),
+    "another file": lambda path: path.write_bytes(b"something else"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_checkpoint_that_does_not_fit_is_refused_and_the_model_kept(
+    name: str, tmp_path: Path
+) -> None:
+    path, model = tmp_path / "checkpoint", lm.Model(network(), seed=5)
+    OTHERS[name](path)
+    contents, before = path.read_bytes(), model.parameters()
+    with pytest.raises(LaminaError):
+        fit(model, checkpoint=path, resume=True)
+    assert same(model.parameters(), before)
+    assert path.read_bytes() == contents
+
+
+def test_a_saved_model_is_told_from_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    lm.Model(network()).save(path)
+    with pytest.raises(FileFormatError) as caught:
+        fit(lm.Model(network()), checkpoint=path, resume=True)
+    assert str(caught.value) == (
+        f"in {path}: this file holds a model and no checkpoint to resume from\n"
+        "  expected  what fit(checkpoint=...) wrote\n"
+        "  found     a saved model\n"
+        "  Start from its parameters: lm.load(path), and leave resume out."
+    )
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_fit(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="could not be written"):
+        fit(lm.Model(network()), checkpoint=tmp_path / "missing" / "checkpoint")
+
+
+# Ctrl-C -------------------------------------------------------------------------------------------
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_in_an_epoch_ends_the_fit_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_step(monkeypatch, 15, press)
+    history = fit(lm.Model(network()), epochs=1000)
+    assert history.interrupted
+    assert 1 <= len(history) < 1000
+
+
+def test_ctrl_c_leaves_a_model_that_has_done_whole_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted, run = lm.Model(network()), lm.Model(network())
+    done: list[int] = []
+    whole = Training._run_batches
+
+    def counting(self: Training, resident: Any, batches: Any) -> Any:
+        if len(done) == 3:
+            press()
+        recorded = whole(self, resident, batches)
+        done.append(len(batches))
+        return recorded
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_run_batches", counting)
+        fit(fitted, epochs=1000)
+    with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
+        attached.run(TRAIN, steps=sum(done), seed=0)
+    assert same(fitted.parameters(), run.parameters())
+
+
+def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch() -> None:
+    history = fit(
+        lm.Model(network()), epochs=1000, callbacks=[lambda h: press() if len(h) == 2 else None]
+    )
+    assert history.interrupted
+    assert len(history) == 2
+
+
+def test_a_second_ctrl_c_ends_it_at_once() -> None:
+    def twice(_: History) -> None:
+        press()
+        press()
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(lm.Model(network()), callbacks=[twice])
+
+
+def test_ctrl_c_means_what_it_did_before_after_the_fit() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    fit(lm.Model(network()))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
+) -> None:
+    path = tmp_path / "checkpoint"
+    with monkeypatch.context() as patch:
+        at_step(patch, 16, press)
+        fit(lm.Model(network()), epochs=5, validation=TEST, checkpoint=path)
+    model, history = resumed(path)
+    assert same(model.parameters(), uninterrupted[0])
+    assert history.values == uninterrupted[1]
+    assert not history.interrupted
+
+
+def test_a_fit_works_in_a_thread() -> None:
+    found: list[History] = []
+    thread = threading.Thread(target=lambda: found.append(fit(lm.Model(network()))))
+    thread.start()
+    thread.join()
+    assert len(found[0]) == 3
+
+
+def test_ctrl_c_in_a_run_of_a_training_leaves_whole_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = lm.Model(network())
+    at_step(monkeypatch, 3, press)
+    with model.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
+        with pytest.raises(KeyboardInterrupt):
+            attached.run(TRAIN, steps=100_000)
+        done = attached.steps_done
+    monkeypatch.undo()
+    again = lm.Model(network())
+    with again.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
+        attached.run(TRAIN, steps=done)
+    assert same(model.parameters(), again.parameters())
+
+
+# Losses that overflow -----------------------------------------------------------------------------
+
+
+def poisoned() -> Dataset:
+    """Targets far too large for float32 from example 25 on."""
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
+    y = np.zeros((50, 3), "float32")
+    y[25:] = 1e30
+    return Dataset(x, y)
+
+
+def test_a_loss_that_overflows_is_named_with_its_step() -> None:
+    train = poisoned()
+    order = train.order(0, 0)
+    step = next(n for n in range(7) if (order[8 * n : 8 * n + 8] >= 25).any())
+    with pytest.raises(NonFiniteError) as caught:
+        fit(lm.Model(network()), train, loss=lm.MSE())
+    assert str(caught.value) == (
+        f"in fit: the loss became inf in step {step + 1}\n"
+        f"  epoch  1, its step {step + 1} of 7\n"
+        "  model  put back to the end of the last good epoch\n"
+        "  Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "
+        "look for NaN in the data."
+    )
+
+
+def overflowing(path: Path | None = None) -> tuple[lm.Model, list[dict[str, Array]]]:
+    """A fit whose loss overflows after some epochs; the model, and what it was after each."""
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
+    after: list[dict[str, Array]] = []
+    with pytest.raises(NonFiniteError):
+        fit(
+            model,
+            Dataset(x, x[:, :3]),
+            loss=lm.MSE(),
+            optimizer=lm.SGD(30.0),
+            epochs=100,
+            checkpoint=path,
+            callbacks=[lambda _: after.append(model.parameters())],
+        )
+    return model, after
+
+
+def test_an_overflow_puts_the_model_back_to_the_last_good_epoch() -> None:
+    model, after = overflowing()
+    assert len(after) > 0
+    assert same(model.parameters(), after[-1])
+
+
+def test_an_overflow_leaves_the_checkpoint_of_the_last_good_epoch(tmp_path: Path) -> None:
+    _, after = overflowing(tmp_path / "checkpoint")
+    assert same(lm.load(tmp_path / "checkpoint").parameters(), after[-1])
+
+
+def test_nan_in_the_data_is_noticed_and_changes_nothing() -> None:
+    x = TRAIN.inputs.copy()
+    x[17, 2] = np.nan
+    model = lm.Model(network())
+    before = model.parameters()
+    with pytest.raises(NonFiniteError, match="the loss became nan in step"):
+        fit(model, (x, TRAIN.targets))
+    assert same(model.parameters(), before)
+
+
+def test_an_update_that_overflows_in_the_last_step_is_noticed() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
+    before = model.parameters()
+    x = np.full((4, 1), 1e3, "float32")
+    with pytest.raises(NonFiniteError) as caught:
+        fit(model, (x, x), loss=lm.MSE(), optimizer=lm.SGD(3e38), epochs=1)
+    assert str(caught.value).startswith(
+        "in fit: the parameter '1.weight' overflowed in step 1\n  epoch  1, its step 1 of 1\n"
+    )
+    assert same(model.parameters(), before)
+
+
+# Progress -----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_printed_where_there_is_no_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    fit(lm.Model(network()), validation=TEST)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_line_for_each_epoch_is_shown_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    fit(lm.Model(network()), validation=TEST, progress=True)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "validation_loss" in line]
+    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
+
+
+def test_a_bar_moves_on_a_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    fit(lm.Model(network()), epochs=1)
+    shown = capfd.readouterr().err
+    assert "━" in shown
+    assert "epoch 1/1" in shown
+
+
+def test_a_terminal_may_be_kept_quiet(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    fit(lm.Model(network()), progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+# What is refused before the first step ------------------------------------------------------------
+
+X, Y = TRAIN.inputs, TRAIN.targets
+REFUSED: dict[str, tuple[Any, dict[str, Any], type[LaminaError]]] = {
+    "other features": ((X[:, :3], Y), {}, ShapeError),
+    "double precision": ((X.astype("float64"), Y), {}, DTypeError),
+    "labels out of range": ((X, Y + 1), {}, DataError),
+    "fewer labels": ((X, Y[:49]), {}, DataError),
+    "no examples": ((X[:0], Y[:0]), {}, DataError),
+    "no labels": ((X, None), {}, LaminaError),
+    "no data set": ([X, Y], {}, DataError),
+    "wrong validation features": (TRAIN, {"validation": (X[:, :3], Y)}, ShapeError),
+    "wrong validation labels": (TRAIN, {"validation": (X, Y + 1)}, DataError),
+    "no epochs": (TRAIN, {"epochs": 0}, DefinitionError),
+    "no batch": (TRAIN, {"batch_size": 0}, DefinitionError),
+    "half a batch": (TRAIN, {"batch_size": 2.5}, DefinitionError),
+    "no seed": (TRAIN, {"seed": "x"}, DefinitionError),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_before_the_first_step(name: str) -> None:
+    train, how, error = REFUSED[name]
+    model = lm.Model(network())
+    before = model.parameters()
+    with pytest.raises(error):
+        fit(model, train, **how)
+    assert same(model.parameters(), before)
+
+
+def test_data_without_targets_for_a_loss_that_needs_them_is_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        fit(lm.Model(network()), X)
+    assert str(caught.value) == (
+        "in CrossEntropy: the loss compares with targets, and the data has none\n"
+        "  expected  i64[batch]\n"
+        "  found     inputs only\n"
+        "  Give pairs (x, y), or a loss that needs no targets."
+    )

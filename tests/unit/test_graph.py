@@ -1,0 +1,392 @@
+"""Graphs: their text, their type check, their value, their batch, and how they are rewritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.errors import InternalError, LaminaError, ShapeError
+from lamina.graph import (
+    ConstantValue,
+    Graph,
+    Origin,
+    Tensor,
+    bind_batch,
+    constant,
+    described,
+    evaluate,
+    labelled,
+    leaf,
+    path_after,
+    rebuild,
+    rewrite,
+    show,
+    topological,
+    verify,
+)
+from lamina.shapes import BATCH, float32, float64, int64
+
+
+def data(*shape: int, name: str = "x") -> Tensor:
+    return leaf(name, "input", (BATCH, *shape), float32)
+
+
+def value_of(tensor: Tensor, **feeds: np.ndarray) -> np.ndarray:
+    leaves = [node for node in topological([tensor]) if node.op.name == "leaf"]
+    batch = len(next(iter(feeds.values())))
+    graph = bind_batch(Graph(tuple(leaves), (("y", tensor),)), batch)
+    return evaluate(graph, feeds)[0]["y"]
+
+
+def here() -> int:
+    """The number of the line that calls this."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+
+def test_a_graph_is_shown_one_tensor_a_line() -> None:
+    x = data(4)
+    w = leaf("w", "parameter", (4,), float32)
+    with labelled(Origin("net/1:Scale")):
+        y = ops.tanh(x * w)
+    graph = Graph((x,), (("y", y),), ((w, w + w),))
+    assert show(graph) == (
+        "x = input : f32[batch, 4]\n"
+        "w = parameter : f32[4]\n"
+        "%2 = mul(x, w) : f32[batch, 4]  # net/1:Scale\n"
+        "%3 = tanh(%2) : f32[batch, 4]  # net/1:Scale\n"
+        "%4 = add(w, w) : f32[4]\n"
+        "return y = %3\n"
+        "update w = %4"
+    )
+
+
+def test_constants_and_attributes_are_shown() -> None:
+    x = data(2, 3)
+    text = show(Graph((x,), (("y", ops.sum(x * constant(2.0, float32), 2)),)))
+    assert "constant(2.0) : f32[]" in text
+    assert "axes=(2)" in text
+
+
+def test_a_tensor_is_shown_with_shape_dtype_and_op() -> None:
+    assert repr(ops.tanh(data(4))) == "Tensor(f32[batch, 4], tanh)"
+
+
+def test_a_tensor_is_described_with_the_layer_it_comes_from() -> None:
+    with labelled(Origin("net/3:Conv2d")):
+        assert described(data(4)) == "f32[batch, 4]   from net/3:Conv2d"
+
+
+# The type check -----------------------------------------------------------------------------------
+
+
+def test_a_sound_graph_passes_the_check() -> None:
+    x = data(4)
+    verify(Graph((x,), (("y", ops.tanh(x)),)))
+
+
+def test_a_wrong_shape_is_found() -> None:
+    x = data(4)
+    wrong = dataclasses.replace(ops.tanh(x), shape=(BATCH, 5))
+    with pytest.raises(InternalError) as caught:
+        verify(Graph((x,), (("y", wrong),)))
+    assert caught.value.problem == ("tanh has f32[batch, 5], its shape rule gives f32[batch, 4]")
+
+
+def test_a_wrong_dtype_is_found() -> None:
+    x = data(4)
+    wrong = dataclasses.replace(ops.tanh(x), dtype=float64)
+    with pytest.raises(InternalError, match=r"tanh has f64\[batch, 4\]"):
+        verify(Graph((x,), (("y", wrong),)))
+
+
+def test_two_leaves_of_one_name_are_found() -> None:
+    x, other = data(4), data(4)
+    with pytest.raises(InternalError, match="two leaves are named x"):
+        verify(Graph((x, other), (("y", x + other),)))
+
+
+def test_an_update_of_another_shape_is_found() -> None:
+    w = leaf("w", "parameter", (4,), float32)
+    with pytest.raises(InternalError) as caught:
+        verify(Graph((), (), ((w, ops.sum(w)),)))
+    assert caught.value.problem == "w f32[4] is updated with f32[]"
+
+
+# Values -------------------------------------------------------------------------------------------
+
+
+def test_evaluating_gives_outputs_by_name() -> None:
+    x = data(2)
+    outputs, _ = evaluate(
+        bind_batch(Graph((x,), (("twice", x + x), ("square", x * x))), 1),
+        {"x": np.array([[3.0, 4.0]], "float32")},
+    )
+    assert {name: array.tolist() for name, array in outputs.items()} == {
+        "twice": [[6, 8]],
+        "square": [[9, 16]],
+    }
+
+
+def test_updates_are_functions_of_the_old_values() -> None:
+    a, b = (leaf(name, "parameter", (), float32) for name in "ab")
+    _, updates = evaluate(
+        Graph((), (), ((a, b + 0.0), (b, a + 0.0))),
+        {"a": np.float32(1), "b": np.float32(2)},
+    )
+    assert (float(updates["a"]), float(updates["b"])) == (2.0, 1.0)
+
+
+# Binding the batch --------------------------------------------------------------------------------
+
+
+def test_a_bound_graph_has_no_open_dimension() -> None:
+    x = data(4)
+    y = ops.broadcast_to(ops.sum(ops.reshape(x, (BATCH, 2, 2)), 0), (BATCH, 2, 2))
+    bound = bind_batch(Graph((x,), (("y", y),)), 3)
+    assert "batch" not in show(bound)
+    verify(bound)
+
+
+def test_binding_leaves_the_open_graph_as_it_was() -> None:
+    x = data(4)
+    graph = Graph((x,), (("y", ops.tanh(x)),))
+    before = show(graph)
+    bind_batch(graph, 3)
+    assert show(graph) == before
+
+
+# Operators ----------------------------------------------------------------------------------------
+
+LEFT = np.array([[1.0, -2.0, 3.5], [0.5, 4.0, -1.0]], "float32")
+RIGHT = np.array([[2.0, -2.0, 0.5], [1.0, 2.0, 3.0]], "float32")
+OPERATORS: dict[str, Callable] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+    "less": lambda a, b: a < b,
+    "less or equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater or equal": lambda a, b: a >= b,
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_on_tensors_are_numpys(name: str) -> None:
+    operator = OPERATORS[name]
+    found = value_of(operator(data(3, name="a"), data(3, name="b")), a=LEFT, b=RIGHT)
+    np.testing.assert_array_equal(found, operator(LEFT, RIGHT))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_numbers_may_stand_on_the_right(name: str) -> None:
+    operator = OPERATORS[name]
+    found = value_of(operator(data(3), 2.0), x=LEFT)
+    np.testing.assert_array_equal(found, operator(LEFT, np.float32(2)))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_numbers_may_stand_on_the_left(name: str) -> None:
+    operator = OPERATORS[name]
+    found = value_of(operator(2.0, data(3)), x=LEFT)
+    np.testing.assert_array_equal(found, operator(np.float32(2), LEFT))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_arrays_may_stand_on_the_left(name: str) -> None:
+    operator = OPERATORS[name]
+    found = value_of(operator(RIGHT[0], data(3)), x=LEFT)
+    np.testing.assert_array_equal(found, operator(RIGHT[0], LEFT))
+
+
+def test_powers_stand_on_either_side() -> None:
+    found = value_of(data(3) ** 2 + 2.0 ** data(3), x=LEFT)
+    np.testing.assert_allclose(found, LEFT**2 + 2**LEFT, rtol=1e-6)
+
+
+def test_negation_and_absolute_value() -> None:
+    np.testing.assert_array_equal(value_of(abs(-data(3)), x=LEFT), abs(LEFT))
+
+
+def test_the_matrix_product() -> None:
+    w = np.arange(6, dtype="float32").reshape(3, 2)
+    np.testing.assert_allclose(value_of(data(3) @ constant(w), x=LEFT), LEFT @ w)
+
+
+def test_indexing() -> None:
+    np.testing.assert_array_equal(value_of(data(3)[:, 1:], x=LEFT), LEFT[:, 1:])
+
+
+@pytest.mark.parametrize("number", [1, 1.5, True, np.float64(2.5), np.int32(3)])
+def test_numbers_take_the_dtype_of_the_tensor(number: float) -> None:
+    assert (data(3) * number).dtype == float32
+
+
+def test_a_tensor_has_no_truth_value() -> None:
+    with pytest.raises(LaminaError) as caught:
+        bool(data(3) > 0)
+    assert caught.value.problem == "a tensor has no truth value: it holds no data yet"
+    assert "ops.where" in caught.value.advice
+
+
+def test_a_tensor_cannot_be_iterated_over() -> None:
+    with pytest.raises(LaminaError) as caught:
+        list(data(3))
+    assert caught.value.problem == "a tensor cannot be iterated over"
+    assert "ops.unstack" in caught.value.advice
+
+
+def test_a_tensor_is_equal_to_itself_only() -> None:
+    x = data(3)
+    assert x == x
+    assert x != data(3)
+
+
+def test_a_tensor_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        data(3).shape = (1,)  # type: ignore[misc]
+
+
+# Origins ------------------------------------------------------------------------------------------
+
+
+def test_an_op_remembers_the_line_that_made_it() -> None:
+    x = data(3)
+    y, line = ops.tanh(x), here()
+    assert y.origin.source == f"test_graph.py:{line}"
+
+
+def test_an_error_names_the_op_and_the_line_that_made_it() -> None:
+    a, b = data(3, name="a"), data(4, name="b")
+    with pytest.raises(ShapeError) as caught:
+        a + b
+    line = caught.traceback[0].lineno + 1
+    assert caught.value.where == f"net/2:Add (test_graph.py:{line})"
+
+
+def test_a_label_changes_names_and_nothing_else() -> None:
+    x = data(3)
+    with labelled(Origin("net/1:Own", "file.py:1")):
+        y = ops.tanh(x)
+    assert y.origin == Origin("net/1:Own", "file.py:1")
+    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+
+
+def test_a_label_ends_with_its_block_even_after_an_error() -> None:
+    with pytest.raises(ShapeError), labelled(Origin("net/1:Own")):
+        data(3) + data(4)
+    assert ops.tanh(data(3)).origin.path == ""
+
+
+def test_a_path_counts_what_comes_before_and_no_constants() -> None:
+    x = data(3)
+    assert path_after([ops.tanh(x * 2.0)], "Add") == "net/3:Add"
+
+
+# Rewriting ----------------------------------------------------------------------------------------
+
+
+def test_rewriting_with_the_same_operands_keeps_the_tensors() -> None:
+    x = data(3)
+    graph = Graph((x,), (("y", ops.tanh(x * 2.0)),))
+    again = rewrite(graph, rebuild)
+    assert again == graph
+
+
+def test_rewriting_keeps_origins() -> None:
+    x = data(3)
+    with labelled(Origin("net/1:Own", "file.py:1")):
+        y = ops.tanh(x)
+    bound = bind_batch(Graph((x,), (("y", y),)), 2)
+    assert bound.outputs[0][1].origin == y.origin
+
+
+def test_tensors_that_a_rule_makes_take_the_origin_of_what_they_replace() -> None:
+    x = data(3)
+    with labelled(Origin("net/1:Own", "file.py:1")):
+        y = ops.tanh(x)
+    graph = rewrite(
+        Graph((x,), (("y", y),)),
+        lambda node, operands: ops.exp(operands[0]) if node.op.name == "tanh" else node,
+    )
+    assert graph.outputs[0][1].op.name == "exp"
+    assert graph.outputs[0][1].origin == y.origin
+
+
+def test_operands_come_before_what_is_made_of_them() -> None:
+    x = data(3)
+    y = ops.tanh(x) * ops.exp(x) + x
+    order = topological([y])
+    assert all(order.index(o) < order.index(node) for node in order for o in node.operands)
+
+
+def test_a_very_deep_graph_is_no_problem() -> None:
+    y = x = data(3)
+    for _ in range(20_000):
+        y = Tensor(x.op, (y,), x.attributes, x.shape, x.dtype, x.origin)
+    assert len(topological([y])) == 20_001
+
+
+def test_unused_inputs_belong_to_a_graph() -> None:
+    x, unused = data(3), data(3, name="unused")
+    assert unused in Graph((x, unused), (("y", ops.tanh(x)),)).nodes()
+
+
+# Constants ----------------------------------------------------------------------------------------
+
+
+def test_constants_are_equal_if_shape_dtype_and_bytes_are() -> None:
+    one, same = ConstantValue(np.arange(3)), ConstantValue(np.arange(3))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != ConstantValue(np.arange(3).astype("int32"))
+    assert one != ConstantValue(np.arange(3)[None])
+
+
+def test_a_constant_is_a_copy() -> None:
+    array = np.zeros(3)
+    value = ConstantValue(array)
+    array[0] = 1
+    assert value.array[0] == 0
+
+
+def test_a_constant_keeps_the_dtype_of_its_array() -> None:
+    assert constant(np.arange(3)).dtype == int64
+
+
+# The user's line ----------------------------------------------------------------------------------
+
+
+def source_from(filename: str) -> str:
+    """The source of a tensor that code in a file of that name makes."""
+    names: dict[str, object] = {"ops": ops, "x": data(3)}
+    exec(compile("\n\ny = ops.tanh(x)", filename, "exec"), names)
+    made = names["y"]
+    assert isinstance(made, Tensor)
+    return made.origin.source
+
+
+def test_a_folder_whose_name_begins_like_the_packages_is_the_users() -> None:
+    package = Path(ops.__file__).parents[1]
+    assert source_from(f"{package}_experiments/train.py") == "train.py:3"
+
+
+@pytest.mark.parametrize("name", ["<stdin>", "<ipython-input-7-abc>", "<python-input-2>"])
+def test_code_that_is_typed_has_lines_too(name: str) -> None:
+    assert source_from(name) == f"{name}:3"
+
+
+def test_generated_code_is_not_the_users() -> None:
+    assert source_from("<string>").startswith("test_graph.py:")

@@ -1,0 +1,421 @@
+"""The model: predictions, parameters, evaluation, precision, seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.errors import DataError, DefinitionError, DTypeError, EngineError, ShapeError
+
+Array = np.ndarray
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
+
+
+def forward(p: dict[str, Array], x: Array) -> Array:
+    return np.tanh(x @ p["1.weight"].T + p["1.bias"]) @ p["3.weight"].T + p["3.bias"]
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
+    return left.keys() == right.keys() and all(
+        left[name].tobytes() == right[name].tobytes() for name in left
+    )
+
+
+# Prediction ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 300, 600])
+def test_any_number_of_examples_can_be_predicted(count: int) -> None:
+    model = lm.Model(network())
+    x = normal(count, 4)
+    found = model.predict(x)
+    assert found.shape == (count, 3)
+    np.testing.assert_allclose(found, forward(model.parameters(), x), rtol=1e-5, atol=1e-6)
+
+
+def test_no_examples_cannot_be_predicted() -> None:
+    with pytest.raises(DataError) as caught:
+        lm.Model(network()).predict(normal(0, 4))
+    assert str(caught.value) == "in input 0: there are no examples\n  Give at least one."
+
+
+def test_lists_of_numbers_can_be_predicted() -> None:
+    model = lm.Model(network())
+    x = [[1, 2, 3, 4], [0.5, 0.25, 0, -1]]
+    np.testing.assert_array_equal(model.predict(x), model.predict(np.array(x, "float32")))
+
+
+@pytest.mark.parametrize("order", [lambda x: x[::-1], lambda x: x[:, ::2], np.asfortranarray])
+def test_arrays_may_lie_in_memory_in_any_order(order: Any) -> None:
+    model = lm.Model(network())
+    x = order(normal(6, 8))[:, :4]
+    np.testing.assert_array_equal(model.predict(x), model.predict(x.copy()))
+
+
+def test_arrays_may_have_the_other_byte_order() -> None:
+    model = lm.Model(network())
+    x = normal(6, 4)
+    swapped = x.astype(x.dtype.newbyteorder())
+    np.testing.assert_array_equal(model.predict(swapped), model.predict(x))
+
+
+def test_what_is_given_is_not_changed() -> None:
+    x = normal(6, 4)
+    before = x.copy()
+    lm.Model(network()).predict(x)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_what_is_given_back_is_a_copy() -> None:
+    model = lm.Model(network())
+    x = normal(6, 4)
+    first = model.predict(x)
+    kept = first.copy()
+    model.predict(-x)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_several_inputs_and_outputs_are_tuples() -> None:
+    a, b = lm.Input(4), lm.Input(2)
+    model = lm.Model(lm.Network([a, b], [lm.Linear(3)(a), lm.Linear(1)(b)]))
+    one, other = model.predict((normal(5, 4), normal(5, 2)))
+    assert (one.shape, other.shape) == ((5, 3), (5, 1))
+
+
+def test_a_scalar_for_each_example_can_be_given() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(), lambda x: x * 2.0))
+    np.testing.assert_array_equal(model.predict([1.0, 2.0, 3.0]), [2.0, 4.0, 6.0])
+
+
+def test_dropout_is_off_in_predictions() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.9)))
+    x = normal(5, 4)
+    np.testing.assert_array_equal(model.predict(x), x)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "bool"])
+def test_integers_are_converted_on_the_device(dtype: str) -> None:
+    model = lm.Model(network())
+    x = np.random.default_rng(0).integers(0, 2, (6, 4)).astype(dtype)
+    np.testing.assert_array_equal(model.predict(x), model.predict(x.astype("float32")))
+    (prepared,) = [p for key, p in model._inference._prepared.items() if key[1][0].name == dtype]
+    assert prepared.program.buffers["input0"].dtype.name == dtype
+
+
+def test_an_array_of_another_shape_is_refused() -> None:
+    with pytest.raises(ShapeError) as caught:
+        lm.Model(network()).predict(normal(6, 5))
+    assert str(caught.value) == (
+        "in input 0: input 0 has another shape than the network expects\n"
+        "  expected  f32[batch, 4]\n"
+        "  found     f32[6, 5]\n"
+        "  The first axis is the batch; each example has the shape [4]."
+    )
+
+
+def test_a_missing_batch_axis_is_recognised() -> None:
+    with pytest.raises(ShapeError) as caught:
+        lm.Model(network()).predict(normal(4))
+    assert caught.value.advice == "The batch axis is missing: array[None] makes a batch of one."
+
+
+def test_examples_in_another_arrangement_are_recognised() -> None:
+    with pytest.raises(ShapeError) as caught:
+        lm.Model(network()).predict(normal(6, 2, 2))
+    assert caught.value.advice == "The elements are right in number: array.reshape(-1, 4)."
+
+
+def test_double_precision_for_a_float32_model_is_refused() -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network()).predict(np.zeros((6, 4)))
+    assert str(caught.value) == (
+        "input 0 has the wrong dtype\n"
+        "  expected  float32\n"
+        "  found     float64\n"
+        "  Convert it: array.astype('float32'), or make the model with dtype='float64'."
+    )
+
+
+def test_floats_for_integers_are_refused() -> None:
+    net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 3))
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(net).predict(np.zeros(6, "float32"))
+    assert caught.value.advice == "Convert it: array.astype('int64')."
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint16", "complex64", "U3", "O"])
+def test_a_dtype_that_lamina_does_not_have_is_refused_with_the_input(dtype: str) -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network()).predict(np.zeros((6, 4), dtype))
+    assert caught.value.where == "input 0"
+    assert caught.value.problem.startswith("there is no dtype")
+
+
+def test_rows_of_uneven_length_are_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        lm.Model(network()).predict([[1.0, 2.0, 3.0, 4.0], [1.0]])
+    assert caught.value.problem == "input 0 makes no array"
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "0"), ((), "0"), ((1, 2), "2")])
+def test_another_number_of_inputs_is_refused(given: object, found: str) -> None:
+    with pytest.raises(DataError) as caught:
+        lm.Model(network()).predict(given)
+    assert str(caught.value) == (
+        "the network has another number of inputs\n"
+        "  expected  1\n"
+        f"  found     {found}\n"
+        "  Give a tuple with one array for each input."
+    )
+
+
+def test_inputs_that_differ_in_their_number_of_examples_are_refused() -> None:
+    a, b = lm.Input(4), lm.Input(2)
+    model = lm.Model(lm.Network([a, b], lm.concat([a, b])))
+    with pytest.raises(DataError) as caught:
+        model.predict((normal(5, 4), normal(6, 2)))
+    assert caught.value.facts == (("input 0", "5"), ("input 1", "6"))
+
+
+def test_an_output_without_a_batch_axis_is_refused() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lambda x: ops.mean(x)))
+    with pytest.raises(ShapeError, match="without the batch as its first axis"):
+        model.predict(normal(4, 4))
+
+
+# Parameters ---------------------------------------------------------------------------------------
+
+
+def test_parameters_come_in_the_order_of_the_layers() -> None:
+    names = list(lm.Model(network()).parameters())
+    assert names == ["1.weight", "1.bias", "3.weight", "3.bias"]
+
+
+def test_parameters_are_copies() -> None:
+    model = lm.Model(network())
+    before = model.parameters()
+    model.parameters()["1.weight"][:] = 0
+    assert same(model.parameters(), before)
+
+
+def test_parameters_that_are_set_are_copied() -> None:
+    model = lm.Model(network())
+    weight = np.ones((5, 4), "float32")
+    model.set_parameters({"1.weight": weight})
+    weight[:] = 0
+    assert (model.parameters()["1.weight"] == 1).all()
+
+
+def test_some_parameters_can_be_set() -> None:
+    model = lm.Model(network())
+    before = model.parameters()
+    model.set_parameters({"1.bias": np.arange(5)})
+    assert same(model.parameters(), before | {"1.bias": np.arange(5, dtype="float32")})
+
+
+def test_parameters_that_are_set_are_used_at_once() -> None:
+    model = lm.Model(network())
+    model.predict(normal(3, 4))
+    model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
+    np.testing.assert_array_equal(model.predict(normal(3, 4)), np.zeros((3, 3)))
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "an unknown name": ({"2.weight": np.zeros(3)}, DefinitionError),
+    "another shape": ({"3.bias": np.zeros(4, "float32")}, ShapeError),
+    "a transposed weight": ({"3.weight": np.zeros((5, 3), "float32")}, ShapeError),
+    "double precision": ({"3.bias": np.zeros(3)}, DTypeError),
+    "text": ({"3.bias": np.array(["a", "b", "c"])}, DTypeError),
+    "nothing": ({"3.bias": None}, DTypeError),
+    "uneven rows": ({"3.weight": [[1.0], [1.0, 2.0]]}, DataError),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_parameters_change_nothing(name: str) -> None:
+    wrong, error = WRONG[name]
+    model = lm.Model(network())
+    before = model.parameters()
+    with pytest.raises(error):
+        model.set_parameters({"1.bias": np.ones(5, "float32"), **wrong})
+    assert same(model.parameters(), before)
+
+
+def test_an_unknown_parameter_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network()).set_parameters({"2.weight": np.zeros(3)})
+    assert str(caught.value) == (
+        "the network has no parameter '2.weight'\n"
+        "  expected  1.weight, 1.bias, 3.weight, 3.bias\n"
+        "  found     '2.weight'\n"
+        "  print(network) numbers the layers."
+    )
+
+
+def test_a_parameter_of_another_shape_is_refused_with_both_shapes() -> None:
+    with pytest.raises(ShapeError) as caught:
+        lm.Model(network()).set_parameters({"3.weight": np.zeros((5, 3), "float32")})
+    assert str(caught.value) == (
+        "the parameter '3.weight' has another shape\n"
+        "  expected  [3, 5]\n"
+        "  found     [5, 3]\n"
+        "  Linear weights are (outputs, inputs)."
+    )
+
+
+# Seeds and precision ------------------------------------------------------------------------------
+
+
+def test_the_same_seed_makes_the_same_bits() -> None:
+    one, other = lm.Model(network(), seed=7), lm.Model(network(), seed=7)
+    assert same(one.parameters(), other.parameters())
+
+
+def test_another_seed_makes_other_parameters() -> None:
+    one, other = lm.Model(network(), seed=7).parameters(), lm.Model(network(), seed=8).parameters()
+    assert all((one[name] != other[name]).all() for name in one)
+
+
+def test_equal_layers_begin_with_different_parameters() -> None:
+    p = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4), lm.Linear(4))).parameters()
+    assert (p["1.weight"] != p["2.weight"]).all()
+
+
+def test_both_precisions_begin_with_the_same_parameters() -> None:
+    single = lm.Model(network()).parameters()
+    double = lm.Model(network(), dtype="float64").parameters()
+    rounded = {name: value.astype("float32") for name, value in double.items()}
+    assert same(single, rounded)
+
+
+def test_a_double_precision_model_computes_in_double_precision() -> None:
+    model = lm.Model(network(), dtype="float64")
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    found = model.predict(x)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, forward(model.parameters(), x), rtol=1e-13, atol=1e-14)
+
+
+def test_a_double_precision_model_takes_float32() -> None:
+    model = lm.Model(network(), dtype="float64")
+    x = normal(6, 4)
+    np.testing.assert_array_equal(model.predict(x), model.predict(x.astype("float64")))
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None, True, 2**63])
+def test_what_is_no_seed_is_refused(seed: Any) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network(), seed=seed)
+    assert caught.value.problem == "a seed is a whole number of 64 bits"
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63 - 1, -(2**63)])
+def test_seeds_from_end_to_end_work(seed: int) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(2)), seed=seed)
+    with model.training(lm.MSE(), lm.SGD(0.1), batch_size=3) as training:
+        assert np.isfinite(float(training.step(normal(3, 4), normal(3, 2))))
+
+
+# Mistakes at the start ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["cpux", "", "interpreter:1", "interpreter:x"])
+def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        lm.Model(network(), engine=engine)
+    assert caught.value.problem == f"there is no engine {engine!r}"
+    expected, found = caught.value.facts
+    assert "interpreter" in expected[1]
+    assert found == ("found", repr(engine))
+    assert caught.value.advice == "lamina.devices() lists what this machine offers."
+
+
+def test_a_model_of_something_else_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(lm.Linear(3))  # type: ignore[arg-type]
+    assert caught.value.facts == (("expected", "Network"), ("found", "Linear"))
+
+
+def test_a_model_of_integers_is_refused() -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network(), dtype="int64")
+    assert str(caught.value) == (
+        "in Model: the parameters of a model are floating-point numbers\n"
+        "  expected  float32 or float64\n"
+        "  found     int64"
+    )
+
+
+# Evaluation ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 32, 100, 256])
+@pytest.mark.parametrize("count", [1, 50, 100])
+def test_evaluation_is_the_mean_over_all_examples(count: int, batch_size: int) -> None:
+    model = lm.Model(network())
+    x, y = normal(count, 4), np.random.default_rng(1).integers(0, 3, count)
+    found = model.evaluate((x, y), lm.CrossEntropy(), [lm.Accuracy()], batch_size)
+    scores = forward(model.parameters(), x).astype("float64")
+    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    assert found["loss"] == pytest.approx(-np.log(shares[np.arange(count), y]).mean(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx((scores.argmax(axis=1) == y).mean())
+
+
+def test_evaluation_changes_nothing() -> None:
+    model = lm.Model(network())
+    before = model.parameters()
+    model.evaluate((normal(10, 4), normal(10, 3)), lm.MSE())
+    assert same(model.parameters(), before)
+
+
+def test_evaluation_leaves_penalties_out() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(3, weight_regularizer=lm.L2(100.0)))
+    model = lm.Model(net)
+    x, y = normal(10, 4), normal(10, 3)
+    expected = np.mean((model.predict(x) - y) ** 2)
+    assert model.evaluate((x, y), lm.MSE())["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_evaluation_gives_arrays_where_a_metric_is_one() -> None:
+    model = lm.Model(network())
+    x, y = normal(50, 4), np.random.default_rng(1).integers(0, 3, 50)
+    found = model.evaluate((x, y), lm.CrossEntropy(), [lm.ConfusionMatrix()], 7)
+    (matrix,) = [value for value in found.values() if isinstance(value, np.ndarray)]
+    expected = np.zeros((3, 3))
+    np.add.at(expected, (y, model.predict(x).argmax(axis=1)), 1)
+    assert matrix.sum() == 50
+    assert {*map(tuple, (matrix, matrix.T)[0].tolist())} <= {
+        *map(tuple, expected.tolist()),
+        *map(tuple, expected.T.tolist()),
+    }
+
+
+def test_labels_out_of_range_are_refused_in_evaluation() -> None:
+    with pytest.raises(DataError, match="labels out of range"):
+        lm.Model(network()).evaluate((normal(4, 4), np.array([0, 1, 2, 3])), lm.CrossEntropy())
+
+
+# Networks written down in float32, run in double precision ----------------------------------------
+
+
+def test_ops_between_layers_follow_the_precision_of_the_model() -> None:
+    net = lm.Sequential(
+        lm.Input(dtype="int64"),
+        lambda k: ops.one_hot(k, 5) + ops.cast(ops.one_hot(k, 5, dtype="int32"), "float32"),
+        lm.Linear(2),
+    )
+    model = lm.Model(net, dtype="float64")
+    p = model.parameters()
+    (weight, bias) = p.values()
+    np.testing.assert_allclose(model.predict([3, 0]), 2 * weight.T[[3, 0]] + bias, rtol=1e-14)

@@ -1,0 +1,253 @@
+"""Shapes: dtypes, sizes that depend on the batch, and NumPy's rule of broadcasting."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lamina.errors import DTypeError, ShapeError
+from lamina.shapes import (
+    BATCH,
+    PUBLIC_DTYPES,
+    Size,
+    add_dims,
+    as_dtype,
+    bind,
+    bind_dim,
+    broadcast,
+    broadcast_all,
+    divide_counts,
+    element_count,
+    float32,
+    float64,
+    int32,
+    int64,
+    normalise_axes,
+    normalise_axis,
+    promote,
+    scale_dim,
+    shape_text,
+    size_of,
+    static,
+    uint8,
+)
+
+BATCHES = (1, 2, 3, 7, 64)
+
+
+# Element types ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PUBLIC_DTYPES)
+def test_a_dtype_is_found_by_its_name_its_numpy_dtype_and_itself(name: str) -> None:
+    dtype = PUBLIC_DTYPES[name]
+    assert as_dtype(name) is as_dtype(np.dtype(name)) is as_dtype(dtype) is dtype
+
+
+@pytest.mark.parametrize(("python", "name"), [(bool, "bool"), (int, "int64"), (float, "float32")])
+def test_python_types_stand_for_dtypes(python: type, name: str) -> None:
+    assert as_dtype(python).name == name
+
+
+def test_the_size_of_an_element_is_numpys() -> None:
+    assert [d.itemsize for d in (uint8, int32, int64, float32, float64)] == [1, 4, 8, 4, 8]
+
+
+def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(DTypeError) as caught:
+        as_dtype("float16")
+    assert str(caught.value) == (
+        "there is no dtype 'float16'\n"
+        "  expected  float32, float64, int32, int64, uint8, bool\n"
+        "  found     float16\n"
+        "  Convert the array first, for example with array.astype('float32')."
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result"),
+    [
+        ("bool", "uint8", "uint8"),
+        ("uint8", "int32", "int32"),
+        ("int32", "int64", "int64"),
+        ("int64", "float32", "float32"),
+        ("uint8", "float64", "float64"),
+        ("float32", "float32", "float32"),
+    ],
+)
+def test_the_wider_dtype_wins_from_either_side(left: str, right: str, result: str) -> None:
+    one, other = as_dtype(left), as_dtype(right)
+    assert promote(one, other).name == promote(other, one).name == result
+
+
+def test_the_two_float_types_are_never_mixed() -> None:
+    with pytest.raises(DTypeError) as caught:
+        promote(float32, float64)
+    assert str(caught.value) == (
+        "float32 and float64 are mixed\n"
+        "  left   float32\n"
+        "  right  float64\n"
+        "  Cast one of them: ops.cast(x, 'float64') or ops.cast(x, 'float32')."
+    )
+
+
+# Sizes that depend on the batch -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (Size(), "batch"),
+        (Size(2), "2*batch"),
+        (Size(1, 3), "batch+3"),
+        (Size(4, -1), "4*batch-1"),
+    ],
+)
+def test_a_size_is_shown_as_a_formula(size: Size, text: str) -> None:
+    assert str(size) == text
+
+
+def test_a_shape_is_shown_with_its_dtype() -> None:
+    assert shape_text((BATCH, 3, Size(2)), float32) == "f32[batch, 3, 2*batch]"
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [(Size(2, 1), Size(3, -4)), (Size(2, 1), 5), (3, 4), (7, Size(1))]
+)
+def test_adding_sizes_and_binding_commute(left: Size | int, right: Size | int) -> None:
+    total = add_dims(left, right)
+    for batch in BATCHES:
+        assert bind_dim(total, batch) == bind_dim(left, batch) + bind_dim(right, batch)
+
+
+@pytest.mark.parametrize("dim", [Size(2, 1), Size(1, -3), 6])
+def test_scaling_a_size_and_binding_commute(dim: Size | int) -> None:
+    for factor, batch in itertools.product((1, 2, 5), BATCHES):
+        assert bind_dim(scale_dim(dim, factor), batch) == factor * bind_dim(dim, batch)
+
+
+def test_sizes_whose_batches_cancel_make_a_number() -> None:
+    assert add_dims(Size(1, 5), Size(-1, 0)) == 5
+
+
+def test_binding_leaves_only_numbers() -> None:
+    assert bind((BATCH, 3, Size(2, 1)), 10) == (10, 3, 21)
+
+
+def test_a_shape_without_the_batch_is_static() -> None:
+    assert static((3, 4)) == (3, 4)
+
+
+def test_a_shape_with_the_batch_is_not_static() -> None:
+    with pytest.raises(ShapeError) as caught:
+        static((3, BATCH))
+    assert str(caught.value) == (
+        "a fixed shape is needed here\n"
+        "  found  [3, batch]\n"
+        "  The batch size is known only after compilation; keep it out of this argument."
+    )
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (3,), (BATCH, 4), (BATCH, BATCH), (Size(2, 1), 3, Size(1, -1)), (BATCH, 0)]
+)
+def test_the_count_of_elements_is_a_polynomial_in_the_batch(shape: tuple[Size | int, ...]) -> None:
+    count = element_count(shape)
+    for batch in BATCHES:
+        value = sum(c * batch**power for power, c in enumerate(count))
+        assert value == size_of(bind(shape, batch))
+
+
+def test_the_count_of_an_empty_shape_has_no_empty_powers() -> None:
+    assert element_count((BATCH, 0)) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("total", "part", "result"),
+    [
+        ((BATCH, 6), (3,), Size(2)),
+        ((BATCH, 6), (BATCH,), 6),
+        ((BATCH, BATCH), (BATCH,), BATCH),
+        ((12,), (4,), 3),
+        ((Size(2, 2), 3), (BATCH, 1), None),
+        ((Size(2, 2), 3), (6,), Size(1, 1)),
+        ((BATCH, 5), (2,), None),
+        ((5,), (BATCH,), None),
+        ((BATCH, BATCH), (1,), None),
+        ((BATCH, 0), (3,), 0),
+        ((6,), (0,), None),
+    ],
+)
+def test_counts_are_divided_to_a_whole_dimension_or_not_at_all(
+    total: tuple[Size | int, ...], part: tuple[Size | int, ...], result: Size | int | None
+) -> None:
+    assert divide_counts(element_count(total), element_count(part)) == result
+
+
+# Broadcasting -------------------------------------------------------------------------------------
+
+
+def test_broadcasting_follows_numpy_for_all_small_shapes() -> None:
+    shapes = [s for rank in range(4) for s in itertools.product((1, 2, 3), repeat=rank)]
+    for left, right in itertools.product(shapes, shapes):
+        try:
+            expected = np.broadcast_shapes(left, right)
+        except ValueError:
+            with pytest.raises(ShapeError):
+                broadcast(left, right)
+        else:
+            assert broadcast(left, right) == expected
+
+
+def test_the_batch_fits_itself_and_1() -> None:
+    assert broadcast_all([(BATCH, 1), (3,), (1, 1)]) == (BATCH, 3)
+
+
+def test_shapes_that_differ_are_refused_with_the_axis_from_the_end() -> None:
+    with pytest.raises(ShapeError) as caught:
+        broadcast((BATCH, 4, 3), (5, 3))
+    assert str(caught.value) == (
+        "the shapes differ in axis -2, 4 against 5\n"
+        "  left   [batch, 4, 3]\n"
+        "  right  [5, 3]\n"
+        "  Dimensions must be equal, or one of them 1; reshape one operand."
+    )
+
+
+def test_the_batch_does_not_fit_a_number() -> None:
+    with pytest.raises(ShapeError, match="batch against 8"):
+        broadcast((BATCH, 3), (8, 3))
+
+
+# Axes ---------------------------------------------------------------------------------------------
+
+
+def test_negative_axes_count_from_the_end() -> None:
+    assert [normalise_axis(axis, 3) for axis in (-3, -1, 0, 2)] == [0, 2, 0, 2]
+
+
+def test_no_axes_means_all_of_them() -> None:
+    assert normalise_axes(None, 3) == (0, 1, 2)
+
+
+def test_axes_come_back_in_rising_order() -> None:
+    assert normalise_axes((2, -3), 3) == (0, 2)
+
+
+def test_a_missing_axis_is_refused_with_those_that_are_there() -> None:
+    with pytest.raises(ShapeError) as caught:
+        normalise_axis(2, 2)
+    assert str(caught.value) == (
+        "there is no axis 2\n"
+        "  expected  an axis from -2 to 1\n"
+        "  found     2\n"
+        "  The tensor has 2 axes; axis 0 is the batch."
+    )
+
+
+def test_an_axis_named_twice_is_refused() -> None:
+    with pytest.raises(ShapeError) as caught:
+        normalise_axes((1, -1), 2)
+    assert str(caught.value) == ("an axis is named twice\n  found  (1, -1)\n  Name each axis once.")

@@ -1,0 +1,668 @@
+"""Training: steps and runs, bits, memory, release, and what is refused before anything changes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+import lamina.model
+from lamina import ops
+from lamina.data import Dataset
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import (
+    DataError,
+    DefinitionError,
+    DTypeError,
+    LaminaError,
+    ReleasedError,
+    ShapeError,
+)
+
+Array = np.ndarray
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Dropout(0.3), lm.Linear(3))
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def labels(count: int, classes: int = 3) -> Array:
+    return np.random.default_rng(1).integers(0, classes, count)
+
+
+DATA = Dataset(normal(50, 4), labels(50))
+
+
+def training(model: lm.Model, batch_size: int = 8, **how: Any) -> Any:
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), **how}
+    return model.training(batch_size=batch_size, **how)
+
+
+def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
+    return left.keys() == right.keys() and all(
+        left[name].tobytes() == right[name].tobytes() for name in left
+    )
+
+
+# Bits ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_gives_the_same_bits_as_its_steps() -> None:
+    stepped, run = lm.Model(network()), lm.Model(network())
+    with training(stepped) as one, training(run) as other:
+        losses: list[float] = []
+        for epoch in range(2):
+            for rows in one.batches_of(DATA, seed=3, epoch=epoch):
+                losses.append(float(one.step(DATA.inputs[rows], DATA.targets[rows])))
+        found = other.run(DATA, steps=14, seed=3)
+    np.testing.assert_array_equal(found, np.array(losses, "float32"))
+    assert same(stepped.parameters(), run.parameters())
+
+
+def test_two_runs_give_the_same_bits() -> None:
+    one, other = lm.Model(network()), lm.Model(network())
+    for model in (one, other):
+        with training(model) as attached:
+            attached.run(DATA, steps=20, seed=3)
+    assert same(one.parameters(), other.parameters())
+
+
+def test_a_run_in_two_parts_goes_on_with_new_random_numbers() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(3)))
+    x, y = normal(8, 4), np.zeros((8, 3), "float32")
+    with training(model, loss=lm.MSE(), optimizer=lm.SGD(1e-30)) as attached:
+        first, second = float(attached.step(x, y)), float(attached.step(x, y))
+    assert first != second
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_seed_of_a_training_decides_its_dropout(seed: int) -> None:
+    model = lm.Model(network(), seed=0)
+    with training(model, seed=0) as one, training(model, seed=seed) as other:
+        x, y = normal(8, 4), labels(8)
+        first = float(one.step(x, y))
+        model.set_parameters(lm.Model(network(), seed=0).parameters())
+        assert (first == float(other.step(x, y))) == (seed == 0)
+
+
+def test_a_step_of_gradient_descent_is_the_textbooks() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+    before = model.parameters()
+    x, y = normal(8, 4), normal(8, 3, seed=1)
+    with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.1)) as attached:
+        loss = float(attached.step(x, y))
+    error = x @ before["1.weight"].T + before["1.bias"] - y
+    after = model.parameters()
+    assert loss == pytest.approx(np.mean(error**2), rel=1e-5)
+    slope = 2 * error / error.size
+    expected = before["1.weight"] - 0.1 * slope.T @ x
+    np.testing.assert_allclose(after["1.weight"], expected, rtol=1e-5, atol=1e-6)
+    expected = before["1.bias"] - 0.1 * slope.sum(axis=0)
+    np.testing.assert_allclose(after["1.bias"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_training_in_double_precision() -> None:
+    model = lm.Model(network(), dtype="float64")
+    with training(model) as attached:
+        loss = attached.step(np.random.default_rng(0).normal(size=(8, 4)), labels(8))
+        assert np.isfinite(float(loss))
+    assert model.parameters()["1.weight"].dtype == np.float64
+
+
+# The deferred loss --------------------------------------------------------------------------------
+
+
+def losses_of(read: Callable[[Any], None]) -> list[float]:
+    """Losses of three steps, each given to `read` as soon as it is made."""
+    with training(lm.Model(network())) as attached:
+        kept = []
+        for number in range(3):
+            kept.append(attached.step(normal(8, 4, seed=number), labels(8)))
+            read(kept[-1])
+    return [float(loss) for loss in kept]
+
+
+def test_a_loss_that_is_read_late_is_the_same() -> None:
+    assert losses_of(lambda loss: None) == losses_of(float)
+
+
+def test_a_loss_can_be_read_after_release() -> None:
+    with training(lm.Model(network())) as attached:
+        loss = attached.step(normal(8, 4), labels(8))
+    assert float(loss) == losses_of(float)[0]
+
+
+def test_a_loss_can_be_printed() -> None:
+    with training(lm.Model(network())) as attached:
+        loss = attached.step(normal(8, 4), labels(8))
+        assert f"{loss:.3f}" == f"{float(loss):.3f}"
+        assert repr(loss) == repr(float(loss))
+
+
+def test_a_run_does_not_disturb_a_loss_that_was_not_read() -> None:
+    with training(lm.Model(network())) as attached:
+        loss = attached.step(normal(8, 4), labels(8))
+        attached.run(DATA, steps=3)
+    assert float(loss) == losses_of(float)[0]
+
+
+# Batches ------------------------------------------------------------------------------------------
+
+
+def test_a_smaller_batch_is_trained_on() -> None:
+    model, exact = lm.Model(network()), lm.Model(network())
+    with training(model, batch_size=8) as one, training(exact, batch_size=3) as other:
+        x, y = normal(3, 4), labels(3)
+        assert float(one.step(x, y)) == float(other.step(x, y))
+    assert same(model.parameters(), exact.parameters())
+
+
+def test_every_example_of_an_epoch_is_in_one_batch() -> None:
+    with training(lm.Model(network())) as attached:
+        batches = attached.batches_of(DATA, seed=0, epoch=0)
+    assert [len(rows) for rows in batches] == [8] * 6 + [2]
+    assert sorted(np.concatenate(batches)) == list(range(50))
+
+
+def test_the_smaller_last_batch_can_be_left_out() -> None:
+    with training(lm.Model(network())) as attached:
+        batches = attached.batches_of(DATA, seed=0, epoch=0, drop_last=True)
+    assert [len(rows) for rows in batches] == [8] * 6
+
+
+def test_epochs_differ_in_their_order() -> None:
+    with training(lm.Model(network())) as attached:
+        one, other = (np.concatenate(attached.batches_of(DATA, 0, epoch)) for epoch in (0, 1))
+    assert (one != other).any()
+
+
+def test_a_run_of_more_steps_than_an_epoch_has_goes_on() -> None:
+    with training(lm.Model(network())) as attached:
+        assert attached.run(DATA, steps=17).shape == (17,)
+        assert attached.steps_done == 17
+
+
+def test_a_run_of_no_steps_does_nothing() -> None:
+    model = lm.Model(network())
+    before = model.parameters()
+    with training(model) as attached:
+        assert attached.run(DATA, steps=0).shape == (0,)
+    assert same(model.parameters(), before)
+
+
+def test_a_batch_that_is_too_large_is_refused() -> None:
+    with training(lm.Model(network())) as attached, pytest.raises(ShapeError) as caught:
+        attached.step(normal(9, 4), labels(9))
+    assert str(caught.value) == (
+        "in step: the batch is larger than the training was made for\n"
+        "  expected  at most 8\n"
+        "  found     9\n"
+        "  Make it with batch_size=9, or give fewer examples."
+    )
+
+
+def test_dropping_the_only_batch_is_refused() -> None:
+    with training(lm.Model(network()), 64) as attached, pytest.raises(DataError) as caught:
+        attached.run(DATA, steps=1, drop_last=True)
+    assert caught.value.facts == (("examples", "50"), ("batch", "64"))
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "8"])
+def test_a_batch_size_is_a_whole_number_above_zero(size: Any) -> None:
+    with pytest.raises(DefinitionError, match="a batch has at least one example"):
+        training(lm.Model(network()), size)
+
+
+# What is refused before anything changes ----------------------------------------------------------
+
+X, Y = normal(8, 4), labels(8)
+REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
+    "a label too high": (X, np.array([0] * 7 + [3]), DataError, "labels out of range"),
+    "a negative label": (X, np.array([0] * 7 + [-1]), DataError, "labels out of range"),
+    "labels as floats": (X, np.zeros(8, "float32"), DTypeError, "target 0 has the wrong dtype"),
+    "labels in a column": (X, np.zeros((8, 1), int), ShapeError, "target 0 has another shape"),
+    "other features": (normal(8, 5), Y, ShapeError, "input 0 has another shape"),
+    "one example": (normal(4), Y[0], ShapeError, "input 0 has another shape"),
+    "double precision": (np.zeros((8, 4)), Y, DTypeError, "input 0 has the wrong dtype"),
+    "text": (np.full((8, 4), "a"), Y, DTypeError, "there is no dtype"),
+    "uneven rows": ([[1.0], [1.0, 2.0]], Y, DataError, "input 0 makes no array"),
+    "fewer labels": (X, Y[:7], DataError, "differ in their number of examples"),
+    "no examples": (X[:0], Y[:0], DataError, "there are no examples"),
+    "no labels": (X, None, DataError, "another number of targets"),
+    "no inputs": (None, Y, DataError, "another number of inputs"),
+    "two inputs": ((X, X), Y, DataError, "another number of inputs"),
+    "two targets": (X, (Y, Y), DataError, "another number of targets"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_before_anything_changes(name: str) -> None:
+    x, y, error, text = REFUSED[name]
+    model = lm.Model(network())
+    with training(model) as attached:
+        attached.step(X, Y)
+        before, state = model.parameters(), attached.state()
+        with pytest.raises(error, match=text):
+            attached.step(x, y)
+        assert same(model.parameters(), before)
+        assert same(attached.state(), state)
+
+
+def test_a_label_out_of_range_is_named_with_its_place_and_the_fix() -> None:
+    with training(lm.Model(network())) as attached, pytest.raises(DataError) as caught:
+        attached.step(X, np.array([0, 1, 2, 7, 0, 0, 0, 0]))
+    assert str(caught.value) == (
+        "in CrossEntropy: labels out of range\n"
+        "  expected  0..2\n"
+        "  found     7 at example 3\n"
+        "  The network has 3 outputs: number the classes from 0, or give its last layer 8 features."
+    )
+
+
+def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_step() -> None:
+    model = lm.Model(network())
+    before = model.parameters()
+    wrong = Dataset(normal(50, 4), np.array([0] * 49 + [3]))
+    with training(model) as attached, pytest.raises(DataError, match="3 at example 49"):
+        attached.run(wrong, steps=1)
+    assert same(model.parameters(), before)
+
+
+def test_another_dtype_than_the_step_was_compiled_for_is_refused() -> None:
+    images = np.zeros((8, 4), "uint8")
+    with training(lm.Model(network()), data=(images, Y)) as attached:
+        attached.step(images, Y)
+        with pytest.raises(DTypeError) as caught:
+            attached.step(X, Y)
+    assert str(caught.value) == (
+        "input 0 has another dtype than the step was compiled for\n"
+        "  expected  uint8\n"
+        "  found     float32\n"
+        "  Convert it: array.astype('uint8')."
+    )
+
+
+def test_small_integers_stay_small_in_the_input_buffer() -> None:
+    with training(lm.Model(network()), data=(np.zeros((8, 4), "uint8"), Y)) as attached:
+        assert attached.bill.program.buffers["input0"].dtype.name == "uint8"
+
+
+def test_a_loss_that_is_no_single_number_is_refused() -> None:
+    with pytest.raises(ShapeError) as caught:
+        training(lm.Model(network()), loss=lambda p, t: p - t)
+    assert str(caught.value) == (
+        "in loss: a loss must be a single number\n"
+        "  expected  a tensor f32[]\n"
+        "  found     f32[batch, 3]   from loss\n"
+        "  Average over the examples: ops.mean(...)."
+    )
+
+
+def test_a_loss_that_depends_on_no_parameter_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="nothing to train"):
+        training(lm.Model(network()), loss=lambda p, t: ops.mean(t))
+
+
+def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are() -> None:
+    a = lm.Input(4)
+    model = lm.Model(lm.Network(a, [lm.Linear(3)(a), lm.Linear(2)(a)]))
+    before = model.parameters()
+    with training(model, loss=lambda p, t: ops.mean(p[0] * p[0])) as attached:
+        attached.step(X, (normal(8, 3), normal(8, 2)))
+    after = model.parameters()
+    assert (after["1.weight"] != before["1.weight"]).all()
+    assert after["2.weight"].tobytes() == before["2.weight"].tobytes()
+
+
+# Losses of all kinds ------------------------------------------------------------------------------
+
+
+def test_a_plain_function_can_be_a_loss() -> None:
+    x, y = normal(8, 4), normal(8, 3)
+    losses: list[float] = []
+    for loss in (lm.MSE(), lambda p, t: ops.mean((p - t) * (p - t))):
+        with training(lm.Model(network()), loss=loss) as attached:
+            losses.append(float(attached.step(x, y)))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_loss_may_do_without_targets() -> None:
+    model = lm.Model(network())
+    with training(model, loss=lambda p, _: ops.mean(p * p), data=X) as attached:
+        first = float(attached.step(X))
+        attached.run(Dataset(X), steps=50)
+        assert float(attached.step(X)) < first
+
+
+def test_targets_for_a_loss_without_any_are_refused() -> None:
+    with (
+        training(lm.Model(network()), loss=lambda p, _: ops.mean(p * p), data=X) as attached,
+        pytest.raises(DataError) as caught,
+    ):
+        attached.step(X, Y)
+    assert caught.value.facts == (("expected", "0"), ("found", "1"))
+
+
+def test_a_network_of_several_outputs_has_several_targets() -> None:
+    a, b = lm.Input(4), lm.Input(2)
+    net = lm.Network([a, b], [lm.Linear(3)(a), lm.Linear(1)(lm.concat([a, b]))])
+
+    def loss(predictions: Any, targets: Any) -> lm.Tensor:
+        return lm.MSE()(predictions[0], targets[0]) + 2.0 * lm.MSE()(predictions[1], targets[1])
+
+    model = lm.Model(net)
+    x, y = (normal(8, 4), normal(8, 2)), (normal(8, 3), normal(8, 1))
+    one, other = model.predict(x)
+    expected = np.mean((one - y[0]) ** 2) + 2 * np.mean((other - y[1]) ** 2)
+    with training(model, loss=loss) as attached:
+        assert float(attached.step(x, y)) == pytest.approx(expected, rel=1e-5)
+        attached.run(Dataset(x, y), steps=5)
+
+
+def test_penalties_are_part_of_the_loss() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(3, weight_regularizer=lm.L2(0.5)))
+    model = lm.Model(net)
+    x, y = normal(8, 4), normal(8, 3)
+    weight = model.parameters()["1.weight"]
+    expected = np.mean((model.predict(x) - y) ** 2) + 0.25 * np.sum(weight**2)
+    with training(model, loss=lm.MSE()) as attached:
+        assert float(attached.step(x, y)) == pytest.approx(expected, rel=1e-5)
+
+
+# Sharing and release ------------------------------------------------------------------------------
+
+
+def test_a_training_shares_the_parameters_with_its_model() -> None:
+    model = lm.Model(network())
+    with training(model) as attached:
+        own = attached._prepare(8).memories
+        assert all(own[name] is memory for name, memory in model._parameters.memories.items())
+
+
+def test_two_trainings_can_be_attached_to_one_model() -> None:
+    model = lm.Model(network())
+    with training(model) as one, training(model, optimizer=lm.SGD(0.1)) as other:
+        one.step(X, Y)
+        between = model.parameters()
+        other.step(X, Y)
+        assert not same(model.parameters(), between)
+        assert (one.steps_done, other.steps_done) == (1, 1)
+
+
+def test_parameters_that_are_set_are_used_by_a_training() -> None:
+    model = lm.Model(network())
+    with training(model, loss=lm.MSE()) as attached:
+        model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
+        y = normal(8, 3)
+        assert float(attached.step(X, y)) == pytest.approx(np.mean(y**2), rel=1e-5)
+
+
+def test_a_model_predicts_with_what_was_learned_so_far() -> None:
+    model = lm.Model(network())
+    with training(model) as attached:
+        before = model.predict(X)
+        attached.step(X, Y)
+        assert (model.predict(X) != before).any()
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "step": lambda attached: attached.step(X, Y),
+    "run": lambda attached: attached.run(DATA, steps=1),
+    "state": lambda attached: attached.state(),
+    "restore": lambda attached: attached.restore({}),
+    "bill": lambda attached: attached.bill,
+    "steps_done": lambda attached: attached.steps_done,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_released_training_says_so(use: str) -> None:
+    attached = training(lm.Model(network()))
+    attached.release()
+    with pytest.raises(ReleasedError) as caught:
+        USES[use](attached)
+    assert str(caught.value) == (
+        "in Training: this training was released: its memory is gone\n"
+        "  Make a new one with model.training(...); the model still works."
+    )
+
+
+def test_a_model_works_on_after_its_training_is_released() -> None:
+    model = lm.Model(network())
+    with training(model) as attached:
+        attached.step(X, Y)
+    after = model.parameters()
+    assert model.predict(X).shape == (8, 3)
+    assert same(model.parameters(), after)
+
+
+def test_a_training_may_be_released_twice() -> None:
+    attached = training(lm.Model(network()))
+    attached.release()
+    attached.release()
+
+
+def test_an_error_in_the_block_releases_the_training() -> None:
+    attached = training(lm.Model(network()))
+    with pytest.raises(ZeroDivisionError), attached:
+        raise ZeroDivisionError
+    with pytest.raises(ReleasedError):
+        attached.step(X, Y)
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+class CountingMemory:
+    """A memory that tells its engine what it holds."""
+
+    def __init__(self, engine: CountingEngine, memory: Any) -> None:
+        self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
+        engine.held += self.bytes
+
+    @property
+    def array(self) -> Array:
+        return self.memory.array
+
+    def write(self, array: Array) -> None:
+        self.memory.write(array)
+
+    def read(self) -> Array:
+        return self.memory.read()
+
+    def release(self) -> None:
+        self.engine.held -= self.bytes
+        self.bytes = 0
+        self.memory.release()
+
+
+class CountingExecutable:
+    """A compiled program that tells its engine how large its arena is."""
+
+    def __init__(self, engine: CountingEngine, executable: Any, arena: int) -> None:
+        self.engine, self.executable, self.arena = engine, executable, arena
+        engine.held += arena
+
+    def run(self, memories: Any) -> None:
+        self.executable.run({name: m.memory for name, m in memories.items()})
+
+    def run_many(self, memories: Any, resident: Any, rows: Array, recorded: Any) -> Any:
+        return self.executable.run_many(
+            {name: m.memory for name, m in memories.items()},
+            {name: m.memory for name, m in resident.items()},
+            rows,
+            recorded,
+        )
+
+    def output(self, name: str) -> Array:
+        return self.executable.output(name)
+
+    def release(self) -> None:
+        self.engine.held -= self.arena
+        self.arena = 0
+        self.executable.release()
+
+
+class CountingEngine:
+    """The interpreter, counting bytes and calls."""
+
+    def __init__(self) -> None:
+        self.inner = InterpreterEngine()
+        self.device = self.inner.device
+        self.held = self.allocations = self.compilations = 0
+
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> CountingMemory:
+        self.allocations += 1
+        return CountingMemory(self, self.inner.allocate(shape, dtype))
+
+    def compile(self, program: Any) -> CountingExecutable:
+        self.compilations += 1
+        compiled = self.inner.compile(program)
+        return CountingExecutable(self, compiled, program.plan.arena_bytes)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+    """The engine of all models that a test makes."""
+    engine = CountingEngine()
+    monkeypatch.setattr(lamina.model, "open_engine", lambda name: engine)
+    return engine
+
+
+def test_a_model_holds_its_parameters_and_no_more(counting: CountingEngine) -> None:
+    lm.Model(network())
+    assert counting.held == 4 * (25 + 18)
+
+
+def test_a_training_holds_what_its_bill_says(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    with training(model) as attached:
+        assert counting.held == attached.bill.peak_bytes - attached.bill.constant_bytes
+
+
+def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    with training(model) as attached:
+        attached.step(X, Y)
+        attached.step(X[:3], Y[:3])
+        attached.run(DATA, steps=10)
+        assert counting.held > before
+    assert counting.held == before
+
+
+def test_an_evaluation_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    model.evaluate(DATA, lm.CrossEntropy(), [lm.Accuracy()], 8)
+    assert counting.held == before
+
+
+def test_a_fit_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "epochs": 2}
+    model.fit(DATA, validation=DATA, batch_size=8, **how)
+    assert counting.held == before
+
+
+def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "callbacks": [fail]}
+    with pytest.raises(ZeroDivisionError):
+        model.fit(DATA, validation=DATA, batch_size=8, **how)
+    assert counting.held == before
+
+
+def test_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
+    with training(lm.Model(network())) as attached:
+        attached.step(X, Y)
+        before = counting.allocations, counting.compilations
+        for _ in range(100):
+            attached.step(X, Y)
+        assert (counting.allocations, counting.compilations) == before
+
+
+def test_a_run_allocates_for_the_data_set_only(counting: CountingEngine) -> None:
+    with training(lm.Model(network())) as attached:
+        attached.run(DATA, steps=7)
+        before = counting.allocations, counting.compilations
+        attached.run(DATA, steps=100)
+        assert (counting.allocations, counting.compilations) == (before[0] + 2, before[1])
+
+
+def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    model.predict(X)
+    before = counting.allocations, counting.compilations
+    for _ in range(10):
+        model.predict(X)
+    assert (counting.allocations, counting.compilations) == before
+
+
+def test_a_released_training_leaves_no_arena_behind() -> None:
+    with training(lm.Model(network())) as attached:
+        arena = weakref.ref(attached._prepare(8).executable._arena.base)
+        assert arena() is not None
+    assert arena() is None
+
+
+# State --------------------------------------------------------------------------------------------
+
+
+def test_a_training_goes_on_from_its_state() -> None:
+    model = lm.Model(network())
+    with training(model) as attached:
+        attached.run(DATA, steps=5)
+        state, parameters = attached.state(), model.parameters()
+        attached.step(X, Y)
+        expected = model.parameters()
+    model.set_parameters(parameters)
+    with training(model, seed=99) as attached:
+        attached.restore(state)
+        assert attached.steps_done == 5
+        attached.step(X, Y)
+    assert same(model.parameters(), expected)
+
+
+def test_a_state_is_a_copy() -> None:
+    with training(lm.Model(network())) as attached:
+        state = attached.state()
+        kept = {name: value.copy() for name, value in state.items()}
+        attached.step(X, Y)
+        assert same(state, kept)
+
+
+def test_a_state_of_another_optimizer_is_refused_and_changes_nothing() -> None:
+    model = lm.Model(network())
+    with training(model, optimizer=lm.SGD(0.1, momentum=0.9)) as one, training(model) as other:
+        other.step(X, Y)
+        before = other.state()
+        with pytest.raises(DefinitionError) as caught:
+            other.restore(one.state())
+        assert same(other.state(), before)
+    assert caught.value.problem == "the saved state belongs to another optimizer or network"
+    assert caught.value.advice == "Resume with the same network and the same optimizer."
+
+
+def test_a_state_of_another_shape_is_refused_and_changes_nothing() -> None:
+    with training(lm.Model(network())) as attached:
+        attached.step(X, Y)
+        before = attached.state()
+        wrong = {name: value[..., None] for name, value in before.items()}
+        with pytest.raises(DefinitionError):
+            attached.restore(wrong)
+        assert same(attached.state(), before)

@@ -1,0 +1,132 @@
+"""`verify`: sound networks pass, a wrong gradient is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.errors import DataError, ShapeError
+from lamina.graph import Op, Tensor, apply
+from lamina.ops.elementwise import EXP
+
+
+def branches() -> lm.Network:
+    a, b = lm.Input(4), lm.Input(3)
+    h = lm.Add()(lm.Tanh()(lm.Linear(5)(a)), lm.Linear(5)(b))
+    return lm.Network([a, b], lm.Linear(2)(lm.concat([h, lm.Sigmoid()(h)])))
+
+
+def shared() -> lm.Network:
+    layer = lm.Linear(4)
+    return lm.Sequential(lm.Input(4), layer, lm.Tanh(), layer, lm.Linear(2))
+
+
+SOUND = {
+    "a classifier": (
+        lm.Sequential(lm.Input(6), lm.Linear(5), lm.GELU(), lm.Linear(3)),
+        lm.CrossEntropy(),
+    ),
+    "a regression": (lm.Sequential(lm.Input(4), lm.Linear(5), lm.SiLU(), lm.Linear(2)), lm.MSE()),
+    "dropout": (
+        lm.Sequential(lm.Input(4), lm.Linear(5), lm.Dropout(0.5), lm.Linear(2)),
+        lm.MSE(),
+    ),
+    "branches": (branches(), lm.Huber()),
+    "a shared layer": (shared(), lm.MSE()),
+    "probabilities": (lm.Sequential(lm.Input(4), lm.Linear(2), lm.Sigmoid()), lm.BCE()),
+    "a plain function": (
+        lm.Sequential(lm.Input(4), lm.Linear(2)),
+        lambda p, t: ops.mean(ops.exp(p) * t),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_network_passes(name: str) -> None:
+    network, loss = SOUND[name]
+    report = lm.verify(network, loss)
+    assert report.passed, str(report)
+
+
+def test_every_parameter_and_every_engine_is_checked() -> None:
+    report = lm.verify(*SOUND["a classifier"])
+    found = [finding.what for finding in report.findings]
+    assert found[:4] == [f"gradient of {n}.{name}" for n in (1, 3) for name in ("weight", "bias")]
+    assert "training step on interpreter" in found[4:]
+
+
+def test_the_report_is_shown_as_a_table() -> None:
+    text = str(lm.verify(*SOUND["a classifier"]))
+    assert text.splitlines()[0].split() == ["check", "deviation", "tolerance"]
+    assert text.splitlines()[-1] == "all checks passed"
+
+
+WRONG = Op(
+    "wrong_exp",
+    EXP.infer,
+    lambda result, upstream: (upstream * result * 1.01,),
+    EXP.reference,
+    EXP.lowering,
+)
+
+
+@dataclass(frozen=True)
+class Wrong(lm.Layer):
+    """exp(scale x) with a derivative that is 1% too large."""
+
+    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+        scale = scope.parameter("scale", (), lm.init.Constant(0.5))
+        return apply(WRONG, x * scale)
+
+
+def wrong() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(3), Wrong(), lm.Linear(2))
+
+
+def test_a_wrong_gradient_is_found_in_what_lies_before_it_only() -> None:
+    report = lm.verify(wrong(), lm.MSE())
+    failed = [finding.what for finding in report.findings if not finding.passed]
+    assert failed == [f"gradient of {name}" for name in ("1.weight", "1.bias", "2.scale")]
+    assert not report.passed
+
+
+def test_a_wrong_gradient_is_named_in_the_report() -> None:
+    lines = str(lm.verify(wrong(), lm.MSE())).splitlines()
+    (line,) = [line for line in lines if "2.scale" in line]
+    assert line.endswith("FAILED")
+    assert lines[-1] == "SOME CHECKS FAILED"
+
+
+def embedding() -> lm.Network:
+    return lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
+
+
+def test_integers_cannot_be_made_up() -> None:
+    with pytest.raises(DataError) as caught:
+        lm.verify(embedding(), lm.MSE())
+    assert str(caught.value) == (
+        "in verify: random examples cannot be made for an input of integers\n"
+        "  input  Tensor(i64[batch], leaf)\n"
+        "  Give some: lm.verify(network, loss, data=(x, y))."
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_integers_can_be_given(dtype: str) -> None:
+    y = np.random.default_rng(0).normal(size=(6, 2)).astype(dtype)
+    report = lm.verify(embedding(), lm.MSE(), data=(np.array([0, 1, 2, 3, 4, 0]), y))
+    assert report.passed, str(report)
+
+
+def test_data_that_does_not_fit_is_refused() -> None:
+    network, loss = SOUND["a regression"]
+    with pytest.raises(ShapeError, match="input 0 has another shape"):
+        lm.verify(network, loss, data=(np.zeros((4, 5)), np.zeros((4, 2))))
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    assert lm.verify(*SOUND["branches"], seed=3) == lm.verify(*SOUND["branches"], seed=3)
