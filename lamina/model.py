@@ -10,7 +10,7 @@ from typing import Any, cast, final
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError, DTypeError, FileFormatError
-from lamina.files.definition import classes_of
+from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Tensor
 from lamina.network import Network
@@ -287,6 +287,13 @@ class Model:
                 where=os.fspath(path),
                 advice="Start from its parameters: lm.load(path), and leave resume out.",
             )
+        if encode(saved.network)[0] != encode(self.network)[0]:
+            raise DefinitionError(
+                "the checkpoint belongs to a network of other layers or hyper-parameters",
+                facts=(("in the file", _outline(saved.network)), ("here", _outline(self.network))),
+                where=os.fspath(path),
+                advice="Resume with the network it was made with, or take another file.",
+            )
         # Whatever may be refused comes before the model is changed.
         training.restore(saved.extra)
         self._parameters.write(saved.values)
@@ -332,6 +339,12 @@ def _check_seed(seed: int) -> None:
             "a seed is a whole number of 64 bits",
             facts=(("expected", "seed=0, 1, 2, ..."), ("found", repr(seed))),
         )
+
+
+def _outline(network: Network) -> str:
+    """The layers in one line, with what makes each of them."""
+    layers = (node.attributes.get("layer") for node in network.nodes)
+    return ", ".join(repr(layer) for layer in layers if layer is not None)
 
 
 def load(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast, final
 
 from lamina import shapes
@@ -27,6 +27,7 @@ from lamina.ops.lowering import Contracting, Elementwise, Reduction
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, DTypeLike, as_dtype, shape_text, size_of, static
 from lamina.step import (
+    Clip,
     Loss,
     Optimizer,
     check_batch_size,
@@ -180,7 +181,7 @@ class Network:
         optimizer: Optimizer | None = None,
         *,
         dtype: DTypeLike = "float32",
-        clip: Callable[..., Any] | None = None,
+        clip: Clip | None = None,
     ) -> MemoryBill:
         """The memory bill of a step, before anything is allocated.
 
@@ -220,12 +221,13 @@ class Network:
         optimizer: Optimizer | None = None,
         *,
         dtype: DTypeLike = "float32",
+        clip: Clip | None = None,
     ) -> int:
         """The largest batch whose step fits.
 
         Args:
             memory: bytes, or text such as `"2 GiB"`.
-            loss, optimizer, dtype: as in `plan`.
+            loss, optimizer, dtype, clip: as in `plan`.
 
         Raises:
             EngineError: if not even one example fits.
@@ -233,7 +235,8 @@ class Network:
         limit = parse_bytes(memory)
 
         def needed(batch_size: int) -> int:
-            return self.plan(batch_size, loss, optimizer, dtype=dtype).peak_bytes
+            bill = self.plan(batch_size, loss, optimizer, dtype=dtype, clip=clip)
+            return bill.peak_bytes
 
         low, low_bytes = 1, needed(1)
         if low_bytes > limit:

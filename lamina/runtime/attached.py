@@ -40,11 +40,20 @@ class Recorded:
         losses: shape (steps,).
         examples: how many examples each step saw, shape (steps,).
         statistics: the sums of each metric, by the name of its output.
+        summed: whether a step's loss is the sum over its examples, not their mean.
     """
 
     losses: Array
     examples: Array
     statistics: Mapping[str, Array]
+    summed: bool = False
+
+    @property
+    def loss(self) -> float:
+        """The loss over all examples: their mean, or their sum if the loss is one."""
+        if self.summed:
+            return float(self.losses.sum())
+        return float((self.losses * self.examples).sum() / self.examples.sum())
 
 
 class Attached:
@@ -67,8 +76,11 @@ class Attached:
         arriving = input_dtypes or [dtype for _, dtype in inputs]
         self._input_dtypes = tuple(arriving)
         self._wanted_inputs = inputs
+        specs = targets if targets is not None else default_targets(network, loss, dtype)
+        # Floats wider than the model's are refused when they arrive, as they are for inputs.
         self._targets = tuple(
-            targets if targets is not None else default_targets(network, loss, dtype)
+            (shape, dtype if found.is_float and found.rank > dtype.rank else found)
+            for shape, found in specs
         )
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._prepared: dict[int, Prepared] = {}
@@ -157,13 +169,13 @@ class Attached:
             np.concatenate(losses) if losses else np.zeros(0),
             np.array([len(rows) for rows in batches], np.int64),
             {name: np.concatenate(parts) for name, parts in statistics.items()},
+            summed=getattr(self._loss, "reduction", "mean") == "sum",
         )
 
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
         for prepared in self._prepared.values():
-            prepared.executable.release()
-            release_all({name: prepared.memories[name] for name in prepared.inputs})
+            prepared.release()
         models = self._parameters.memories
         release_all({name: one for name, one in self._shared.items() if name not in models})
         self._prepared, self._shared = {}, {}

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.engines.engine import Engine
+from lamina.engines.engine import Engine, Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
 from lamina.network import Network
@@ -18,6 +18,8 @@ from lamina.step import inference_step
 
 # Predictions run in batches of at most this many examples.
 LARGEST_INFERENCE_BATCH = 256
+# Programs for this many batch sizes are kept.
+MOST_INFERENCE_PROGRAMS = 16
 
 
 @final
@@ -26,14 +28,15 @@ class Inference:
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
+        self._shared: dict[str, Memory] = {}
+        # The program used last stands last.
         self._prepared: dict[tuple[int, tuple[DType, ...]], Prepared] = {}
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
-        """The outputs for arrays of inputs, computed in batches.
+        """The outputs for arrays of inputs, computed in batches of at most 256 examples.
 
-        The last batch is filled up with zeros to the next power of two; what comes out for
-        those is dropped.
+        Nothing is filled up: a network that mixes the examples of a batch sees those alone.
         """
         arrays = self._converted(inputs)
         names = [f"input {n}" for n in range(len(arrays))]
@@ -51,19 +54,10 @@ class Inference:
             for n, (value, (_, dtype)) in enumerate(zip(given, self._specs, strict=True))
         ]
 
-    def _run(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        batch = 1 << (count - 1).bit_length()
-        dtypes = tuple(as_dtype(array.dtype) for array in arrays)
-        prepared = self._prepared.get((batch, dtypes))
-        if prepared is None:
-            parameters = self._parameters
-            graph = inference_step(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
-            shared = with_random_state(parameters)
-            prepared = prepare(graph, batch, parameters.engine, shared, "inference")
-            self._prepared[batch, dtypes] = prepared
+    def _run(self, arrays: Sequence[Array], batch: int) -> list[Array]:
+        prepared = self._prepare(batch, tuple(as_dtype(array.dtype) for array in arrays))
         for name, array in zip(prepared.inputs, arrays, strict=True):
-            padding = [(0, batch - count), *[(0, 0)] * (array.ndim - 1)]
-            prepared.memories[name].write(np.pad(array, padding))
+            prepared.memories[name].write(array)
         prepared.executable.run(prepared.memories)
         outputs = [prepared.executable.output(name) for name, _ in prepared.program.outputs]
         for output in outputs:
@@ -73,7 +67,21 @@ class Inference:
                     facts=(("found", shape_text(output.shape)),),
                     advice="Use lm.compile for functions of a whole batch.",
                 )
-        return [output[:count] for output in outputs]
+        return outputs
+
+    def _prepare(self, batch: int, dtypes: tuple[DType, ...]) -> Prepared:
+        """The program for a batch size; those least recently used are given up."""
+        key = (batch, dtypes)
+        prepared = self._prepared.pop(key, None)
+        if prepared is None:
+            parameters = self._parameters
+            self._shared = self._shared or with_random_state(parameters)
+            graph = inference_step(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
+            prepared = prepare(graph, batch, parameters.engine, self._shared, "inference")
+        self._prepared[key] = prepared
+        if len(self._prepared) > MOST_INFERENCE_PROGRAMS:
+            self._prepared.pop(next(iter(self._prepared))).release()
+        return prepared
 
 
 @final

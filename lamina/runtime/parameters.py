@@ -131,6 +131,11 @@ class Prepared:
     memories: Mapping[str, Memory]
     inputs: tuple[str, ...]
 
+    def release(self) -> None:
+        """Gives back what belongs to this step alone: the arena and one batch of inputs."""
+        self.executable.release()
+        release_all({name: self.memories[name] for name in self.inputs})
+
 
 def prepare(
     graph: StepGraph, batch: int, engine: Engine, shared: Mapping[str, Memory], name: str

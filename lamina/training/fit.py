@@ -86,9 +86,8 @@ def fit(job: Fit, history: History) -> History:
 
 
 def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """Loss, averaged over the examples, and metrics, by name."""
-    total = recorded.examples.sum()
-    row: dict[str, Any] = {"loss": float((recorded.losses * recorded.examples).sum() / total)}
+    """The loss over all examples, and metrics, by name; equal names are numbered."""
+    row: dict[str, Any] = {"loss": recorded.loss}
     for number, metric in enumerate(metrics):
         prefix = f"metric{number}."
         sums = {
@@ -96,7 +95,8 @@ def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
             for name, values in recorded.statistics.items()
             if name.startswith(prefix)
         }
-        row[metric.name] = metric.result(sums)
+        name = f"{metric.name}_{number}" if metric.name in row else metric.name
+        row[name] = metric.result(sums)
     return row
 
 
@@ -145,6 +145,7 @@ def _joined(pieces: Sequence[Recorded]) -> Recorded:
         together([piece.losses for piece in pieces]),
         together([piece.examples for piece in pieces]),
         {name: together([piece.statistics[name] for piece in pieces]) for name in names},
+        summed=any(piece.summed for piece in pieces),
     )
 
 

@@ -630,3 +630,29 @@ def test_data_without_targets_for_a_loss_that_needs_them_is_refused() -> None:
         "  found     inputs only\n"
         "  Give pairs (x, y), or a loss that needs no targets."
     )
+
+
+def test_targets_in_double_precision_are_refused_as_inputs_are() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(1)))
+    with pytest.raises(DTypeError) as error:
+        fit(model, (X, X[:, :1].astype("float64")), loss=lm.MSE())
+    assert str(error.value) == (
+        "target 0 has the wrong dtype\n"
+        "  expected  float32\n"
+        "  found     float64\n"
+        "  Convert it: array.astype('float32'), or make the model with dtype='float64'."
+    )
+
+
+def test_resuming_with_other_layers_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    fit(lm.Model(network()), checkpoint=path, epochs=1)
+    other = lm.Sequential(lm.Input(4), lm.Linear(8), lm.ReLU(), lm.Dropout(0.3), lm.Linear(3))
+    model = lm.Model(other, seed=5)
+    before = model.parameters()
+    with pytest.raises(DefinitionError) as error:
+        fit(model, checkpoint=path, resume=True)
+    assert "the checkpoint belongs to a network of other layers" in str(error.value)
+    assert "Tanh()" in str(error.value)
+    assert "ReLU()" in str(error.value)
+    assert same(model.parameters(), before)

@@ -419,3 +419,33 @@ def test_ops_between_layers_follow_the_precision_of_the_model() -> None:
     p = model.parameters()
     (weight, bias) = p.values()
     np.testing.assert_allclose(model.predict([3, 0]), 2 * weight.T[[3, 0]] + bias, rtol=1e-14)
+
+
+def test_a_network_that_mixes_the_examples_of_a_batch_sees_no_others() -> None:
+    x = lm.Input(2)
+    model = lm.Model(lm.Network([x], x - ops.mean(x, axes=0, keepdims=True)))
+    np.testing.assert_allclose(model.predict(np.ones((3, 2), "float32")), 0)
+
+
+def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
+    model = lm.Model(network())
+    for count in range(1, 40):
+        assert model.predict(normal(count, 4)).shape == (count, 3)
+    assert len(model._inference._prepared) == 16
+
+
+def test_a_summed_loss_is_the_sum_over_all_examples_whatever_the_batch() -> None:
+    model = lm.Model(network())
+    x, y = normal(10, 4), normal(10, 3, seed=1)
+    expected = float(((forward(model.parameters(), x) - y) ** 2).sum())
+    for batch_size in (1, 3, 10):
+        found = model.evaluate((x, y), loss=lm.MSE(reduction="sum"), batch_size=batch_size)
+        assert found["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_metrics_of_one_name_are_numbered() -> None:
+    model = lm.Model(network())
+    metrics = [lm.TopK(k=3), lm.TopK(k=3)]
+    y = np.zeros(5, "int64")
+    found = model.evaluate((normal(5, 4), y), loss=lm.CrossEntropy(), metrics=metrics)
+    assert sorted(found) == ["loss", metrics[0].name, f"{metrics[0].name}_1"]
