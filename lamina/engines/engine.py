@@ -6,9 +6,9 @@ executables, and the executable. Engines know programs and nothing of graphs, op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -97,14 +97,11 @@ class Engine(Protocol):
     @property
     def device(self) -> Device: ...
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Memory:  # type: ignore[type-arg]
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
         """Memory for an array, filled with zeros."""
         ...
 
     def compile(self, program: Program) -> Executable: ...
-
-
-Opener = Callable[[str], Engine]
 
 
 def unknown_engine(name: str, known: Sequence[str]) -> EngineError:

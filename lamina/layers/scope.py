@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, final
@@ -184,17 +183,3 @@ class Scope:
         stream = INITIAL_VALUE_STREAMS + number
         known[full] = Variable(full, tensor, init, stream)
         return tensor
-
-
-def require_positive(name: str, value: float, where: str) -> None:
-    """Checks a hyper-parameter.
-
-    Raises:
-        DefinitionError: if it is not a finite number above zero.
-    """
-    if not (math.isfinite(value) and value > 0):
-        raise DefinitionError(
-            f"{name} must be above zero",
-            facts=(("expected", f"{name} > 0"), ("found", repr(value))),
-            where=where,
-        )

@@ -9,8 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lamina.errors import InternalError
-from lamina.program.scalar import Load
-from lamina.program.steps import Step, Store, loads_of, reads_of, stores_of, writes_of
+from lamina.program.scalar import PRIMITIVES, Apply, Load, parts
+from lamina.program.steps import (
+    COMBINERS,
+    Loop,
+    Reduce,
+    Scan,
+    Step,
+    Store,
+    loads_of,
+    reads_of,
+    scalars_of,
+    stores_of,
+    writes_of,
+)
 from lamina.shapes import Array, DType, shape_text, size_of
 
 # Where a buffer lives: `temporary` in the arena, all others in memory of their own that outlives
@@ -126,6 +138,9 @@ def verify(program: Program) -> None:
     Raises:
         InternalError: naming the step and the rule it breaks.
     """
+    for buffer in program.buffers.values():
+        if buffer.kind not in KINDS:
+            raise InternalError(f"there is no kind of buffer {buffer.kind!r}", where=buffer.name)
     written = {b.name for b in program.buffers.values() if b.kind != "temporary"}
     for number, step in enumerate(program.steps):
         where = f"step {number}, {step.name}"
@@ -133,6 +148,7 @@ def verify(program: Program) -> None:
             _check_access(program, store, where)
         for load in loads_of(step):
             _check_access(program, load, where)
+        _check_words(step, where)
         own = writes_of(step)
         missing = reads_of(step) - written - own
         if missing:
@@ -145,6 +161,18 @@ def verify(program: Program) -> None:
         if buffer not in written:
             raise InternalError(f"the output {name} is never written")
     _check_plan(program.plan)
+
+
+def _check_words(step: Step, where: str) -> None:
+    """Engines know the words of `scalar.PRIMITIVES` and `steps.COMBINERS`, and no others."""
+    for scalar in parts(*scalars_of(step)):
+        if isinstance(scalar, Apply):
+            operands = PRIMITIVES.get(scalar.primitive)
+            if operands != len(scalar.operands):
+                raise InternalError(f"there is no primitive like {scalar}", where=where)
+    for stage in step.stages if isinstance(step, Loop) else ():
+        if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
+            raise InternalError(f"there is no way to combine by {stage.combine!r}", where=where)
 
 
 def _check_access(program: Program, access: Load | Store, where: str) -> None:

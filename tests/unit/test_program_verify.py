@@ -141,3 +141,24 @@ def test_a_place_must_not_be_taken_over_while_it_is_read_later() -> None:
 def test_a_place_outside_the_arena_is_found(offset: int, size: int) -> None:
     broken = placed(Allocation("b", offset, 16, 1, 2), Allocation("a", 0, 4, 0, 0), size=size)
     assert "b lies outside the arena" in problem_of(broken)
+
+
+def test_a_primitive_that_engines_do_not_know_is_found() -> None:
+    sound = program()
+    unknown = Apply("cube", (load("x"),), float32)
+    broken = replace(sound, steps=(loop("first", "a", unknown), *sound.steps[1:]))
+    assert "there is no primitive like cube(x[i])" in problem_of(broken)
+
+
+def test_a_primitive_with_the_wrong_number_of_operands_is_found() -> None:
+    sound = program()
+    lonely = Apply("add", (load("x"),), float32)
+    broken = replace(sound, steps=(loop("first", "a", lonely), *sound.steps[1:]))
+    assert "there is no primitive like" in problem_of(broken)
+
+
+def test_a_combination_that_engines_do_not_know_is_found() -> None:
+    sound = program()
+    stage = Reduce("r0", "median", (), load("x"), float32)
+    broken = replace(sound, steps=(*sound.steps, Loop("more", (), (stage,))))
+    assert "there is no way to combine by 'median'" in problem_of(broken)
