@@ -68,7 +68,7 @@ class Loss(ABC):
         """The shape and dtype that a target for this prediction has; None if there is none."""
         return prediction.shape, prediction.dtype
 
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:  # noqa: B027
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:  # noqa: B027 - most losses take any value
         """Checks the values of targets before they reach the device.
 
         Args:
