@@ -92,7 +92,7 @@ class MemoryBill:
         overview = table_text(("memory", "bytes"), rows, align="lr", footer=total)
         bound = f"lower bound {bytes_text(self.lower_bound_bytes)}"
         steps = len(self.program.steps)
-        return f"{overview}\n{bound}; {steps} steps, no allocation while they run"
+        return f"{overview}\n{bound}; {steps} steps"
 
     def buffers(self) -> str:
         """Every buffer of the arena as a table: size, place, and the steps that need it."""
@@ -139,7 +139,8 @@ class MemoryBill:
                 "inputs": self.input_bytes,
                 "constants": self.constant_bytes,
             },
-            title=f"{self.program.name}, {self.batch_size} examples",
+            title=f"{self.program.name}, {self.batch_size} examples: "
+            f"{bytes_text(self.peak_bytes)} in all",
         )
 
 

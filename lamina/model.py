@@ -9,7 +9,7 @@ from typing import Any, cast, final
 
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DefinitionError, DTypeError, FileFormatError
+from lamina.errors import DataError, DefinitionError, DTypeError, FileFormatError
 from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Tensor
@@ -23,7 +23,7 @@ from lamina.runtime import (
     target_specs,
 )
 from lamina.shapes import Array, DTypeLike, as_dtype
-from lamina.step import Clip, Loss, Optimizer
+from lamina.step import Clip, Loss, Optimizer, check_batch_size
 from lamina.training.fit import Fit, fit, summary
 from lamina.training.history import History
 from lamina.training.metrics import Metric
@@ -88,6 +88,11 @@ class Model:
         model._inference = Inference(model._parameters)
         return model
 
+    def __repr__(self) -> str:
+        engine = self._parameters.engine.device.engine
+        count = f"{self.network.parameter_count():,} parameters"
+        return f"Model({count}, {self._parameters.dtype.name}, engine={engine!r})"
+
     @property
     def network(self) -> Network:
         """The definition."""
@@ -102,7 +107,8 @@ class Model:
         """The outputs for any number of examples.
 
         Args:
-            inputs: an array, batch first; a tuple of arrays for several inputs.
+            inputs: an array, batch first; a tuple of arrays for several inputs; or a `Dataset`,
+                whose targets are left aside.
 
         Returns:
             An array, batch first; a tuple for several outputs.
@@ -110,6 +116,8 @@ class Model:
         Raises:
             ShapeError, DTypeError, DataError: where the arrays do not fit the network's inputs.
         """
+        if isinstance(inputs, Dataset):
+            inputs = inputs.inputs
         outputs = self._inference(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -230,18 +238,41 @@ class Model:
         """
         dataset = as_dataset(train)
         examined = None if validation is None else as_dataset(validation)
-        if epochs < 1:
+        size = check_batch_size(batch_size, "fit")
+        if not isinstance(cast(object, epochs), int) or epochs < 1:
             raise DefinitionError(
                 "a fit has at least one epoch",
                 facts=(("expected", "epochs >= 1"), ("found", repr(epochs))),
                 where="fit",
             )
+        if drop_last and len(dataset) < size:
+            raise DataError(
+                "there are fewer examples than a batch holds, and the last one is dropped",
+                facts=(("examples", str(len(dataset))), ("batch", str(size))),
+                where="fit",
+                advice="Leave drop_last out, or take a smaller batch_size.",
+            )
+        if resume and checkpoint is None:
+            raise DefinitionError(
+                "there is nothing to resume from",
+                facts=(("expected", "checkpoint=PATH"), ("found", "None")),
+                where="fit",
+                advice="Name the checkpoint file that the earlier fit wrote.",
+            )
         chosen = self.seed if seed is None else seed
+        # What a continued fit must have in common with the one that it continues.
+        terms = {
+            "optimizer": type(optimizer).__name__,
+            "batch_size": size,
+            "seed": str(chosen),
+            "drop_last": drop_last,
+            "dtype": self._parameters.dtype.name,
+        }
         history = History()
         training = self.training(
             loss,
             optimizer,
-            min(batch_size, len(dataset)),
+            min(size, len(dataset)),
             metrics=metrics,
             clip=clip,
             seed=chosen,
@@ -250,26 +281,25 @@ class Model:
         evaluation = None
         with training:
             if resume and checkpoint is not None and Path(checkpoint).exists():
-                history = self._resume(training, checkpoint)
+                history = self._resume(training, checkpoint, terms)
             if examined is not None:
-                size = min(256, len(examined))
-                evaluation = self._evaluation(examined, loss, metrics, size)
+                evaluation = self._evaluation(examined, loss, metrics, min(256, len(examined)))
             after = list(callbacks)
             if checkpoint is not None:
                 path = checkpoint
-                after.insert(0, lambda done: self._checkpoint(path, training, done))
+                after.insert(0, lambda done: self._checkpoint(path, training, done, terms))
             job = Fit(
-                self._parameters,
-                training,
-                dataset,
-                metrics,
-                epochs,
-                chosen,
-                evaluation,
-                examined,
-                drop_last,
-                progress,
-                after,
+                parameters=self._parameters,
+                training=training,
+                train=dataset,
+                metrics=metrics,
+                epochs=epochs,
+                seed=chosen,
+                evaluation=evaluation,
+                validation=examined,
+                drop_last=drop_last,
+                progress=progress,
+                after_epoch=after,
             )
             try:
                 return fit(job, history)
@@ -277,7 +307,9 @@ class Model:
                 if evaluation is not None:
                     evaluation.release()
 
-    def _resume(self, training: Training, path: str | os.PathLike[str]) -> History:
+    def _resume(
+        self, training: Training, path: str | os.PathLike[str], terms: Mapping[str, Any]
+    ) -> History:
         saved = read_model(path, classes_of(self.network))
         notes = saved.notes
         if not {"history", "seconds"} <= notes.keys():
@@ -294,15 +326,31 @@ class Model:
                 where=os.fspath(path),
                 advice="Resume with the network it was made with, or take another file.",
             )
+        before = notes.get("terms", {})
+        differing = [name for name, value in terms.items() if before.get(name) != value]
+        if differing:
+            raise DefinitionError(
+                "the checkpoint was written by a fit on other terms",
+                facts=tuple(
+                    (name, f"{before.get(name)} in the file, {terms[name]} here")
+                    for name in differing
+                ),
+                where=os.fspath(path),
+                advice="Resume with the same, or start anew from its parameters: lm.load(path).",
+            )
         # Whatever may be refused comes before the model is changed.
         training.restore(saved.extra)
         self._parameters.write(saved.values)
         return History(dict(notes["history"]), list(notes["seconds"]))
 
     def _checkpoint(
-        self, path: str | os.PathLike[str], training: Training, history: History
+        self,
+        path: str | os.PathLike[str],
+        training: Training,
+        history: History,
+        terms: Mapping[str, Any],
     ) -> None:
-        notes = {"history": history.values, "seconds": history.seconds}
+        notes = {"history": history.values, "seconds": history.seconds, "terms": dict(terms)}
         write_model(path, self._file(training.state(), notes))
 
     def _file(self, extra: Mapping[str, Array], notes: Mapping[str, Any]) -> ModelFile:

@@ -197,7 +197,7 @@ class Network:
             >>> net.plan(8).parameter_bytes
             40
         """
-        check_batch_size(batch_size, "plan")
+        batch_size = check_batch_size(batch_size, "plan")
         wanted = as_dtype(dtype)
         if loss is None and optimizer is None:
             step, name = inference_step(self, dtype=wanted), "inference"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from operator import index
+from typing import Any, Protocol, SupportsIndex, cast
 
 from lamina import ops
 from lamina.compiler.differentiate import gradients
@@ -46,16 +47,65 @@ class Metric(Protocol):
         ...
 
 
-def check_batch_size(batch_size: int, where: str) -> None:
-    """Raises DefinitionError for what is no whole number above zero."""
-    given = cast(object, batch_size)
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+def check_batch_size(batch_size: SupportsIndex, where: str) -> int:
+    """The batch size as an int; DefinitionError for what is no whole number above zero."""
+    given: Any = batch_size
+    whole = isinstance(given, SupportsIndex) and not isinstance(given, bool)
+    size = index(given) if whole else 0
+    if size < 1:
         raise DefinitionError(
             "a batch has at least one example",
             facts=(("expected", "batch_size >= 1"), ("found", repr(batch_size))),
             where=where,
             advice="The batch size is a whole number.",
         )
+    return size
+
+
+def check_loss(loss: object, outputs: int) -> None:
+    """Raises DefinitionError for what is no loss, or none for a network with so many outputs."""
+    if isinstance(loss, type) or not callable(loss):
+        raise _wrong_part("loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss)
+    # Lamina's losses say what targets they want; most compare one output with one target.
+    if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
+        raise DefinitionError(
+            "this loss compares one output with one target",
+            facts=(("outputs", str(outputs)), ("loss", repr(loss))),
+            where="loss",
+            advice="Write a function: lambda outputs, targets: lm.MSE()(outputs[0], targets[0]) "
+            "+ lm.MSE()(outputs[1], targets[1]).",
+        )
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raises DefinitionError for what is no optimizer."""
+    if isinstance(optimizer, type) or not hasattr(optimizer, "update"):
+        raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer)
+
+
+def check_metrics(metrics: object) -> None:
+    """Raises DefinitionError for what is no sequence of metrics."""
+    if not isinstance(metrics, list | tuple):
+        raise _wrong_part("list of metrics", "[lm.Accuracy()]", metrics)
+    for metric in cast(Sequence[object], metrics):
+        if isinstance(metric, type) or not hasattr(metric, "statistics"):
+            raise _wrong_part("metric", "lm.Accuracy()", metric)
+
+
+def check_clip(clip: object) -> None:
+    """Raises DefinitionError for what clips no gradients."""
+    if clip is not None and (isinstance(clip, type) or not callable(clip)):
+        raise _wrong_part("way to clip gradients", "lm.ClipGlobalNorm(1.0)", clip)
+
+
+def _wrong_part(part: str, expected: str, found: object) -> DefinitionError:
+    made = isinstance(found, type)
+    return DefinitionError(
+        f"this is no {part}",
+        facts=(("expected", expected), ("found", repr(found))),
+        where=part.split()[-1],
+        advice=f"Make one of the class: {found.__name__}(...)." if made else "",
+    )
 
 
 class Traceable(Protocol):
@@ -100,6 +150,7 @@ def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec,
         (shape with the batch, dtype) of each target; none for a loss without targets.
     """
     trace = network.trace(dtype=dtype, training=False)
+    check_loss(loss, len(trace.outputs))
     describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
     if describe is None:
         return tuple((tensor.shape, tensor.dtype) for tensor in trace.outputs)
@@ -123,6 +174,8 @@ def evaluation_step(
         training: take the training form of the layers instead of the inference form.
     """
     trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
+    check_loss(loss, len(trace.outputs))
+    check_metrics(metrics)
     leaves, target = _targets(targets, loss, trace, dtype)
     value = _loss_value(loss, trace, target)
     outputs = (("loss", value), *_measured(metrics, trace, target))
@@ -149,6 +202,10 @@ def training_step(
         ShapeError: if the loss is not a single number.
     """
     trace = network.trace(dtype=dtype, training=True, input_dtypes=input_dtypes)
+    check_loss(loss, len(trace.outputs))
+    check_optimizer(optimizer)
+    check_metrics(metrics)
+    check_clip(clip)
     record = trace.record
     leaves, target = _targets(targets, loss, trace, dtype)
     value = _loss_value(loss, trace, target)

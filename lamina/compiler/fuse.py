@@ -411,7 +411,7 @@ class _Joiner:
 
     def _buffer_key(self, node: Tensor) -> str:
         target = self.in_place.get(node, node)
-        return str(target.number)
+        return str(id(target))
 
     def _stored(self, members: tuple[Tensor, ...]) -> list[Tensor]:
         inside = set(members)

@@ -17,7 +17,7 @@ import numpy as np
 from lamina import ops
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.lowering import Elementwise, Generator, Scattering
-from lamina.shapes import int64, size_of, static, uint8
+from lamina.shapes import int64, size_of, static
 
 # Constants are folded while the result stays this small, in elements.
 LARGEST_FOLDED = 256
@@ -253,11 +253,13 @@ def _scatter_along_axis(node: Tensor) -> Tensor | None:
     axis: int = node.attributes["axis"]
     if values.shape[axis] != 1:
         return None
-    shape = tuple(node.shape[axis] if a == axis else 1 for a in range(node.rank))
-    # Positions may be too large for uint8.
-    dtype = int64 if indices.dtype == uint8 else indices.dtype
-    positions = ops.reshape(ops.arange(static(node.shape)[axis], dtype), shape)
-    return ops.where(ops.equal(positions, indices), values, 0)
+    extent = static(node.shape)[axis]
+    if extent == 0:
+        return None
+    shape = tuple(extent if a == axis else 1 for a in range(node.rank))
+    positions = ops.reshape(ops.arange(extent, int64), shape)
+    inside = ops.clip(ops.cast(indices, int64), 0, extent - 1)
+    return ops.where(ops.equal(positions, inside), values, 0)
 
 
 _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina import layers, ops
 from lamina.errors import DefinitionError, FileFormatError
-from lamina.graph import CONSTANT, LEAF, ConstantValue, Tensor, apply, constant
+from lamina.graph import LEAF, ConstantValue, Tensor, apply
 from lamina.layers import init
 from lamina.layers.layer import LAYER, Input, Layer
 from lamina.network import Network
@@ -111,6 +111,8 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             return {"dtype": value.name}
         if isinstance(value, Size):
             return {"size": [value.coefficient, value.offset]}
+        if isinstance(value, ConstantValue) and value.exact is not None:
+            return {"number": plain(value.exact, where), "dtype": value.array.dtype.name}
         if isinstance(value, ConstantValue):
             name = f"constant.{len(arrays)}"
             arrays[name] = value.array
@@ -176,6 +178,9 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
             return tuple(value_of(item) for item in table["tuple"])
         if "list" in table:
             return [value_of(item) for item in table["list"]]
+        if "number" in table:
+            exact = float(value_of(table["number"]))
+            return ConstantValue(np.asarray(exact, as_dtype(str(table["dtype"])).numpy), exact)
         if "float" in table:
             return float(table["float"])
         if "dtype" in table:
@@ -214,10 +219,7 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
             nodes.append(layer(*operands))
         else:
             attributes = {k: value_of(v) for k, v in entry["attributes"].items()}
-            if entry["op"] == CONSTANT.name:
-                nodes.append(constant(attributes["value"].array))
-            else:
-                nodes.append(apply(ops.BY_NAME[entry["op"]], *operands, **attributes))
+            nodes.append(apply(ops.BY_NAME[entry["op"]], *operands, **attributes))
     return Network(
         [_earlier(nodes, number) for number in definition["inputs"]],
         [_earlier(nodes, number) for number in definition["outputs"]],

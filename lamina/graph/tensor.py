@@ -72,8 +72,22 @@ class Op:
     lowering: Lowering
     samples: tuple[Sample, ...] = ()
 
+    def __post_init__(self) -> None:
+        _ops[self.name] = self
+
+    def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
+        # Ops are compared by identity: a copy, or what is unpickled, is the op of that name.
+        return _op_named, (self.name,)
+
     def __repr__(self) -> str:
         return f"Op({self.name})"
+
+
+_ops: dict[str, Op] = {}
+
+
+def _op_named(name: str) -> Op:
+    return _ops[name]
 
 
 @dataclass(frozen=True)
@@ -313,10 +327,17 @@ class Leaf(Lowering):
 
 
 class ConstantValue:
-    """An immutable array that compares by content, so that equal constants are shared."""
+    """An immutable array that compares by content, so that equal constants are shared.
 
-    def __init__(self, array: Array) -> None:
+    Attributes:
+        array: the elements.
+        exact: the Python float that was rounded to make them; a model of another float type
+            rounds it anew.
+    """
+
+    def __init__(self, array: Array, exact: float | None = None) -> None:
         self.array = np.array(array, order="C")
+        self.exact = exact
         self.array.flags.writeable = False
         self._key = (self.array.shape, self.array.dtype.str, self.array.tobytes())
 
@@ -367,7 +388,8 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
         first: object = array.item(0) if array.size else None
         from_python = not isinstance(value, np.ndarray) and first is not None
         dtype = as_dtype(type(first) if from_python else array.dtype)
-    return apply(CONSTANT, value=ConstantValue(array.astype(dtype.numpy)))
+    exact = value if isinstance(value, float) else None
+    return apply(CONSTANT, value=ConstantValue(array.astype(dtype.numpy), exact))
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
+from typing import Any, Self
 
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
 
 
+class Sourced:
+    """A record that remembers the user's line that made it, for the errors about it."""
+
+    _source: str
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        record = super().__new__(cls)
+        object.__setattr__(record, "_source", source_line())
+        return record
+
+    @property
+    def source(self) -> str:
+        """The user's line that made the record, `"train.py:12"`."""
+        return self._source
+
+
 def place_of(owner: object) -> str:
-    """Where a record is being made: `"Linear (train.py:12)"`; call it while it is made."""
-    return str(Origin(type(owner).__name__, source_line()))
+    """Where a record was made, or is being made: `"Linear (train.py:12)"`."""
+    source = owner.source if isinstance(owner, Sourced) else source_line()
+    return str(Origin(type(owner).__name__, source))
 
 
 def require_whole(owner: object, name: str, value: object, minimum: int = 1) -> None:

@@ -30,11 +30,12 @@ from lamina.graph import (
     source_line,
     topological,
 )
+from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 
 
-class Layer(ABC):
+class Layer(Sourced, ABC):
     """The base of all layers, the user's own included.
 
     A subclass is a frozen dataclass of hyper-parameters with a `forward` made of ops; the
@@ -49,18 +50,6 @@ class Layer(ABC):
         ...         beta = scope.parameter("beta", shape=(), init=lm.init.Constant(1.0))
         ...         return x * lm.ops.sigmoid(beta * x)
     """
-
-    _source: str
-
-    def __new__(cls, *_: Any, **__: Any) -> Layer:
-        layer = super().__new__(cls)
-        object.__setattr__(layer, "_source", source_line())
-        return layer
-
-    @property
-    def source(self) -> str:
-        """The user's line that made the layer, `"train.py:12"`."""
-        return self._source
 
     @abstractmethod
     def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
@@ -78,6 +67,13 @@ class Layer(ABC):
         Raises:
             ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
         """
+        if not is_frozen_record(self):
+            raise DefinitionError(
+                "a layer is a frozen dataclass, so that it can be saved and shared",
+                facts=(("found", f"class {type(self).__name__}"),),
+                where=str(Origin(type(self).__name__, self.source)),
+                advice=f"Write @dataclass(frozen=True) above class {type(self).__name__}.",
+            )
         for operand in operands:
             if not isinstance(cast(object, operand), Tensor):
                 raise DefinitionError(
@@ -89,6 +85,13 @@ class Layer(ABC):
         origin = Origin(path_after(operands, type(self).__name__), self.source)
         with labelled(origin):
             return apply(LAYER, *operands, layer=self)
+
+
+def is_frozen_record(layer: Layer) -> bool:
+    """Whether the layer's own class is a frozen dataclass."""
+    cls = type(layer)
+    parameters: Any = cls.__dict__.get("__dataclass_params__")
+    return parameters is not None and parameters.frozen
 
 
 def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
@@ -192,7 +195,8 @@ def trace(
     new: dict[Tensor, Tensor] = {}
     leaves: list[Tensor] = []
     for number, tensor in enumerate(inputs):
-        wanted = dtype if tensor.attributes.get("flexible") else tensor.dtype
+        # In a float64 model all floats are, what was written down as float32 included.
+        wanted = dtype if tensor.dtype == shapes.float32 else tensor.dtype
         arriving = input_dtypes[number] if input_dtypes else wanted
         with labelled(Origin(names[tensor][1], tensor.origin.source)):
             leaves.append(leaf(f"input{number}", "input", tensor.shape, arriving))
@@ -216,12 +220,13 @@ def trace(
                 build_inner((result, *changed.values()), operands, owner, path)
                 new[tensor] = new.get(result, result)
                 record.updates.update((k, new.get(v, v)) for k, v in changed.items())
-            elif tensor.op is CONSTANT and tensor.dtype.is_float:
-                new[tensor] = ops.cast(tensor, dtype)
+            elif tensor.op is CONSTANT and tensor.dtype == shapes.float32:
+                exact = tensor.attributes["value"].exact
+                new[tensor] = ops.cast(tensor if exact is None else exact, dtype)
             else:
                 # Written down in float32; what it says of floats holds for the model's float type.
                 attributes = {
-                    name: dtype if value is shapes.float32 else value
+                    name: dtype if value == shapes.float32 else value
                     for name, value in tensor.attributes.items()
                 }
                 new[tensor] = apply(tensor.op, *operands, **attributes)

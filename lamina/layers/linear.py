@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 from lamina import ops
-from lamina.errors import DTypeError, ShapeError
+from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import require_whole
+from lamina.layers.checks import place_of, require_whole
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope
@@ -50,6 +51,13 @@ class Linear(Layer):
 
     def __post_init__(self) -> None:
         require_whole(self, "features", self.features)
+        if not isinstance(cast(object, self.bias), bool):
+            raise DefinitionError(
+                "bias says whether there is one",
+                facts=(("expected", "True or False"), ("found", repr(self.bias))),
+                where=place_of(self),
+                advice="The number of inputs is inferred: Linear(16) takes any.",
+            )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x weight^T + bias."""

@@ -62,8 +62,13 @@ def _take_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
     return scatter_add(upstream, indices, x.shape[axis], axis), None
 
 
+def _inside(indices: Array, extent: int) -> Array:
+    """Indices outside name the nearest place inside."""
+    return np.clip(indices, 0, max(extent - 1, 0))
+
+
 def _take_reference(x: Array, indices: Array, axis: int) -> Array:
-    return np.take(x, indices, axis)
+    return np.take(x, _inside(indices, x.shape[axis]), axis)
 
 
 def _take_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
@@ -86,6 +91,7 @@ TAKE = Op(
         _index_sample((2, 6, 3), (7,), "int32", axis=1),
         _index_sample((4, 5), (), "uint8", axis=1),
         _index_sample((3, 2), (0,), axis=0),
+        Sample(((4, 3), (9,)), {"axis": 0}, -3, 7, ("float", "int64")),
     ),
 )
 
@@ -95,7 +101,8 @@ def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
 
     Args:
         x: any tensor.
-        indices: integers of any shape, from 0 to the extent of the axis - 1.
+        indices: integers of any shape, from 0 to the extent of the axis - 1; one outside names
+            the nearest place inside, and negative ones do not count from the end.
         axis: the axis of x that is indexed.
 
     Raises:
@@ -131,7 +138,7 @@ def _scatter_add_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | No
 def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
     end = axis + indices.ndim
     result = np.zeros((*values.shape[:axis], size, *values.shape[end:]), values.dtype)
-    _add_at(result, (*(slice(None),) * axis, indices), values)
+    _add_at(result, (*(slice(None),) * axis, _inside(indices, size)), values)
     return result
 
 
@@ -212,7 +219,7 @@ def _take_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor 
 
 
 def _take_along_axis_reference(x: Array, indices: Array, axis: int) -> Array:
-    return np.take_along_axis(x, indices.astype(np.int64), axis)
+    return np.take_along_axis(x, _inside(indices.astype(np.int64), x.shape[axis]), axis)
 
 
 def _replaced(
@@ -238,6 +245,7 @@ TAKE_ALONG_AXIS = Op(
         _index_sample((3, 5), (3, 1), axis=1),
         _index_sample((4, 2, 3), (6, 2, 3), "int32", axis=0),
         _index_sample((7,), (0,), "uint8", axis=0),
+        Sample(((3, 4), (3, 6)), {"axis": 1}, -3, 7, ("float", "int32")),
     ),
 )
 
@@ -275,7 +283,8 @@ def _scatter_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tens
 def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
     result = np.zeros((*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype)
     own = np.indices(values.shape)
-    places = [indices if place == axis else own[place] for place in range(values.ndim)]
+    inside = _inside(indices, size)
+    places = [inside if place == axis else own[place] for place in range(values.ndim)]
     _add_at(result, tuple(places), values)
     return result
 
@@ -294,6 +303,8 @@ SCATTER_ALONG_AXIS = Op(
         _index_sample((3, 5), (3, 5), size=4, axis=1),
         _index_sample((6, 1, 2), (6, 1, 2), "int32", size=3, axis=0),
         _index_sample((0, 2), (0, 2), "uint8", size=3, axis=0),
+        Sample(((6, 1), (6, 1)), {"size": 4, "axis": 1}, -3, 7, ("float", "int64")),
+        Sample(((2, 5), (2, 5)), {"size": 3, "axis": 1}, -3, 7, ("float", "uint8")),
     ),
 )
 

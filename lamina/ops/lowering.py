@@ -162,16 +162,21 @@ def guarded(scalar: Scalar, bounds: tuple[Bound, ...]) -> Scalar:
 
 
 def gathered(scalar: Scalar, extent: int) -> Index:
-    """The place that an integer scalar names on an axis with that many elements."""
+    """The place that an integer scalar names on an axis with that many elements.
+
+    A number outside names the nearest place inside, so that no data can make a program reach
+    outside its buffers.
+    """
     source = scalar
     while isinstance(source, Apply) and source.primitive == "cast":
         source = source.operands[0]
     if isinstance(source, Literal):
-        return Index(int(source.value))
+        return Index(max(0, min(int(source.value), extent - 1)))
     if isinstance(source, Position) and _lies_within(source.index, extent):
         return source.index
     value = scalar if scalar.dtype == int64 else Apply("cast", (scalar,), int64)
-    return gathered_index(value, extent)
+    below = Apply("minimum", (value, Literal(max(extent - 1, 0), int64)), int64)
+    return gathered_index(Apply("maximum", (below, Literal(0, int64)), int64), extent)
 
 
 def _lies_within(index: Index, extent: int) -> bool:

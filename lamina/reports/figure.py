@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lamina.errors import DefinitionError, missing_extra
+from lamina.errors import DataError, DefinitionError, missing_extra
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart by people with any colour vision.
 BLUE = "#0072B2"
@@ -62,7 +62,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
         DefinitionError: if pictures with that ending cannot be written.
-        OSError: if the folder does not exist or cannot be written to.
+        DataError: if the folder does not exist or cannot be written to.
     """
     target = Path(path)
     kind = target.suffix.removeprefix(".").lower() or "png"
@@ -76,10 +76,22 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
         )
     picture = io.BytesIO()
     figure.savefig(picture, format=kind)
+    try:
+        _write_whole(target, picture.getbuffer())
+    except OSError as error:
+        raise DataError(
+            f"the picture cannot be written: {error.strerror or error}",
+            where=str(target),
+            advice="Check that the folder exists and may be written to.",
+        ) from error
+
+
+def _write_whole(target: Path, data: memoryview) -> None:
+    """A temporary file in the same folder, then a rename: the whole picture or none."""
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(picture.getbuffer())
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)

@@ -173,11 +173,11 @@ def _label(rectangle: Rectangle, width: float, height: float) -> tuple[str, int]
 def _draw_bounds(axes: Any, peak_bytes: int, lower_bound_bytes: int) -> list[Any]:
     """Draws the lines of the peak and the lower bound; returns them for the legend."""
     if peak_bytes == lower_bound_bytes:
-        lines = [(peak_bytes, f"peak = lower bound  {bytes_text(peak_bytes)}", INK, "-")]
+        lines = [(peak_bytes, f"arena = lower bound  {bytes_text(peak_bytes)}", INK, "-")]
     else:
         excess = peak_bytes / lower_bound_bytes - 1 if lower_bound_bytes else 0.0
         lines = [
-            (peak_bytes, f"peak  {bytes_text(peak_bytes)}  (+{excess:.1%})", INK, "-"),
+            (peak_bytes, f"arena  {bytes_text(peak_bytes)}  (+{excess:.1%})", INK, "-"),
             (lower_bound_bytes, f"lower bound  {bytes_text(lower_bound_bytes)}", ORANGE, "--"),
         ]
     return [

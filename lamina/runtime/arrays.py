@@ -10,7 +10,7 @@ import numpy as np
 from lamina.data import Dataset
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor
-from lamina.shapes import BATCH, Array, DType, as_dtype, shape_text, static
+from lamina.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
 from lamina.step import Spec
 
 
@@ -115,7 +115,7 @@ def _listed(shape: tuple[int, ...]) -> str:
 
 def input_spec(tensor: Tensor, dtype: DType) -> Spec:
     """Shape and dtype of an input; the model's float type unless the input fixed its own."""
-    return tensor.shape, dtype if tensor.attributes.get("flexible") else tensor.dtype
+    return tensor.shape, dtype if tensor.dtype == float32 else tensor.dtype
 
 
 def target_specs(dataset: Dataset) -> tuple[Spec, ...]:

@@ -67,14 +67,13 @@ class Attached:
         input_dtypes: Sequence[DType] | None,
         targets: Sequence[Spec] | None,
     ) -> None:
-        check_batch_size(batch_size, type(self).__name__)
-        self.batch_size = batch_size
+        self.batch_size = check_batch_size(batch_size, type(self).__name__)
         self._parameters = parameters
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
         inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
-        arriving = input_dtypes or [dtype for _, dtype in inputs]
-        self._input_dtypes = tuple(arriving)
+        arriving = tuple(input_dtypes or (dtype for _, dtype in inputs))
+        self._input_dtypes: tuple[DType, ...] = as_arrays(arriving, len(inputs), "input")
         self._wanted_inputs = inputs
         specs = targets if targets is not None else default_targets(network, loss, dtype)
         # Floats wider than the model's are refused when they arrive, as they are for inputs.

@@ -13,7 +13,7 @@ from lamina.graph import Tensor
 from lamina.network import Network
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.parameters import Parameters, Prepared, prepare, with_random_state
-from lamina.shapes import Array, DType, as_dtype, shape_text
+from lamina.shapes import Array, DType, as_dtype, float32, shape_text
 from lamina.step import inference_step
 
 # Predictions run in batches of at most this many examples.
@@ -94,9 +94,9 @@ class Function:
         self._network = Network(inputs, outputs)
         self._engine = engine
         self._prepared: dict[int, Prepared] = {}
-        dtype = next((t.dtype for t in inputs if t.dtype.is_float), as_dtype("float32"))
+        # Every input keeps the dtype it was written down with.
         self._graph = inference_step(
-            self._network, dtype=dtype, input_dtypes=[t.dtype for t in inputs]
+            self._network, dtype=float32, input_dtypes=[t.dtype for t in inputs]
         )
         record = self._graph.trace.record
         if record.parameters or record.states:

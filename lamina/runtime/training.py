@@ -6,12 +6,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, final
+from typing import Any, SupportsFloat, final
 
 import numpy as np
 
 from lamina.bill import MemoryBill
-from lamina.data import Dataset
+from lamina.data import Dataset, as_dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.runtime.attached import Attached, Recorded
@@ -26,7 +26,7 @@ PIECE_SECONDS = 0.05
 
 @final
 class DeferredLoss:
-    """The loss of a step; `float(loss)` waits for the device."""
+    """The loss of a step; `float(loss)` waits for the device, and so do sums and comparisons."""
 
     def __init__(self, read: Callable[[], float]) -> None:
         self._read: Callable[[], float] | None = read
@@ -47,6 +47,17 @@ class DeferredLoss:
 
     def __format__(self, specification: str) -> str:
         return format(self.resolve(), specification)
+
+    def __add__(self, other: SupportsFloat) -> float:
+        return self.resolve() + float(other)
+
+    __radd__ = __add__
+
+    def __lt__(self, other: SupportsFloat) -> bool:
+        return self.resolve() < float(other)
+
+    def __gt__(self, other: SupportsFloat) -> bool:
+        return self.resolve() > float(other)
 
 
 @final
@@ -147,13 +158,22 @@ class Training(Attached):
         self._pending = weakref.ref(loss)
         return loss
 
-    def run(self, dataset: Dataset, steps: int, seed: int = 0, *, drop_last: bool = False) -> Array:
+    def run(
+        self,
+        dataset: Dataset | tuple[Any, Any],
+        steps: int,
+        seed: int = 0,
+        *,
+        drop_last: bool = False,
+    ) -> Array:
         """Trains for a number of steps without Python between them.
 
-        Batches are drawn from the data set in shuffled order, epoch after epoch.
+        Batches are drawn from the data set in shuffled order, epoch after epoch. A later run goes
+        on where the steps done so far end: two runs of 5 steps are one of 10.
 
         Args:
-            dataset: what to train on; it is copied to the device for the time of the run.
+            dataset: what to train on, a data set or a pair (x, y); it is copied to the device for
+                the time of the run.
             steps: how many.
             seed: of the order of the examples.
             drop_last: leave out the last batch of an epoch where it is smaller.
@@ -165,24 +185,32 @@ class Training(Attached):
             KeyboardInterrupt: after Ctrl-C, between two steps; what was learned stays.
         """
         self._require_alive()
-        batches: list[Array] = []
-        epoch = 0
-        while len(batches) < steps:
-            found = self.batches_of(dataset, seed, epoch, drop_last=drop_last)
-            if not found:
-                raise DataError(
-                    "there are fewer examples than a batch holds, and the last one is dropped",
-                    facts=(("examples", str(len(dataset))), ("batch", str(self.batch_size))),
-                    advice="Leave drop_last out, or take a smaller batch_size.",
-                )
-            batches += found
-            epoch += 1
+        dataset = as_dataset(dataset)
+        batches = self._next_batches(dataset, steps, seed, drop_last=drop_last)
         with self.placed(dataset) as resident, held_interrupts() as interrupt:
-            pieces = list(self.pieces(resident, batches[:steps], interrupt))
+            pieces = list(self.pieces(resident, batches, interrupt))
         if interrupt.pressed:
             raise KeyboardInterrupt
         losses = [piece.losses for piece in pieces]
         return np.concatenate(losses) if losses else np.zeros(0)
+
+    def _next_batches(
+        self, dataset: Dataset, steps: int, seed: int, *, drop_last: bool
+    ) -> list[Array]:
+        """The rows of the batches that follow the steps done so far."""
+        each = len(self.batches_of(dataset, seed, 0, drop_last=drop_last))
+        if not each:
+            raise DataError(
+                "there are fewer examples than a batch holds, and the last one is dropped",
+                facts=(("examples", str(len(dataset))), ("batch", str(self.batch_size))),
+                advice="Leave drop_last out, or take a smaller batch_size.",
+            )
+        epoch, first = divmod(self.steps_done, each)
+        batches: list[Array] = []
+        while len(batches) < first + steps:
+            batches += self.batches_of(dataset, seed, epoch, drop_last=drop_last)
+            epoch += 1
+        return batches[first : first + steps]
 
     def batches_of(
         self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False

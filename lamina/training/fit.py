@@ -120,7 +120,7 @@ def _epoch(
             job.training.restore(good[1])
             bad = int(np.flatnonzero(~finite)[0])
             what = f"the loss became {piece.losses[bad]}"
-            raise _non_finite(what, epoch, done + bad, len(batches))
+            raise _non_finite(what, epoch, done + bad, len(batches), job.train)
         pieces.append(piece)
         done += len(piece.losses)
         now = time.perf_counter()
@@ -132,7 +132,8 @@ def _epoch(
         if not np.isfinite(value).all():
             job.parameters.write(good[0])
             job.training.restore(good[1])
-            raise _non_finite(f"the parameter {name!r} overflowed", epoch, done - 1, len(batches))
+            what = f"the parameter {name!r} overflowed"
+            raise _non_finite(what, epoch, done - 1, len(batches), job.train)
     return _joined(pieces)
 
 
@@ -149,12 +150,23 @@ def _joined(pieces: Sequence[Recorded]) -> Recorded:
     )
 
 
-def _non_finite(what: str, epoch: int, step: int, steps: int) -> NonFiniteError:
+def _first_fault(dataset: Dataset) -> str:
+    """Where the data holds something that is not finite, for people."""
+    for role, arrays in (("input", dataset.input_arrays), ("target", dataset.target_arrays)):
+        for number, array in enumerate(arrays):
+            rows = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+            if rows.any():
+                return f"{role} {number} is not finite at example {int(rows.argmax())}"
+    return "all finite"
+
+
+def _non_finite(what: str, epoch: int, step: int, steps: int, dataset: Dataset) -> NonFiniteError:
     return NonFiniteError(
         f"{what} in step {epoch * steps + step + 1}",
         facts=(
             ("epoch", f"{epoch + 1}, its step {step + 1} of {steps}"),
-            ("model", "put back to the end of the last good epoch"),
+            ("data", _first_fault(dataset)),
+            ("model", "put back to where it was before this epoch"),
         ),
         where="fit",
         advice="Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "

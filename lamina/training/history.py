@@ -18,7 +18,8 @@ class History:
     """Loss and metrics, one value for each epoch; `history["loss"]`, `history["accuracy"]`.
 
     Values measured on the validation data have names that begin with `validation_`. Training
-    values are averages over the epoch, while the model was changing.
+    values are averages over the epoch, while the model was changing. Before the first epoch has
+    ended, all are empty.
 
     Attributes:
         values: name -> one value for each epoch.
@@ -31,7 +32,7 @@ class History:
     interrupted: bool = False
 
     def __getitem__(self, name: str) -> list[float]:
-        return self.values[name]
+        return self.values[name] if self.values else []
 
     def __len__(self) -> int:
         return len(self.seconds)

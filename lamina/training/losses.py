@@ -9,14 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import place_of, require_choice, require_number
+from lamina.layers.checks import Sourced, place_of, require_choice, require_number
 from lamina.shapes import Array, DType, Shape, int64
 from lamina.training.target_checks import (
     check_labels,
@@ -25,6 +25,7 @@ from lamina.training.target_checks import (
     class_count,
     freeze_weights,
     hits,
+    known_classes,
     label_shape,
     matched,
     weight_tensor,
@@ -36,7 +37,7 @@ Target = tuple[Shape, DType]
 _REDUCTIONS = ("mean", "sum")
 
 
-class Loss(ABC):
+class Loss(Sourced, ABC):
     """The base of all losses; a loss of one's own is a frozen dataclass like any other.
 
     Example:
@@ -64,11 +65,19 @@ class Loss(ABC):
             ShapeError, DTypeError: if the target does not fit the prediction.
         """
 
+    # Whether it is called with tuples, for networks of several outputs.
+    takes_several: ClassVar[bool] = False
+
     def target(self, prediction: Any) -> Target | None:
         """The shape and dtype that a target for this prediction has; None if there is none."""
         return prediction.shape, prediction.dtype
 
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:  # noqa: B027 - most losses take any value
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Targets to try the loss on, made of normal noise in the targets' shape."""
+        del prediction_shape
+        return 1 / (1 + np.exp(-noise))
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Checks the values of targets before they reach the device.
 
         Args:
@@ -218,6 +227,10 @@ class CrossEntropy(Loss):
         class_count(self, prediction)
         return label_shape(prediction), int64
 
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Class numbers, spread over the classes."""
+        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
+
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for class numbers that are out of range."""
         if array.dtype.kind in "iu":
@@ -243,6 +256,7 @@ class CrossEntropy(Loss):
             return _reduced(each, self.reduction)
         hit = hits(self, prediction, target)
         each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
+        each = known_classes(each, target, classes)
         of_target = None
         if weights is not None:
             of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
@@ -287,16 +301,21 @@ class NLL(Loss):
         class_count(self, prediction)
         return label_shape(prediction), int64
 
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Class numbers, spread over the classes."""
+        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
+
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for class numbers that are out of range."""
         check_labels(self, array, prediction_shape)
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
-        class_count(self, prediction)
+        classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         hit = hits(self, prediction, target)
         each = -ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
+        each = known_classes(each, target, classes)
         of_target = None
         if weights is not None:
             of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
@@ -411,6 +430,10 @@ class Hinge(Loss):
     def __post_init__(self) -> None:
         _check_reduction(self)
 
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """-1 and +1."""
+        return np.where(noise < 0, -1.0, 1.0)
+
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets other than -1 and 1."""
         check_values(
@@ -455,6 +478,10 @@ class KLDivergence(Loss):
     def __post_init__(self) -> None:
         require_choice(self, "reduction", self.reduction, ("mean", "sum", "batchmean"))
 
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Probabilities that sum to 1 along the last axis."""
+        return np.exp(noise) / np.exp(noise).sum(axis=-1, keepdims=True)
+
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for negative targets."""
         check_values(
@@ -497,6 +524,8 @@ class Triplet(Loss):
         >>> lm.Triplet()((lm.Input(8), lm.Input(8), lm.Input(8))).shape
         ()
     """
+
+    takes_several: ClassVar[bool] = True
 
     margin: float = 1.0
     epsilon: float = 1e-6

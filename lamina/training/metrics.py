@@ -17,13 +17,13 @@ import numpy as np
 from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import place_of, require_choice, require_number, require_whole
+from lamina.layers.checks import Sourced, place_of, require_choice, require_number, require_whole
 from lamina.shapes import Array, Shape, int64, shape_text
 
 Average = Literal["macro", "micro", "binary"]
 
 
-class Metric(ABC):
+class Metric(Sourced, ABC):
     """The base of all metrics; one of one's own is a frozen dataclass like any other.
 
     Example:
@@ -492,9 +492,9 @@ def _counted(correct: Tensor, prediction: Tensor) -> dict[str, Tensor]:
 
 def _class_count(metric: Metric, prediction: Tensor) -> int:
     classes = prediction.shape[1] if prediction.rank > 1 else None
-    if not isinstance(classes, int):
+    if not isinstance(classes, int) or classes < 2:
         raise ShapeError(
-            "the prediction has no axis of classes",
+            "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
             where=place_of(metric),
             advice="For two classes as one number use BinaryAccuracy, or average='binary'.",

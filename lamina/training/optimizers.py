@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant
-from lamina.layers.checks import place_of, require_number
+from lamina.layers.checks import Sourced, place_of, require_number
 from lamina.shapes import DType
 
 Rate = float | Callable[[Tensor], TensorLike]
 Slots = dict[str, Tensor]
 
 
-class Optimizer(ABC):
+class Optimizer(Sourced, ABC):
     """The base of all optimizers; one of one's own is a frozen dataclass like any other.
 
     Example:

@@ -78,6 +78,17 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
     return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
 
 
+def known_classes(each: Tensor, target: Tensor, classes: int) -> Tensor:
+    """The examples' losses, [batch, 1, ...], NaN where the class number is out of range.
+
+    Data is checked before it reaches the device, where the loss stands alone; inside a function
+    of the user's it is not, and no hit must not look like a small loss.
+    """
+    numbers = ops.expand_dims(ops.cast(target, "int64"), 1)
+    known = ops.logical_and(numbers >= 0, numbers < classes)
+    return ops.where(known, each, float("nan"))
+
+
 def _require_float(loss: object, prediction: Tensor) -> None:
     if not prediction.dtype.is_float:
         raise DTypeError(

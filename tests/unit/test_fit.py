@@ -499,7 +499,8 @@ def test_a_loss_that_overflows_is_named_with_its_step() -> None:
     assert str(caught.value) == (
         f"in fit: the loss became inf in step {step + 1}\n"
         f"  epoch  1, its step {step + 1} of 7\n"
-        "  model  put back to the end of the last good epoch\n"
+        "  data   all finite\n"
+        "  model  put back to where it was before this epoch\n"
         "  Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "
         "look for NaN in the data."
     )
@@ -656,3 +657,49 @@ def test_resuming_with_other_layers_is_refused_and_changes_nothing(tmp_path: Pat
     assert "Tanh()" in str(error.value)
     assert "ReLU()" in str(error.value)
     assert same(model.parameters(), before)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"optimizer": lm.AdamW(0.01)}, "optimizer   Adam in the file, AdamW here"),
+        ({"batch_size": 10}, "batch_size  8 in the file, 10 here"),
+        ({"seed": 3}, "seed        0 in the file, 3 here"),
+    ],
+)
+def test_resuming_on_other_terms_is_refused(
+    tmp_path: Path, changed: dict[str, Any], named: str
+) -> None:
+    path = tmp_path / "run.safetensors"
+    fit(lm.Model(network()), checkpoint=path, epochs=1)
+    with pytest.raises(DefinitionError) as error:
+        fit(lm.Model(network()), checkpoint=path, resume=True, **changed)
+    assert "the checkpoint was written by a fit on other terms" in str(error.value)
+    assert " ".join(named.split()) in " ".join(str(error.value).split())
+
+
+def test_resuming_from_no_file_at_all_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="there is nothing to resume from"):
+        fit(lm.Model(network()), resume=True)
+
+
+def test_dropping_the_only_batch_is_refused() -> None:
+    with pytest.raises(DataError, match="fewer examples than a batch holds"):
+        fit(lm.Model(network()), drop_last=True, batch_size=500)
+
+
+def test_a_nan_in_the_data_is_found_when_the_loss_becomes_nan() -> None:
+    x = TRAIN.input_arrays[0].copy()
+    x[31, 2] = np.nan
+    with pytest.raises(NonFiniteError, match="input 0 is not finite at example 31"):
+        fit(lm.Model(network()), (x, TRAIN.targets))
+
+
+def test_an_unknown_class_inside_a_function_ends_the_fit() -> None:
+    y = np.where(np.arange(50) == 7, 50, TRAIN.target_arrays[0])
+    with pytest.raises(NonFiniteError):
+        fit(
+            lm.Model(network()),
+            (TRAIN.inputs, y),
+            loss=lambda prediction, target: lm.CrossEntropy()(prediction, target),
+        )

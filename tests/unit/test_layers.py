@@ -406,3 +406,17 @@ def test_layers_are_equal_by_their_hyper_parameters() -> None:
     assert len({lm.Dropout(0.5), lm.Dropout(0.5), lm.Dropout(0.1)}) == 2
     assert lm.Linear(3).source.startswith("test_layers.py:")
     assert lm.Rescale(0.5)(lm.Input(2)).dtype == float32
+
+
+def test_a_second_number_for_linear_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="The number of inputs is inferred"):
+        lm.Linear(4, 16)  # type: ignore[arg-type]
+
+
+def test_a_layer_that_is_no_frozen_dataclass_is_refused() -> None:
+    class Loose(lm.Layer):
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return x
+
+    with pytest.raises(DefinitionError, match=r"Write @dataclass\(frozen=True\) above class Loose"):
+        Loose()(lm.Input(3))

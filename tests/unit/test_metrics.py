@@ -180,7 +180,7 @@ def test_metrics_of_classes_explain_targets_that_do_not_fit(metric: metrics.Metr
     found = text(DTypeError, lambda: metric.statistics(lm.Input(4), floats))
     assert "class numbers must be integers" in found
     found = text(ShapeError, lambda: metric.statistics(lm.Input(), floats))
-    assert "the prediction has no axis of classes" in found
+    assert "the prediction has no axis of at least two classes" in found
     assert "BinaryAccuracy" in found
 
 
@@ -196,3 +196,13 @@ def test_hyper_parameters_are_checked() -> None:
     assert str(error.value).startswith("in TopK (test_metrics.py:")
     with pytest.raises(DefinitionError, match="average has no value 'weighted'"):
         metrics.F1("weighted")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [metrics.Accuracy(), metrics.TopK(1), metrics.F1(), metrics.ConfusionMatrix()],
+    ids=repr,
+)
+def test_a_single_score_is_no_choice_of_classes(metric: metrics.Metric) -> None:
+    with pytest.raises(ShapeError, match="no axis of at least two classes"):
+        metric.statistics(lm.Input(1), leaf("y", "input", (BATCH,), int64))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -449,3 +452,98 @@ def test_metrics_of_one_name_are_numbered() -> None:
     y = np.zeros(5, "int64")
     found = model.evaluate((normal(5, 4), y), loss=lm.CrossEntropy(), metrics=metrics)
     assert sorted(found) == ["loss", metrics[0].name, f"{metrics[0].name}_1"]
+
+
+# Copies and constants -----------------------------------------------------------------------------
+
+
+def test_a_copied_and_a_pickled_model_predict_the_same() -> None:
+    model = lm.Model(network())
+    x = normal(5, 4)
+    expected = model.predict(x)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.predict(x).tobytes() == expected.tobytes()
+
+
+def test_a_pickled_network_can_be_trained() -> None:
+    again = pickle.loads(pickle.dumps(network()))
+    model = lm.Model(again)
+    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2) as training:
+        assert float(training.step(normal(2, 4), normal(2, 3))) > 0
+
+
+def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path: Path) -> None:
+    x = lm.Input(1)
+    model = lm.Model(lm.Network([x], x * 0.1), dtype="float64")
+    assert model.predict(np.ones((1, 1)))[0, 0] == 0.1
+    model.save(tmp_path / "tenth.safetensors")
+    assert lm.load(tmp_path / "tenth.safetensors").predict(np.ones((1, 1)))[0, 0] == 0.1
+
+
+def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
+    double, single = lm.Input(dtype="float64"), lm.Input()
+    for inputs in ([double, single], [single, double]):
+        function = lm.compile(inputs, [double * 0.1, single * 0.1])
+        found = function([1.0], [1.0])
+        assert [array.dtype.name for array in found] == ["float64", "float32"]
+        assert found[0][0] == 0.1
+    narrowed = lm.compile([double], [ops.cast(double, "float32")])([1.0])[0]
+    assert narrowed.dtype == np.float32
+
+
+def test_a_data_set_can_be_predicted() -> None:
+    model = lm.Model(network())
+    x = normal(5, 4)
+    found = model.predict(lm.data.Dataset(x, np.zeros(5, "int64")))
+    np.testing.assert_array_equal(found, model.predict(x))
+
+
+def test_a_model_shows_what_it_is() -> None:
+    assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='interpreter')"
+
+
+# Parts of the wrong kind --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ({"loss": lm.MSE}, "in loss: this is no loss"),
+        ({"loss": "mse"}, "in loss: this is no loss"),
+        ({"optimizer": "adam"}, "in optimizer: this is no optimizer"),
+        ({"optimizer": lm.SGD}, "in optimizer: this is no optimizer"),
+        ({"metrics": lm.R2()}, "in metrics: this is no list of metrics"),
+        ({"metrics": [lm.R2]}, "in metric: this is no metric"),
+        ({"clip": 1.0}, "in gradients: this is no way to clip gradients"),
+        ({"batch_size": "8"}, "a batch has at least one example"),
+        ({"batch_size": None}, "a batch has at least one example"),
+        ({"epochs": 1.5}, "a fit has at least one epoch"),
+    ],
+)
+def test_a_part_of_the_wrong_kind_is_named(parts: dict[str, Any], problem: str) -> None:
+    usual: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
+    with pytest.raises(DefinitionError, match=problem):
+        lm.Model(network()).fit((normal(8, 4), normal(8, 3)), **{**usual, **parts})
+
+
+def test_a_loss_for_one_output_says_what_to_do_with_several() -> None:
+    x = lm.Input(4)
+    model = lm.Model(lm.Network([x], [lm.Linear(3)(x), lm.Linear(2)(x)]))
+    with pytest.raises(DefinitionError) as error:
+        model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2)
+    assert "this loss compares one output with one target" in str(error.value)
+    assert "Write a function" in str(error.value)
+
+
+def test_one_array_for_a_network_of_two_inputs_is_refused() -> None:
+    a, b = lm.Input(4), lm.Input(4)
+    model = lm.Model(lm.Network([a, b], lm.Linear(3)(a + b)))
+    with pytest.raises(DataError, match="another number of inputs"):
+        model.fit((normal(8, 4), normal(8, 3)), loss=lm.MSE(), optimizer=lm.SGD(0.1))
+
+
+def test_numpy_integers_are_batch_sizes() -> None:
+    model = lm.Model(network())
+    data = (normal(8, 4), normal(8, 3))
+    history = model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=np.int64(4))
+    assert len(history["loss"]) == 1

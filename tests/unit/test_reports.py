@@ -232,7 +232,7 @@ def test_a_plan_names_its_buffers_and_bounds(
     assert [label.get_text() for label in arena.get_xticklabels()][1] == "relu 1"
     legend = [text.get_text() for text in caught[0].legends[0].get_texts()]
     assert legend == [
-        "peak  6 KiB  (+2.4%)",
+        "arena  6 KiB  (+2.4%)",
         "lower bound  5.86 KiB",
         "activation",
         "gradient",
@@ -301,7 +301,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_old_one(
         raise OSError("no space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(DataError, match="no space left"):
         plot_curves(LOSSES, target)
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]

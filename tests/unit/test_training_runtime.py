@@ -666,3 +666,19 @@ def test_a_state_of_another_shape_is_refused_and_changes_nothing() -> None:
         with pytest.raises(DefinitionError):
             attached.restore(wrong)
         assert same(attached.state(), before)
+
+
+def test_two_runs_are_one_run_of_as_many_steps() -> None:
+    found: list[Array] = []
+    for parts in ((4, 9), (13,)):
+        with training(lm.Model(network())) as attached:
+            found.append(np.concatenate([attached.run(DATA, steps=steps) for steps in parts]))
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_losses_can_be_added_and_compared() -> None:
+    with training(lm.Model(network())) as attached:
+        first, second = (attached.step(X, Y) for _ in range(2))
+        assert sum([first, second]) == float(first) + float(second)
+        assert (first < second) == (float(first) < float(second))
+        assert first > -1

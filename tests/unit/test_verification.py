@@ -130,3 +130,23 @@ def test_data_that_does_not_fit_is_refused() -> None:
 
 def test_the_same_seed_gives_the_same_report() -> None:
     assert lm.verify(*SOUND["branches"], seed=3) == lm.verify(*SOUND["branches"], seed=3)
+
+
+def test_values_that_are_not_finite_fail() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(3))
+    x, y = np.full((4, 4), np.nan, "float32"), np.zeros((4, 3), "float32")
+    assert not lm.verify(net, loss=lm.MSE(), data=(x, y)).passed
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kink_that_a_step_crosses_is_no_wrong_gradient(seed: int) -> None:
+    net = lm.Sequential(
+        lm.Input(64), lm.Linear(128), lm.ReLU(), lm.Linear(64), lm.ReLU(), lm.Linear(10)
+    )
+    assert lm.verify(net, loss=lm.CrossEntropy(), batch_size=32, seed=seed).passed
+
+
+@pytest.mark.parametrize("loss", [lm.Hinge(), lm.BCE(), lm.MAE(), lm.CrossEntropy(), lm.MSE()])
+def test_every_loss_gets_targets_that_it_accepts(loss: lm.training.losses.Loss) -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(3), lm.Sigmoid())
+    assert lm.verify(net, loss=loss).passed
