@@ -279,7 +279,10 @@ def predict(
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     loaded = lm.load(model, engine=engine, layers=read_layers(layers) if layers else ())
-    inputs = _inputs_for(loaded, _load(data, targets, None, 0)[0])
+    dataset = _load(data, targets, None, 0)[0]
+    # Of a table alone it is not known that its last column holds no targets.
+    whole_table = targets is None and data.lower().endswith(".csv")
+    inputs = _with_last_column(loaded, dataset) if whole_table else dataset.inputs
     outputs: Any = loaded.predict(inputs)
     listed: list[Array] = [outputs] if len(loaded.network.outputs) == 1 else list(outputs)
     if out is None:
@@ -311,7 +314,31 @@ def devices() -> None:
 def _load(
     data: str, targets: str | None, validation: str | None, seed: int
 ) -> tuple[Dataset, Dataset | None]:
-    """The data to train on, and that to validate on."""
+    """The data to train on, and that to validate on, floats as float32."""
+    training, examined = _read(data, targets, validation, seed)
+    return _single(training), None if examined is None else _single(examined)
+
+
+def _single(dataset: Dataset) -> Dataset:
+    """The data set with float64 arrays, what NumPy writes by default, as float32."""
+    arrays = (*dataset.input_arrays, *dataset.target_arrays)
+    if all(array.dtype != np.float64 for array in arrays):
+        return dataset
+    click.echo("The float64 numbers in the file are used as float32.", err=True)
+
+    def narrowed(found: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(a.astype("float32") if a.dtype == np.float64 else a for a in found)
+
+    inputs, targets = narrowed(dataset.input_arrays), narrowed(dataset.target_arrays)
+    return Dataset(
+        inputs if isinstance(dataset.inputs, tuple) else inputs[0],
+        targets if isinstance(dataset.targets, tuple) else next(iter(targets), None),
+    )
+
+
+def _read(
+    data: str, targets: str | None, validation: str | None, seed: int
+) -> tuple[Dataset, Dataset | None]:
     if data == "digits":
         training, examined = lm.data.digits(), None
     elif is_mnist_folder(Path(data)):
@@ -337,8 +364,8 @@ def _column(targets: str | None) -> str | int | None:
         return targets
 
 
-def _inputs_for(model: lm.Model, dataset: Dataset) -> Any:
-    """The inputs of a data set; all columns of a table that has none for targets."""
+def _with_last_column(model: lm.Model, dataset: Dataset) -> Any:
+    """The inputs of a table, with the column taken for targets if the model wants one more."""
     inputs, targets = dataset.inputs, dataset.targets
     wanted = model.network.inputs
     if len(wanted) == 1 and not isinstance(inputs, tuple) and targets is not None:

@@ -284,13 +284,13 @@ CLIPS: Mapping[str, tuple[Any, Callable[[Any, Sequence[Any]], Any]]] = {
 
 CASES: tuple[Case, ...] = (
     *(Case("classifier", optimizer) for optimizer in OPTIMIZERS),
-    *(Case("regression", optimizer) for optimizer in ("nesterov", "adagrad", "adam", "adamw")),
-    *(Case("branches", optimizer) for optimizer in ("sgd", "rmsprop", "amsgrad")),
-    *(Case("shared", optimizer) for optimizer in ("momentum", "centered", "adam")),
+    *(Case("regression", one) for one in ("nesterov", "adagrad", "adam", "adamw", "rmsprop")),
+    *(Case("branches", one) for one in ("sgd", "rmsprop", "amsgrad", "adagrad", "adamw")),
+    *(Case("shared", one) for one in ("momentum", "centered", "adam", "adagrad", "adamw")),
     *(Case("regularised", "sgd", clip) for clip in ("", "global", "norm", "value")),
     *(Case("regularised", "adam", clip) for clip in ("", "global")),
-    *(Case("activations", optimizer) for optimizer in ("momentum", "rmsprop-momentum", "adamw")),
-    *(Case("dropout", optimizer) for optimizer in ("decay", "adagrad", "adam")),
+    *(Case("activations", one) for one in ("momentum", "rmsprop-momentum", "adamw", "adagrad")),
+    *(Case("dropout", one) for one in ("decay", "adagrad", "adam", "adamw", "centered")),
 )
 
 # Weights and batches ------------------------------------------------------------------------------

@@ -519,3 +519,18 @@ def test_demo_reads_96_of_100_digits(seed):
     found = re.search(r"([\d.]+)%", last)
     assert found is not None
     assert float(found[1]) >= 96.0
+
+
+def test_double_precision_files_are_used_as_single_and_it_is_said():
+    rng = np.random.default_rng(0)
+    np.savez("points.npz", x=rng.normal(size=(20, 2)), y=rng.normal(size=(20, 1)))
+    result = succeed("train", write("net.py", TABLE), "--data", "points.npz", "--epochs", 1)
+    assert "float64 numbers in the file are used as float32" in result.stderr
+
+
+def test_predict_never_takes_named_targets_for_a_feature():
+    net = write("net.py", TABLE.replace("lm.Input(2)", "lm.Input(3)"))
+    a_table("table.csv", 4)
+    succeed("train", net, "--data", "table.csv", "--epochs", 1, "--out", "net.safetensors")
+    np.savez("points.npz", x=np.zeros((5, 2), "float32"), y=np.zeros((5, 1), "float32"))
+    assert "input 0 has another shape" in fail("predict", "net.safetensors", "--data", "points.npz")
