@@ -1,12 +1,18 @@
-"""The tour's examples are run, so that the page shows what the code does."""
+"""The examples of the pages are run, so that they show what the code does."""
 
 import doctest
 from pathlib import Path
 
-TOUR = Path(__file__).parents[2] / "docs" / "tour.md"
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_every_example_of_the_tour_gives_what_it_shows() -> None:
-    found = doctest.testfile(str(TOUR), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert found.attempted > 15
+@pytest.mark.parametrize("page", ["tour.md", "guide.md"])
+def test_every_example_of_a_page_gives_what_it_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.attempted > 10
     assert found.failed == 0
