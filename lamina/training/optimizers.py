@@ -114,7 +114,7 @@ class SGD(Optimizer):
     ) -> tuple[Tensor, Slots]:
         """Builds the update of one parameter."""
         direction = _decayed(gradient, parameter, self.weight_decay)
-        rate = _rate(self.rate, step, parameter.dtype)
+        rate = _rate(self, self.rate, step, parameter.dtype)
         if not self.momentum:
             return parameter - direction * rate, {}
         kept = slots["momentum"] * self.momentum
@@ -172,7 +172,7 @@ class Adagrad(Optimizer):
     ) -> tuple[Tensor, Slots]:
         """Builds the update of one parameter."""
         direction = _decayed(gradient, parameter, self.weight_decay)
-        rate = _rate(self.rate, step, parameter.dtype)
+        rate = _rate(self, self.rate, step, parameter.dtype)
         if self.rate_decay:
             rate = rate / (ops.cast(step, parameter.dtype) * self.rate_decay + 1.0)
         total = slots["square_sum"] + direction * direction
@@ -229,7 +229,7 @@ class RMSProp(Optimizer):
     ) -> tuple[Tensor, Slots]:
         """Builds the update of one parameter."""
         direction = _decayed(gradient, parameter, self.weight_decay)
-        rate = _rate(self.rate, step, parameter.dtype)
+        rate = _rate(self, self.rate, step, parameter.dtype)
         square_mean = _running_square(slots["square_mean"], direction, self.decay)
         new_slots = {"square_mean": square_mean}
         variance = square_mean
@@ -287,7 +287,7 @@ class Adam(Optimizer):
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
         """Builds the update of one parameter."""
-        rate = _rate(self.rate, step, parameter.dtype)
+        rate = _rate(self, self.rate, step, parameter.dtype)
         direction = _decayed(gradient, parameter, self.weight_decay)
         return _adam_update(self, parameter, direction, slots, step, rate)
 
@@ -333,7 +333,7 @@ class AdamW(Optimizer):
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
         """Builds the update of one parameter."""
-        rate = _rate(self.rate, step, parameter.dtype)
+        rate = _rate(self, self.rate, step, parameter.dtype)
         start = parameter
         if self.weight_decay:
             start = parameter * (1.0 - rate * self.weight_decay)
@@ -348,11 +348,33 @@ def _check_rate(optimizer: Optimizer, rate: Rate) -> None:
         require_number(optimizer, "rate", rate, "[0, inf)")
 
 
-def _rate(rate: Rate, step: Tensor, dtype: DType) -> Tensor:
-    """The rate of this step, without axes."""
-    value = rate(ops.cast(step, dtype)) if callable(rate) else rate
-    # A number by itself would become float32 first, and lose half its digits in float64.
-    return ops.cast(value, dtype) if isinstance(value, Tensor) else constant(value, dtype)
+def _rate(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Tensor:
+    """The rate of this step, without axes.
+
+    Raises:
+        DefinitionError: if a function for it asks something of the step that a tensor cannot do.
+    """
+    if not callable(rate):
+        return constant(rate, dtype)
+    try:
+        value: object = rate(ops.cast(step, dtype))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _no_rate(optimizer, str(error)) from error
+    if isinstance(value, Tensor):
+        return ops.cast(value, dtype)
+    if isinstance(value, float | int):
+        # A number by itself would become float32 first, and lose half its digits in float64.
+        return constant(value, dtype)
+    raise _no_rate(optimizer, repr(value))
+
+
+def _no_rate(optimizer: Optimizer, found: str) -> DefinitionError:
+    return DefinitionError(
+        "the function of the step gives no learning rate",
+        facts=(("expected", "a number, or a tensor made from the step"), ("found", found)),
+        where=place_of(optimizer),
+        advice="Use numbers, + - * / **, and lm.ops: 0.1 * 0.5 ** lm.ops.floor(step / 10).",
+    )
 
 
 def _decayed(gradient: Tensor, parameter: Tensor, weight_decay: float) -> Tensor:
