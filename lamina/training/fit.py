@@ -125,7 +125,7 @@ def _epoch(
         done += len(piece.losses)
         now = time.perf_counter()
         rate = float(piece.examples.sum()) / max(now - before, 1e-6)
-        shown.advance(len(piece.losses), float(piece.losses[-1]), rate)
+        shown.advance(len(piece.losses), summary(piece, job.metrics), rate)
         before = now
     # The last step's loss was measured before its update, which may have gone too far.
     for name, value in job.parameters.read(list(job.parameters.variables)).items():

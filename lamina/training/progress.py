@@ -15,7 +15,9 @@ class Display(Protocol):
 
     def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None: ...
 
-    def advance(self, steps: int, loss: float, examples_per_second: float) -> None: ...
+    def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
+        """Steps are done; the row holds their loss and metrics."""
+        ...
 
     def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None: ...
 
@@ -26,7 +28,7 @@ class Quiet:
     def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None:
         """An epoch begins."""
 
-    def advance(self, steps: int, loss: float, examples_per_second: float) -> None:
+    def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
         """Steps are done."""
 
     def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None:
@@ -34,7 +36,7 @@ class Quiet:
 
 
 class Bar:
-    """A line for each epoch that is done, and a moving one for the epoch under way."""
+    """A line for each epoch that is done, and one moving bar for the whole fit."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -42,40 +44,41 @@ class Bar:
 
     def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None:
         """An epoch begins."""
-        self._task = self._progress.add_task(f"epoch {epoch}/{epochs}", total=steps, measured="")
+        description = f"epoch {epoch}/{epochs}"
+        if self._task is None:
+            total = steps * (epochs - epoch + 1)
+            self._task = self._progress.add_task(description, total=total, measured="")
+        else:
+            self._progress.update(self._task, description=description)
 
-    def advance(self, steps: int, loss: float, examples_per_second: float) -> None:
+    def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
         """Steps are done."""
         if self._task is not None:
-            measured = f"loss {loss:.4f}  {examples_per_second:,.0f} examples/s"
+            measured = f"{_numbers(row)}  {examples_per_second:,.0f} examples/s"
             self._progress.update(self._task, advance=steps, measured=measured)
 
     def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None:
         """An epoch is done."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
-        shown = "  ".join(f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float))
-        self._progress.console.print(
-            f"epoch {epoch}/{epochs}  {shown}", highlight=False, soft_wrap=True
-        )
+        line = f"epoch {epoch}/{epochs}  {_numbers(row)}"
+        self._progress.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _numbers(row: Mapping[str, object]) -> str:
+    """`loss 0.1234  accuracy 0.9600`; values that are no single numbers are left out."""
+    return "  ".join(
+        f"{name} {value:.4f}" for name, value in row.items() if isinstance(value, float)
+    )
 
 
 @contextmanager
 def display(wanted: bool | None) -> Generator[Display]:
-    """A bar, or nothing.
+    """A bar with loss, metrics, examples per second and time left, or nothing.
 
     Args:
         wanted: None shows it exactly if standard error is a terminal.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not (console.is_terminal if wanted is None else wanted):
@@ -83,10 +86,10 @@ def display(wanted: bool | None) -> Generator[Display]:
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
         TextColumn("{task.fields[measured]}"),
         TimeRemainingColumn(),
+        TextColumn("left"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
         yield Bar(progress)
