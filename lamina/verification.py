@@ -156,11 +156,9 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     memories = with_random_state(parameters)
     prepared = prepare(step, len(dataset), engine, memories, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
-    for name, array in zip(prepared.inputs, arrays, strict=True):
-        prepared.memories[name].write(array)
 
     def value(name: str) -> Array:
-        prepared.executable.run(prepared.memories)
+        prepared.run(arrays)
         return prepared.executable.output(name)
 
     findings: list[Finding] = []

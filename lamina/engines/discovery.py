@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lamina.engines.engine import Device, Engine, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 
 DEFAULT_ENGINE = "interpreter"
+
+
+def _cpu() -> Engine:
+    # Only now: llvmlite takes longer to import than all of Lamina.
+    from lamina.engines.cpu.engine import CpuEngine
+
+    return CpuEngine()
+
+
+_ENGINES: dict[str, Callable[[], Engine]] = {"cpu": _cpu, "interpreter": InterpreterEngine}
 
 
 def open_engine(name: str) -> Engine:
@@ -15,9 +27,9 @@ def open_engine(name: str) -> Engine:
         EngineError: if there is none, or its device is missing.
     """
     kind, _, number = name.partition(":")
-    if kind != "interpreter" or number not in ("", "0"):
-        raise unknown_engine(name, ["interpreter"])
-    return InterpreterEngine()
+    if kind not in _ENGINES or number not in ("", "0"):
+        raise unknown_engine(name, list(_ENGINES))
+    return _ENGINES[kind]()
 
 
 def devices() -> tuple[Device, ...]:
@@ -26,6 +38,6 @@ def devices() -> tuple[Device, ...]:
     Example:
         >>> import lamina as lm
         >>> lm.devices()[0].engine
-        'interpreter'
+        'cpu'
     """
-    return (InterpreterEngine().device,)
+    return tuple(make().device for make in _ENGINES.values())

@@ -51,29 +51,29 @@ class Memory(Protocol):
 
 
 class Executable(Protocol):
-    """A program compiled for a device, with its arena and constants. Running allocates nothing."""
+    """A program compiled for a device, with its arena, constants and inputs.
 
-    def run(self, memories: Mapping[str, Memory]) -> None:
+    It is bound to the memories of its parameters and states. Running allocates nothing. Calls from
+    several threads wait for each other.
+    """
+
+    def run(self, inputs: Sequence[Array]) -> None:
         """Runs the program once.
 
         Args:
-            memories: for every buffer of kind input, parameter and state, its memory.
+            inputs: for every buffer of kind input, in the program's order, an array of its dtype
+                and size in row-major order. It is not kept.
         """
         ...
 
     def run_many(
-        self,
-        memories: Mapping[str, Memory],
-        resident: Mapping[str, Memory],
-        rows: Array,
-        recorded: Sequence[str],
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
         """Runs the program once for each row of `rows`, without Python in between.
 
         Args:
-            memories: as for `run`.
-            resident: for inputs that take their examples from a data set on the device, that
-                data set: examples along the first axis.
+            resident: for every buffer of kind input, a data set on the device: examples along the
+                first axis.
             rows: int64 (runs, batch): the examples of each run.
             recorded: the outputs whose values are kept.
 
@@ -101,7 +101,14 @@ class Engine(Protocol):
         """Memory for an array, filled with zeros."""
         ...
 
-    def compile(self, program: Program) -> Executable: ...
+    def compile(self, program: Program, memories: Mapping[str, Memory]) -> Executable:
+        """Machine code for the program.
+
+        Args:
+            program: what to compile.
+            memories: for every buffer of kind parameter and state, where it lies.
+        """
+        ...
 
 
 def unknown_engine(name: str, known: Sequence[str]) -> EngineError:

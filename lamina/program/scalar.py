@@ -154,9 +154,9 @@ class Within:
         return f"({' and '.join(map(str, self.bounds)) or 'true'})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Apply:
-    """A primitive applied to scalars."""
+    """A primitive applied to scalars. Equal if all parts are; shared parts are compared once."""
 
     primitive: str
     operands: tuple[Scalar, ...]
@@ -168,6 +168,24 @@ class Apply:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        pairs: list[tuple[object, object]] = [(self, other)]
+        compared: set[tuple[int, int]] = set()
+        while pairs:
+            one, another = pairs.pop()
+            if one is another or (id(one), id(another)) in compared:
+                continue
+            compared.add((id(one), id(another)))
+            if not isinstance(one, Apply) or not isinstance(another, Apply):
+                if one != another:
+                    return False
+                continue
+            same = (one.primitive, one.dtype) == (another.primitive, another.dtype)
+            if one._hash != another._hash or not same:
+                return False
+            pairs.extend(zip(one.operands, another.operands, strict=True))
+        return True
 
     def __str__(self) -> str:
         return text(self, {})

@@ -160,7 +160,7 @@ class Attached:
         for rows in _of_equal_size(batches):
             prepared = self._prepare(rows.shape[1])
             names = [name for name, _ in prepared.program.outputs]
-            found = prepared.executable.run_many(prepared.memories, resident, rows, names)
+            found = prepared.executable.run_many(resident, rows, names)
             losses.append(found.pop("loss"))
             for name, values in found.items():
                 statistics.setdefault(name, []).append(values)
@@ -174,7 +174,7 @@ class Attached:
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
         for prepared in self._prepared.values():
-            prepared.release()
+            prepared.executable.release()
         models = self._parameters.memories
         release_all({name: one for name, one in self._shared.items() if name not in models})
         self._prepared, self._shared = {}, {}

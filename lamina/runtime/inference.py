@@ -33,6 +33,10 @@ class Inference:
         self._prepared: dict[tuple[int, tuple[DType, ...]], Prepared] = {}
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies, and models that come from another machine, compile their own programs.
+        return self.__dict__ | {"_prepared": {}}
+
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
         """The outputs for arrays of inputs, computed in batches of at most 256 examples.
 
@@ -56,9 +60,7 @@ class Inference:
 
     def _run(self, arrays: Sequence[Array], batch: int) -> list[Array]:
         prepared = self._prepare(batch, tuple(as_dtype(array.dtype) for array in arrays))
-        for name, array in zip(prepared.inputs, arrays, strict=True):
-            prepared.memories[name].write(array)
-        prepared.executable.run(prepared.memories)
+        prepared.run(arrays)
         outputs = [prepared.executable.output(name) for name, _ in prepared.program.outputs]
         for output in outputs:
             if output.shape[:1] != (batch,):
@@ -80,7 +82,7 @@ class Inference:
             prepared = prepare(graph, batch, parameters.engine, self._shared, "inference")
         self._prepared[key] = prepared
         if len(self._prepared) > MOST_INFERENCE_PROGRAMS:
-            self._prepared.pop(next(iter(self._prepared))).release()
+            self._prepared.pop(next(iter(self._prepared))).executable.release()
         return prepared
 
 
@@ -127,7 +129,5 @@ class Function:
         if batch not in self._prepared:
             self._prepared[batch] = prepare(self._graph, batch, self._engine, {}, "function")
         prepared = self._prepared[batch]
-        for name, array in zip(prepared.inputs, ready, strict=True):
-            prepared.memories[name].write(array)
-        prepared.executable.run(prepared.memories)
+        prepared.run(ready)
         return tuple(prepared.executable.output(name) for name, _ in prepared.program.outputs)

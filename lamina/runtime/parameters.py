@@ -117,36 +117,28 @@ def with_random_state(parameters: Parameters) -> dict[str, Memory]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step compiled for one batch size, with memory for one batch.
+    """A step compiled for one batch size.
 
     Attributes:
         program: what runs.
         executable: the same, on the engine.
-        memories: of all buffers that are not the program's own.
-        inputs: the names of the input buffers, in order.
+        order: for each input of the program, its number among the network's inputs and targets.
     """
 
     program: Program
     executable: Executable
-    memories: Mapping[str, Memory]
-    inputs: tuple[str, ...]
+    order: tuple[int, ...]
 
-    def release(self) -> None:
-        """Gives back what belongs to this step alone: the arena and one batch of inputs."""
-        self.executable.release()
-        release_all({name: self.memories[name] for name in self.inputs})
+    def run(self, arrays: Sequence[Array]) -> None:
+        """Runs the step on arrays for the network's inputs and targets."""
+        self.executable.run([arrays[number] for number in self.order])
 
 
 def prepare(
     graph: StepGraph, batch: int, engine: Engine, shared: Mapping[str, Memory], name: str
 ) -> Prepared:
-    """Compiles a step for a batch size and allocates what one batch needs."""
+    """Compiles a step for a batch size."""
     program = compile_graph(graph.graph, batch=batch, name=name)
-    memories: dict[str, Memory] = {}
-    for buffer in program.buffers.values():
-        if buffer.kind == "input":
-            memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
-        elif buffer.kind in ("parameter", "state"):
-            memories[buffer.name] = shared[buffer.name]
-    inputs = tuple(tensor.attributes["name"] for tensor in graph.graph.inputs)
-    return Prepared(program, engine.compile(program), memories, inputs)
+    names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
+    order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
+    return Prepared(program, engine.compile(program, shared), order)

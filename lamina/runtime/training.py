@@ -151,9 +151,7 @@ class Training(Attached):
             )
         self._settle()
         prepared = self._prepare(count)
-        for name, array in zip(prepared.inputs, arrays, strict=True):
-            prepared.memories[name].write(array)
-        prepared.executable.run(prepared.memories)
+        prepared.run(arrays)
         loss = DeferredLoss(lambda: float(prepared.executable.output("loss")))
         self._pending = weakref.ref(loss)
         return loss

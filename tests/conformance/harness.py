@@ -48,23 +48,22 @@ def run_program(
     """Runs a program: its last outputs, and what its parameters and states hold afterwards."""
     memories = {
         buffer.name: engine.allocate(buffer.shape, buffer.dtype.numpy)
-        for kind in ("input", "parameter", "state")
+        for kind in ("parameter", "state")
         for buffer in program.of_kind(kind)
     }
     for name, memory in memories.items():
         memory.write(feeds[name])
-    executable = engine.compile(program)
+    inputs = [feeds[buffer.name].copy() for buffer in program.of_kind("input")]
+    executable = engine.compile(program, memories)
     try:
         for _ in range(runs):
-            executable.run(memories)
+            executable.run(inputs)
         outputs = {name: executable.output(name) for name, _ in program.outputs}
     finally:
         executable.release()
-    inputs = {buffer.name for buffer in program.of_kind("input")}
-    for name in inputs:
-        np.testing.assert_array_equal(memories[name].read(), feeds[name], "an input was changed")
-    after = {name: memory.read() for name, memory in memories.items() if name not in inputs}
-    return outputs, after
+    for buffer, array in zip(program.of_kind("input"), inputs, strict=True):
+        np.testing.assert_array_equal(array, feeds[buffer.name], "an input was changed")
+    return outputs, {name: memory.read() for name, memory in memories.items()}
 
 
 def check(

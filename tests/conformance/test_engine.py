@@ -37,13 +37,10 @@ def test_memory_is_read_as_a_copy(engine: Engine) -> None:
 def test_outputs_are_copies_that_later_runs_leave_alone(engine: Engine) -> None:
     x = leaf("x", "input", (2,), float32)
     program = compile_graph(Graph((x,), (("y", x * 2),)), batch=1, name="test")
-    memory = engine.allocate((2,), np.dtype("float32"))
-    executable = engine.compile(program)
-    memory.write(np.ones(2, "float32"))
-    executable.run({"x": memory})
+    executable = engine.compile(program, {})
+    executable.run([np.ones(2, "float32")])
     first = executable.output("y")
-    memory.write(np.full(2, 5, "float32"))
-    executable.run({"x": memory})
+    executable.run([np.full(2, 5, "float32")])
     np.testing.assert_array_equal(first, [2, 2])
     np.testing.assert_array_equal(executable.output("y"), [10, 10])
 
@@ -67,10 +64,11 @@ def test_one_engine_runs_several_programs_over_shared_memory(engine: Engine) -> 
     total = compile_graph(Graph((), (("total", ops.sum(p)),)), batch=1, name="total")
     memory = engine.allocate((3,), np.dtype("float32"))
     memory.write(np.ones(3, "float32"))
-    doubling, adding = engine.compile(double), engine.compile(total)
+    doubling = engine.compile(double, {"p": memory})
+    adding = engine.compile(total, {"p": memory})
     for expected in (6, 12, 24):
-        doubling.run({"p": memory})
-        adding.run({"p": memory})
+        doubling.run([])
+        adding.run([])
         assert adding.output("total") == expected
 
 
@@ -88,7 +86,7 @@ def _training() -> Program:
 def _memories(program: Program, engine: Engine) -> dict[str, Memory]:
     generator = np.random.default_rng(0)
     memories: dict[str, Memory] = {}
-    for kind in ("input", "parameter", "state"):
+    for kind in ("parameter", "state"):
         for buffer in program.of_kind(kind):
             memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
             if kind == "parameter":
@@ -104,20 +102,22 @@ def _data() -> dict[str, Array]:
 
 
 def _after(memories: dict[str, Memory]) -> dict[str, bytes]:
-    kept = {name: memory for name, memory in memories.items() if name not in _data()}
-    return {name: memory.read().tobytes() for name, memory in kept.items()}
+    return {name: memory.read().tobytes() for name, memory in memories.items()}
+
+
+def _batch(program: Program, examples: Array) -> list[Array]:
+    data = _data()
+    return [data[buffer.name][examples] for buffer in program.of_kind("input")]
 
 
 def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
     program, data = _training(), _data()
     rows = np.random.default_rng(2).integers(0, 20, (15, 4))
     single = _memories(program, engine)
-    executable = engine.compile(program)
+    executable = engine.compile(program, single)
     losses: list[Array] = []
     for examples in rows:
-        for name, values in data.items():
-            single[name].write(values[examples])
-        executable.run(single)
+        executable.run(_batch(program, examples))
         losses.append(executable.output("loss"))
 
     many = _memories(program, engine)
@@ -125,23 +125,21 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
     for name, values in data.items():
         resident[name] = engine.allocate(values.shape, values.dtype)
         resident[name].write(values)
-    found = engine.compile(program).run_many(many, resident, rows, ["loss"])
+    found = engine.compile(program, many).run_many(resident, rows, ["loss"])
     assert found["loss"].shape == (15,)
     assert found["loss"].tobytes() == np.array(losses).tobytes()
     assert _after(many) == _after(single)
 
 
 def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
-    program, data = _training(), _data()
+    program = _training()
     rows = np.arange(20).reshape(5, 4)
     bits: list[dict[str, bytes]] = []
     for _ in range(2):
         memories = _memories(program, engine)
-        executable = engine.compile(program)
+        executable = engine.compile(program, memories)
         for examples in rows:
-            for name, values in data.items():
-                memories[name].write(values[examples])
-            executable.run(memories)
+            executable.run(_batch(program, examples))
         bits.append(_after(memories))
     assert bits[0] == bits[1]
 

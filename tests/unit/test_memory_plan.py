@@ -10,6 +10,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine, Memory
 from lamina.engines.interpreter import engine as interpreter
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, leaf
@@ -166,16 +167,24 @@ def _values(program: Program) -> dict[str, Array]:
     return values
 
 
+def _memories(program: Program, engine: Engine) -> tuple[dict[str, Memory], list[Array]]:
+    """Parameters and states in memory, and arrays for the inputs."""
+    values = _values(program)
+    inputs = [values.pop(buffer.name) for buffer in program.of_kind("input")]
+    memories: dict[str, Memory] = {}
+    for name, value in values.items():
+        memories[name] = engine.allocate(value.shape, value.dtype)
+        memories[name].write(value)
+    return memories, inputs
+
+
 def _results(program: Program, *, poison: bool, runs: int = 3) -> dict[str, bytes]:
     """All outputs, parameters and states after some runs."""
     engine = InterpreterEngine(poison=poison)
-    memories = {}
-    for name, value in _values(program).items():
-        memories[name] = engine.allocate(value.shape, value.dtype)
-        memories[name].write(value)
-    executable = engine.compile(program)
+    memories, inputs = _memories(program, engine)
+    executable = engine.compile(program, memories)
     for _ in range(runs):
-        executable.run(memories)
+        executable.run(inputs)
     found = {name: memory.read().tobytes() for name, memory in memories.items()}
     return found | {name: executable.output(name).tobytes() for name, _ in program.outputs}
 
@@ -195,17 +204,14 @@ def test_runs_allocate_no_arena(
 ) -> None:
     program = training_program(NETWORKS["wide"](), lm.MSE(), lm.Adam(1e-3), 8)
     engine = InterpreterEngine()
-    memories = {}
-    for name, value in _values(program).items():
-        memories[name] = engine.allocate(value.shape, value.dtype)
-        memories[name].write(value)
+    memories, inputs = _memories(program, engine)
     sizes: list[int] = []
-    allocate = interpreter._aligned
-    monkeypatch.setattr(interpreter, "_aligned", lambda size: sizes.append(size) or allocate(size))
-    executable = engine.compile(program)
+    allocate = interpreter.aligned
+    monkeypatch.setattr(interpreter, "aligned", lambda size: sizes.append(size) or allocate(size))
+    executable = engine.compile(program, memories)
     assert sizes == [program.plan.arena_bytes]
     for _ in range(3):
-        executable.run(memories)
+        executable.run(inputs)
         executable.output("loss")
     assert len(sizes) == 1
 

@@ -383,7 +383,7 @@ def test_penalties_are_part_of_the_loss() -> None:
 def test_a_training_shares_the_parameters_with_its_model() -> None:
     model = lm.Model(network())
     with training(model) as attached:
-        own = attached._prepare(8).memories
+        own = attached._shared
         assert all(own[name] is memory for name, memory in model._parameters.memories.items())
 
 
@@ -491,16 +491,12 @@ class CountingExecutable:
         self.engine, self.executable, self.arena = engine, executable, arena
         engine.held += arena
 
-    def run(self, memories: Any) -> None:
-        self.executable.run({name: m.memory for name, m in memories.items()})
+    def run(self, inputs: Any) -> None:
+        self.executable.run(inputs)
 
-    def run_many(self, memories: Any, resident: Any, rows: Array, recorded: Any) -> Any:
-        return self.executable.run_many(
-            {name: m.memory for name, m in memories.items()},
-            {name: m.memory for name, m in resident.items()},
-            rows,
-            recorded,
-        )
+    def run_many(self, resident: Any, rows: Array, recorded: Any) -> Any:
+        inner = {name: m.memory for name, m in resident.items()}
+        return self.executable.run_many(inner, rows, recorded)
 
     def output(self, name: str) -> Array:
         return self.executable.output(name)
@@ -523,10 +519,11 @@ class CountingEngine:
         self.allocations += 1
         return CountingMemory(self, self.inner.allocate(shape, dtype))
 
-    def compile(self, program: Any) -> CountingExecutable:
+    def compile(self, program: Any, memories: Any) -> CountingExecutable:
         self.compilations += 1
-        compiled = self.inner.compile(program)
-        return CountingExecutable(self, compiled, program.plan.arena_bytes)
+        compiled = self.inner.compile(program, {name: m.memory for name, m in memories.items()})
+        inputs = sum(buffer.bytes for buffer in program.of_kind("input"))
+        return CountingExecutable(self, compiled, program.plan.arena_bytes + inputs)
 
 
 @pytest.fixture

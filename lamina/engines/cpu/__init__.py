@@ -1,0 +1,1 @@
+"""The CPU engine: machine code for exactly this program and this processor, through llvmlite."""

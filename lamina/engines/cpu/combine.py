@@ -1,0 +1,181 @@
+"""How reductions combine values: what they carry from point to point, and across lanes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import final
+
+from lamina.engines.cpu.ir import Function, Type, Value, constant, constants
+from lamina.engines.cpu.points import Points
+from lamina.engines.cpu.primitives import EMITTERS, element
+from lamina.program.index import axis_index, flatten
+from lamina.program.scalar import Position
+from lamina.program.steps import Reduce
+from lamina.shapes import DType, int64
+
+
+class Combiner(ABC):
+    """A reduction while it runs.
+
+    What it carries is one value or several, of equal lanes; the last one is the result.
+    """
+
+    def __init__(self, stage: Reduce, code: Function) -> None:
+        self._stage = stage
+        self._code = code
+
+    @abstractmethod
+    def start(self, lanes: int) -> tuple[Value, ...]:
+        """What is carried before the first value; the lanes stay as they are to the end."""
+
+    @abstractmethod
+    def step(self, points: Points, carried: tuple[Value, ...]) -> tuple[Value, ...]:
+        """What is carried after the current point, which may have fewer lanes."""
+
+    @abstractmethod
+    def finish(self, carried: tuple[Value, ...]) -> Value:
+        """All lanes combined, always in the same order."""
+
+    def _padded(self, value: Value, lanes: int, neutral: float) -> Value:
+        """A narrower vector with something that changes nothing in the missing lanes."""
+        own = value.type.lanes
+        if own == lanes:
+            return value
+        picks = [lane if lane < own else own for lane in range(lanes)]
+        return self._code.shuffle(value, constant(neutral, value.type), picks)
+
+
+def combiner(stage: Reduce, code: Function) -> Combiner:
+    """The way in which a reduction combines."""
+    kind = _Position if stage.combine in ("argmax", "argmin") else _Plain
+    return kind(stage, code)
+
+
+@final
+class _Plain(Combiner):
+    """Sums, products, maxima and minima."""
+
+    def _neutral(self) -> float:
+        dtype = self._stage.dtype
+        combine = self._stage.combine
+        if combine in ("sum", "product"):
+            return 0 if combine == "sum" else 1
+        return _lowest(dtype) if combine == "maximum" else _highest(dtype)
+
+    def start(self, lanes: int) -> tuple[Value, ...]:
+        return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
+
+    def step(self, points: Points, carried: tuple[Value, ...]) -> tuple[Value, ...]:
+        (total,) = carried
+        value = points.vector(self._stage.value)
+        if value.type.lanes != total.type.lanes:
+            value = self._padded(value, total.type.lanes, self._neutral())
+        return (self._combined(total, value),)
+
+    def _combined(self, left: Value, right: Value) -> Value:
+        words = {"sum": "add", "product": "multiply"}
+        name = words.get(self._stage.combine, self._stage.combine)
+        return EMITTERS[name](self._code, self._stage.dtype, (left, right))
+
+    def finish(self, carried: tuple[Value, ...]) -> Value:
+        (total,) = carried
+        lanes = total.type.lanes
+        while lanes > 1:
+            lanes //= 2
+            low = self._code.shuffle(total, None, range(lanes))
+            high = self._code.shuffle(total, None, range(lanes, 2 * lanes))
+            total = self._combined(low, high)
+        return self._code.extract(total, 0)
+
+
+@final
+class _Position(Combiner):
+    """The first position of the largest or smallest value; NaN comes before all numbers."""
+
+    def start(self, lanes: int) -> tuple[Value, ...]:
+        # A position below zero says that there was no value yet.
+        dtype = self._stage.value.dtype
+        return (
+            constant(0, Type(element(dtype), lanes)),
+            constant(-1, Type("i64", lanes)),
+        )
+
+    def step(self, points: Points, carried: tuple[Value, ...]) -> tuple[Value, ...]:
+        best, place = carried
+        lanes = best.type.lanes
+        axes = self._stage.axes
+        offset = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+        value = points.vector(self._stage.value)
+        found = points.vector(Position(offset, int64))
+        if value.type.lanes != lanes:
+            # The missing lanes repeat the last value, at the same place: it is not better.
+            own = value.type.lanes
+            value = self._padded_with_first(value, lanes)
+            found = self._code.shuffle(found, None, [min(lane, own - 1) for lane in range(lanes)])
+            present = constants([1 if lane < own else 0 for lane in range(lanes)], "i1")
+        else:
+            present = None
+        better = self._better(value, best)
+        better = self._code.binary(
+            "or", better, self._code.compare("slt", place, constant(0, place.type))
+        )
+        if present is not None:
+            better = self._code.binary("and", better, present)
+        return (
+            self._code.select(better, value, best),
+            self._code.select(better, found, place),
+        )
+
+    def _padded_with_first(self, value: Value, lanes: int) -> Value:
+        own = value.type.lanes
+        return self._code.shuffle(value, None, [min(lane, own - 1) for lane in range(lanes)])
+
+    def _better(self, value: Value, best: Value) -> Value:
+        code = self._code
+        dtype = self._stage.value.dtype
+        name = "greater" if self._stage.combine == "argmax" else "less"
+        better = EMITTERS[name](code, dtype, (value, best))
+        if not dtype.is_float:
+            return better
+        first_nan = code.binary(
+            "and", code.compare("uno", value, value), code.compare("ord", best, best)
+        )
+        return code.binary("or", better, first_nan)
+
+    def finish(self, carried: tuple[Value, ...]) -> Value:
+        code = self._code
+        values, places = carried
+        best, place = code.extract(values, 0), code.extract(places, 0)
+        for lane in range(1, values.type.lanes):
+            value, found = code.extract(values, lane), code.extract(places, lane)
+            filled = code.compare("sge", found, constant(0, found.type))
+            # As good and earlier: neither is better than the other.
+            worse = self._better(best, value)
+            earlier = code.binary(
+                "and",
+                code.binary("xor", worse, constant(1, worse.type)),
+                code.compare("slt", found, place),
+            )
+            chosen = code.binary("or", self._better(value, best), earlier)
+            chosen = code.binary("and", chosen, filled)
+            empty = code.compare("slt", place, constant(0, place.type))
+            chosen = code.binary("or", chosen, empty)
+            best = code.select(chosen, value, best)
+            place = code.select(chosen, found, place)
+        return place
+
+
+def _lowest(dtype: DType) -> float:
+    if dtype.is_float:
+        return -math.inf
+    return -(2 ** (8 * dtype.itemsize - 1)) if dtype.name in ("int32", "int64") else 0
+
+
+def _highest(dtype: DType) -> float:
+    if dtype.is_float:
+        return math.inf
+    if dtype.kind == "bool":
+        return 1
+    bits = 8 * dtype.itemsize
+    return 2 ** (bits - 1) - 1 if dtype.name in ("int32", "int64") else 2**bits - 1

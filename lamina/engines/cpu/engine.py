@@ -1,0 +1,126 @@
+"""The CPU engine: programs as native code for this processor, run by all its cores together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, final
+
+import numpy as np
+
+from lamina.engines.cpu.machine_code import Library, assemble
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import Processor, host
+from lamina.engines.cpu.team import Job, remember_lock, team
+from lamina.engines.engine import Device, Memory
+from lamina.engines.host import HostMemory, aligned, host_array, physical_memory_bytes
+from lamina.program.program import Program
+from lamina.shapes import Array
+
+
+@final
+class CpuEngine:
+    """Compiles programs for the processor it runs on."""
+
+    def __init__(self) -> None:
+        self.processor = host()
+
+    def __reduce__(self) -> tuple[type[CpuEngine], tuple[()]]:
+        # Where it is unpickled there may be another processor.
+        return CpuEngine, ()
+
+    @property
+    def device(self) -> Device:
+        processor = self.processor
+        text = f"{processor.description}, {processor.threads} threads, {processor.vectors}"
+        return Device("cpu", text, physical_memory_bytes())
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
+        return HostMemory(shape, dtype)
+
+    def compile(self, program: Program, memories: Mapping[str, Memory]) -> CpuProgram:
+        return CpuProgram(program, memories, self.processor)
+
+
+@final
+class CpuProgram:
+    """A program as machine code, with its arena, constants and inputs."""
+
+    def __init__(
+        self, program: Program, memories: Mapping[str, Memory], processor: Processor
+    ) -> None:
+        native = write_program(program, processor)
+        self._library = Library(assemble(native.text, processor))
+        self._program = program
+        self.make_lock()
+        remember_lock(self)
+        self._arena = aligned(program.plan.arena_bytes)
+        self._shared = aligned(native.shared_bytes)
+        self._own = aligned(native.thread_bytes * native.threads)
+        self._arrays: dict[str, Array] = {}
+        for name, value in program.constants.items():
+            self._arrays[name] = np.ascontiguousarray(value)
+        for place in program.plan.allocations:
+            buffer = program.buffers[place.buffer]
+            part = self._arena[place.offset : place.offset + buffer.bytes]
+            self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
+        for kind in ("parameter", "state"):
+            for buffer in program.of_kind(kind):
+                self._arrays[buffer.name] = host_array(memories[buffer.name])
+        self._inputs = program.of_kind("input")
+        for buffer in self._inputs:
+            staging = HostMemory(buffer.shape, buffer.dtype.numpy)
+            self._arrays[buffer.name] = staging.array
+        places = [self._arrays[name] for name in native.table] + [self._shared, self._own]
+        addresses = [array.ctypes.data for array in places]
+        self._table = np.array([*addresses, native.thread_bytes], np.uint64)
+        self._slots = [native.table[buffer.name] for buffer in self._inputs]
+        self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
+        self._job = Job(self._library.address("program"), self._table, native.threads)
+
+    def make_lock(self) -> None:
+        self._lock = Lock()
+
+    def run(self, inputs: Sequence[Array]) -> None:
+        with self._lock:
+            for staging, array in zip(self._staging, inputs, strict=True):
+                np.copyto(staging, array.reshape(staging.shape), casting="no")
+            self._job.once()
+            self._start()
+
+    def _start(self) -> None:
+        threads = team()
+        threads.adopt(self._job)
+        threads.run(self._job)
+
+    def run_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> dict[str, Array]:
+        rows = np.ascontiguousarray(rows, np.int64)
+        inputs: list[tuple[int, int, int]] = []
+        for buffer, staging in zip(self._inputs, self._staging, strict=True):
+            source = host_array(resident[buffer.name])
+            inputs.append((source.ctypes.data, staging.ctypes.data, staging[:1].nbytes))
+        kept: dict[str, Array] = {}
+        outputs: list[tuple[int, int, int]] = []
+        for name in recorded:
+            array = self._output(name)
+            kept[name] = np.empty((len(rows), *array.shape), array.dtype)
+            outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
+        with self._lock:
+            self._job.many(rows, inputs, outputs)
+            self._start()
+        return kept
+
+    def output(self, name: str) -> Array:
+        with self._lock:
+            return self._output(name).copy()
+
+    def _output(self, name: str) -> Array:
+        buffer = self._program.buffers[dict(self._program.outputs)[name]]
+        return self._arrays[buffer.name].reshape(buffer.shape)
+
+    def release(self) -> None:
+        self._library.release()
+        self._arrays, self._staging = {}, []
+        self._arena = self._shared = self._own = aligned(0)

@@ -1,0 +1,422 @@
+"""Loop steps: explicit vectors along the axis where that pays most.
+
+The vectors run along one of the parallel axes (a point in each lane) or along the innermost
+reduced axis (a row over the lanes, combined at the end). Which one is chosen by counting what the
+loads and stores cost. Nothing depends on the number of threads: each point is one thread's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.engines.cpu.combine import Combiner, combiner
+from lamina.engines.cpu.ir import I64, POINTER, Module, Type, Value, constant
+from lamina.engines.cpu.points import Points
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.reshape import merged_axes
+from lamina.program.index import Axis, Index, Quotient, Remainder
+from lamina.program.program import Buffer
+from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
+from lamina.program.steps import Loop, Reduce, Scan, Stage, Store, Write, reads_of, writes_of
+
+# Vectors are this many registers wide where expressions are short: that hides latencies.
+REGISTERS_AT_ONCE = 4
+SHORT_EXPRESSION = 12
+
+# What things cost, in cycles for one vector or one scalar; rough, for comparisons only.
+_UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.0
+_SIMPLE_OPERATION, _EXPENSIVE_OPERATION, _COMBINING_LANES = 0.5, 8.0, 10.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function that the threads share: each runs it for some of its units.
+
+    Attributes:
+        function: its name; it takes the table of buffers, the number of the thread, and the
+            first and last unit.
+        units: how many there are.
+        cycles: what all of them cost, roughly.
+        reads, writes: the buffers it uses.
+    """
+
+    function: str
+    units: int
+    cycles: float
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How a loop is run.
+
+    Attributes:
+        lane: the parallel axis along the lanes, if one is.
+        inner: whether instead the last inner axis of each stage lies along the lanes.
+        lanes: how many.
+        cycles: what it costs, roughly.
+    """
+
+    lane: Axis | None
+    inner: bool
+    lanes: int
+    cycles: float
+
+
+# What the function of a part is called with.
+PART_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
+
+
+def begin_points(
+    module: Module,
+    name: str,
+    parameters: Sequence[tuple[str, Type]],
+    used: Iterable[str],
+    buffers: Mapping[str, Buffer],
+    table: Mapping[str, int],
+) -> Points:
+    """Begins a function that computes with buffers; its first parameter is their table."""
+    code = module.function(name, parameters)
+    used = sorted(used)
+    bases = {
+        buffer: code.load(code.offset(code.parameters[0], table[buffer], "ptr"), POINTER)
+        for buffer in used
+    }
+    return Points(code, bases, {buffer: buffers[buffer].size for buffer in used})
+
+
+def emit_loop(
+    module: Module,
+    name: str,
+    loop: Loop,
+    buffers: Mapping[str, Buffer],
+    table: Mapping[str, int],
+    processor: Processor,
+) -> Part:
+    """Writes the function of a loop step.
+
+    Args:
+        module: where it is written.
+        name: of the function.
+        loop: the step.
+        buffers: all buffers of the program.
+        table: the number of each buffer in the table of addresses.
+        processor: what it is written for.
+    """
+    loop = merged_axes(loop)
+    choice = min(_choices(loop, processor), key=lambda one: one.cycles)
+    reads, writes = reads_of(loop), writes_of(loop)
+    points = begin_points(module, name, PART_PARAMETERS, reads | writes, buffers, table)
+    units = _LoopWriter(points, loop, choice).write()
+    points.code.finish()
+    return Part(name, units, choice.cycles, reads, writes)
+
+
+class _LoopWriter:
+    """Writes one loop nest."""
+
+    def __init__(self, points: Points, loop: Loop, choice: _Choice) -> None:
+        self._points = points
+        self._code = points.code
+        self._loop = loop
+        self._choice = choice
+
+    def write(self) -> int:
+        """Writes the nest; gives the number of units that threads share."""
+        axes = self._loop.axes
+        if any(axis.extent == 0 for axis in axes):
+            return 0
+        *_, first, last = self._code.parameters
+        if not axes:
+            self._stages()
+            return 1
+        shared = _shared_axis(axes, self._choice.lane)
+        # Vectors lie innermost, so that the points that follow one another in memory do in time.
+        order = [axis for axis in axes if axis != self._choice.lane]
+        if self._choice.lane is not None:
+            order.append(self._choice.lane)
+        self._nest(order, shared, first, last, self._stages)
+        if shared == self._choice.lane:
+            return -(-shared.extent // self._choice.lanes)
+        return shared.extent
+
+    def _nest(
+        self,
+        axes: Sequence[Axis],
+        shared: Axis | None,
+        first: Value,
+        last: Value,
+        body: Callable[[], None],
+    ) -> None:
+        """Loops over axes, the shared one from the first to the last unit."""
+        if not axes:
+            body()
+            return
+        axis, *rest = axes
+        bounds: tuple[Value | int, Value | int] = (0, axis.extent)
+        if axis == self._choice.lane:
+            strips = -(-axis.extent // self._choice.lanes)
+            if axis == shared:
+                self._strips(axis, first, last, body)
+            else:
+                self._strips(axis, 0, strips, body)
+            return
+        if axis == shared:
+            bounds = (first, last)
+        with self._points.loop(axis, (), *bounds) as opened:
+            self._nest(rest, shared, first, last, body)
+            self._code.end_loop(opened)
+
+    def _strips(
+        self, axis: Axis, first: Value | int, last: Value | int, body: Callable[[], None]
+    ) -> None:
+        """Vectors along a parallel axis; the last one is as narrow as what is left."""
+        code, lanes = self._code, self._choice.lanes
+        full, rest = divmod(axis.extent, lanes)
+        if full:
+            stop = last
+            if isinstance(last, int):
+                stop = min(last, full)
+            elif rest:
+                limit = constant(full, I64)
+                stop = code.select(code.compare("slt", last, limit), last, limit)
+            opened = code.begin_loop(first, stop)
+            base = code.multiply(opened.index, constant(lanes, I64))
+            with self._points.along(axis, base, lanes, before=opened.before):
+                body()
+                code.end_loop(opened)
+        if not rest:
+            return
+        base = constant(full * lanes, I64)
+        if isinstance(last, int):
+            with self._points.along(axis, base, rest):
+                body()
+            return
+        with (
+            code.when(code.compare("sgt", last, constant(full, I64))) as before,
+            self._points.along(axis, base, rest, before=before),
+        ):
+            body()
+
+    # The stages at one point (or vector of points)
+
+    def _stages(self) -> None:
+        for stage in self._loop.stages:
+            if isinstance(stage, Reduce):
+                self._points.define(stage.local, self._reduced(stage))
+            elif isinstance(stage, Write):
+                self._write(stage)
+            else:
+                self._scan(stage)
+
+    def _across(self, stage: Stage) -> int:
+        """The number of lanes along the stage's last inner axis; 0 if it has none."""
+        if not self._choice.inner or isinstance(stage, Scan) or not stage.axes:
+            return 0
+        if isinstance(stage, Write) and stage.sequential:
+            return 0
+        return _fitting_lanes(self._choice.lanes, stage.axes[-1].extent)
+
+    def _reduced(self, stage: Reduce) -> Value:
+        if not stage.axes:
+            return self._points.value(stage.value)
+        lanes = self._across(stage)
+        combine = combiner(stage, self._code)
+        carried = combine.start(lanes or self._points.lanes)
+        if all(axis.extent for axis in stage.axes):
+            carried = self._reduce_nest(stage, stage.axes, lanes, combine, carried)
+        return combine.finish(carried) if lanes else carried[-1]
+
+    def _reduce_nest(
+        self,
+        stage: Reduce,
+        axes: Sequence[Axis],
+        lanes: int,
+        combine: Combiner,
+        carried: tuple[Value, ...],
+    ) -> tuple[Value, ...]:
+        code, points = self._code, self._points
+        axis, *rest = axes
+        if rest or not lanes:
+            with points.loop(axis, carried) as opened:
+                if rest:
+                    received = self._reduce_nest(stage, rest, lanes, combine, opened.carried)
+                else:
+                    received = combine.step(points, opened.carried)
+                return code.end_loop(opened, received)
+        full, left = divmod(axis.extent, lanes)
+        if full:
+            opened = code.begin_loop(0, full, 1, carried)
+            base = code.multiply(opened.index, constant(lanes, I64))
+            with points.along(axis, base, lanes, before=opened.before):
+                received = combine.step(points, opened.carried)
+                carried = code.end_loop(opened, received)
+        if left:
+            with points.along(axis, constant(full * lanes, I64), left):
+                carried = combine.step(points, carried)
+        return carried
+
+    def _write(self, stage: Write) -> None:
+        if any(axis.extent == 0 for axis in stage.axes):
+            return
+        lanes = self._across(stage)
+        if not lanes:
+            self._nest(stage.axes, None, _NONE, _NONE, lambda: self._store(stage))
+            return
+        inner = _LoopWriter(self._points, self._loop, _Choice(stage.axes[-1], False, lanes, 0.0))
+        inner._nest(stage.axes, None, _NONE, _NONE, lambda: self._store(stage))
+
+    def _store(self, stage: Write) -> None:
+        self._points.store_all(stage.stores)
+
+    def _scan(self, stage: Scan) -> None:
+        points, code = self._points, self._code
+        if not stage.axis.extent:
+            return
+        combine = combiner(Reduce("", stage.combine, (stage.axis,), stage.value, stage.dtype), code)
+        carried = combine.start(points.lanes)
+        store = Store(stage.buffer, stage.index, stage.value)
+        with points.loop(stage.axis, carried) as opened:
+            running = combine.step(points, opened.carried)
+            points.store(store, running[0], points.place(stage.index))
+            points.forget([stage.buffer])
+            code.end_loop(opened, running)
+
+
+_NONE = constant(0, I64)
+
+
+def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
+    """The axis that is cut into slices: the outermost that has enough points for all threads."""
+    enough = [axis for axis in axes if axis != lane and axis.extent >= 16]
+    return enough[0] if enough else max(axes, key=lambda axis: (axis.extent, axis == lane))
+
+
+def _fitting_lanes(lanes: int, extent: int) -> int:
+    """No more lanes than there are elements, rounded up to a power of two."""
+    while lanes > 1 and lanes // 2 >= extent:
+        lanes //= 2
+    return lanes
+
+
+# Choosing where the vectors lie
+
+
+def _choices(loop: Loop, processor: Processor) -> list[_Choice]:
+    base = lanes_for(_results(loop), processor)
+    choices = [_costed(loop, _Choice(None, False, 0, 0.0))]
+    for axis in loop.axes:
+        if axis.extent > 1:
+            lanes = _fitting_lanes(_widened(loop, base, axis.extent), axis.extent)
+            choices.append(_costed(loop, _Choice(axis, False, lanes, 0.0)))
+    ends = [
+        stage.axes[-1].extent
+        for stage in loop.stages
+        if isinstance(stage, Reduce | Write) and stage.axes
+    ]
+    if ends:
+        lanes = _widened(loop, base, max(ends))
+        choices.append(_costed(loop, _Choice(None, True, lanes, 0.0)))
+    return choices
+
+
+def _results(loop: Loop) -> list[Scalar]:
+    return [value for stage in loop.stages for value in _values(stage)]
+
+
+def _values(stage: Stage) -> list[Scalar]:
+    if isinstance(stage, Write):
+        return [store.value for store in stage.stores]
+    return [stage.value]
+
+
+def lanes_for(values: Iterable[Scalar], processor: Processor) -> int:
+    """How many of the widest floats that are computed (or integers, without any) fill a vector."""
+    values = list(values)
+    floats = [value.dtype.itemsize for value in values if value.dtype.is_float]
+    widest = max(floats or [value.dtype.itemsize for value in values])
+    return processor.vector_bytes // max(widest, 4)
+
+
+def _widened(loop: Loop, lanes: int, extent: int) -> int:
+    """Several registers at once, where there are points for them and expressions are short."""
+    operations = [part for part in parts(*_results(loop)) if isinstance(part, Apply)]
+    if len(operations) > SHORT_EXPRESSION or any(p.primitive in EXPENSIVE for p in operations):
+        return lanes
+    wide = lanes
+    while 2 * wide <= min(extent, lanes * REGISTERS_AT_ONCE):
+        wide *= 2
+    return wide
+
+
+def _costed(loop: Loop, choice: _Choice) -> _Choice:
+    outer = 1.0
+    for axis in loop.axes:
+        outer *= _turns(axis, choice.lanes if axis == choice.lane else 0)
+    cycles = 0.0
+    for stage in loop.stages:
+        stage_axes = (stage.axis,) if isinstance(stage, Scan) else stage.axes
+        lane = choice.lane
+        within = choice.inner and not isinstance(stage, Scan) and bool(stage_axes)
+        if within and isinstance(stage, Write) and stage.sequential:
+            within = False
+        turns = outer
+        for axis in stage_axes:
+            along = within and axis == stage_axes[-1]
+            turns *= _turns(axis, choice.lanes if along else 0)
+            lane = axis if along else lane
+        cycles += turns * _cost_of_point(stage, lane, choice.lanes)
+        if within and isinstance(stage, Reduce):
+            cycles += outer * _COMBINING_LANES
+    return _Choice(choice.lane, choice.inner, choice.lanes, cycles)
+
+
+def _turns(axis: Axis, lanes: int) -> float:
+    if not lanes:
+        return axis.extent
+    # A wide vector is several registers; a part of one costs as much as a whole.
+    registers = max(lanes / 16, 1.0)
+    return -(-axis.extent // lanes) * registers
+
+
+def _cost_of_point(stage: Stage, lane: Axis | None, lanes: int) -> float:
+    stores = stage.stores if isinstance(stage, Write) else ()
+    cost = 0.5
+    for part in parts(*_values(stage)):
+        if isinstance(part, Apply):
+            cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
+        elif isinstance(part, Load):
+            cost += _cost_of_access(part.index, lane, lanes)
+    indices = [store.index for store in stores]
+    if isinstance(stage, Scan):
+        indices.append(stage.index)
+    return cost + sum(_cost_of_access(index, lane, lanes) for index in indices)
+
+
+def _cost_of_access(index: Index, lane: Axis | None, lanes: int) -> float:
+    if lane is None or not lanes:
+        return _CONTIGUOUS
+    stride = stride_along(index, lane)
+    if stride is None:
+        return _PER_GATHERED_LANE * lanes
+    if stride == 0:
+        return _UNIFORM
+    return _CONTIGUOUS if stride == 1 else _PER_STRIDED_LANE * lanes
+
+
+def stride_along(index: Index, axis: Axis) -> int | None:
+    """By how much the index grows with the axis; None where it does not grow evenly."""
+    stride = 0
+    for atom, coefficient in index.terms:
+        if atom == axis:
+            stride = coefficient
+        elif isinstance(atom, Quotient | Remainder):
+            if stride_along(atom.index, axis) != 0:
+                return None
+        elif not isinstance(atom, Axis):
+            positions = (i for part in parts(atom.value) for i in indices_of(part))
+            if any(stride_along(position, axis) != 0 for position in positions):
+                return None
+    return stride

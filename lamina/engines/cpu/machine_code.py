@@ -1,0 +1,88 @@
+"""LLVM: from the text of a module to machine code that can be called."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import Any, final
+
+from llvmlite import binding as _binding
+
+from lamina.engines.cpu.processor import Processor
+
+# llvmlite has no types.
+binding: Any = _binding
+
+# The IR is written with explicit vectors and registers, so that no passes over it pay; the code
+# generator selects, schedules and allocates at its default level.
+_CODE_GENERATION = 2
+
+_numbers = itertools.count()
+
+
+@cache
+def _initialize() -> None:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    # For the one word of assembly with which threads say that they wait.
+    binding.initialize_native_asmparser()
+
+
+@cache
+def _machine(name: str, triple: str, features: str) -> Any:
+    _initialize()
+    target = binding.Target.from_triple(triple)
+    return target.create_target_machine(
+        cpu=name, features=features, opt=_CODE_GENERATION, reloc="pic", codemodel="small"
+    )
+
+
+def _module(text: str, processor: Processor) -> tuple[Any, Any]:
+    machine = _machine(processor.name, processor.triple, processor.features)
+    module = binding.parse_assembly(text)
+    module.triple = processor.triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    return module, machine
+
+
+def assemble(text: str, processor: Processor) -> bytes:
+    """The object code of a module in LLVM's assembly language."""
+    module, machine = _module(text, processor)
+    return machine.emit_object(module)
+
+
+def listing(text: str, processor: Processor) -> str:
+    """The machine code of a module in the processor's assembly language, for people."""
+    module, machine = _module(text, processor)
+    return machine.emit_assembly(module)
+
+
+@cache
+def _linker() -> Any:
+    _initialize()
+    return binding.create_lljit_compiler()
+
+
+@final
+class Library:
+    """Machine code in memory, until it is released.
+
+    Args:
+        code: object code that `assemble` made; it must not come from anyone else.
+        exported: the functions whose addresses are wanted.
+    """
+
+    def __init__(self, code: bytes, exported: tuple[str, ...] = ("program",)) -> None:
+        builder = binding.JITLibraryBuilder().add_object_img(code)
+        for name in exported:
+            builder.export_symbol(name)
+        self._tracker: Any = builder.link(_linker(), f"lamina{next(_numbers)}")
+
+    def address(self, name: str) -> int:
+        """Where an exported function begins."""
+        return int(self._tracker[name])
+
+    def release(self) -> None:
+        """Frees the code; none of its functions may be running."""
+        self._tracker = None

@@ -1,0 +1,158 @@
+"""What the processor is: its vectors and registers, its caches, and how many cores are ours."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from lamina.errors import EngineError
+
+# The features that a kind of vectors needs, by LLVM's names.
+_NEEDED = {
+    "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"),
+    "avx2": ("avx2", "fma"),
+    "sse2": ("sse2",),
+    "neon": ("neon",),
+}
+# Bytes of a vector, how many registers there are, and whether they multiply and add in one.
+_VECTORS = {
+    "avx512": (64, 32, True),
+    "avx2": (32, 16, True),
+    "sse2": (16, 16, False),
+    "neon": (16, 32, True),
+}
+# Where the system does not say: what processors of these years have at least.
+_LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What programs are written for.
+
+    Attributes:
+        name: LLVM's name of the processor, `"znver4"`.
+        triple: LLVM's name of the machine and the system.
+        features: LLVM's list of what may be used, `"+avx2,-avx512f,..."`.
+        description: the name for people.
+        vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
+        vector_bytes: the size of a vector register.
+        registers: how many vector registers there are.
+        fused: whether they multiply and add in one rounding.
+        level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
+            there is none).
+        threads: how many threads may run.
+    """
+
+    name: str
+    triple: str
+    features: str
+    description: str
+    vectors: str
+    vector_bytes: int
+    registers: int
+    fused: bool
+    level1_bytes: int
+    level2_bytes: int
+    level3_bytes: int
+    threads: int
+
+
+def host() -> Processor:
+    """The processor this runs on.
+
+    The environment may ask for less: LAMINA_THREADS for a number of threads, LAMINA_VECTORS for a
+    kind of vectors.
+
+    Raises:
+        EngineError: if LAMINA_THREADS or LAMINA_VECTORS asks for what there is not.
+    """
+    # Only now: llvmlite takes longer to import than all of Lamina.
+    from llvmlite import binding
+
+    name: str = binding.get_host_cpu_name()
+    flags: dict[str, bool] = dict(binding.get_host_cpu_features())
+    vectors = _chosen_vectors({flag for flag, there in flags.items() if there})
+    if vectors != "avx512":
+        flags |= {flag: False for flag in flags if flag.startswith(("avx512", "avx10", "evex"))}
+    if vectors == "sse2":
+        name = "x86-64"
+        flags = {"sse2": True}
+    if vectors == "avx512":
+        # Processors for which LLVM prefers half of a register are told to use all of it.
+        flags["prefer-256-bit"] = False
+    text = ",".join(f"{'+' if there else '-'}{flag}" for flag, there in sorted(flags.items()))
+    vector_bytes, registers, fused = _VECTORS[vectors]
+    first, second, third = _caches()
+    return Processor(
+        name=name,
+        triple=binding.get_process_triple(),
+        features=text,
+        description=_description() or binding.get_host_cpu_name(),
+        vectors=vectors,
+        vector_bytes=vector_bytes,
+        registers=registers,
+        fused=fused,
+        level1_bytes=first,
+        level2_bytes=second,
+        level3_bytes=third,
+        threads=_threads(),
+    )
+
+
+def _chosen_vectors(present: set[str]) -> str:
+    possible = [name for name, needed in _NEEDED.items() if present.issuperset(needed)]
+    if not possible:
+        # Every 64-bit x86 processor has SSE2 and every 64-bit ARM one NEON, listed or not.
+        possible = ["neon" if platform.machine().lower() in ("arm64", "aarch64") else "sse2"]
+    wanted = os.environ.get("LAMINA_VECTORS", "")
+    if not wanted:
+        return possible[0]
+    if wanted not in possible:
+        raise EngineError(
+            "LAMINA_VECTORS names vectors that this processor does not have",
+            facts=(("expected", " or ".join(possible)), ("found", repr(wanted))),
+            advice="Unset LAMINA_VECTORS to use the widest ones.",
+        )
+    return wanted
+
+
+def _threads() -> int:
+    wanted = os.environ.get("LAMINA_THREADS", "")
+    if wanted:
+        if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted) <= 1024:
+            raise EngineError(
+                "LAMINA_THREADS is not a number of threads",
+                facts=(("expected", "a whole number from 1 to 1024"), ("found", repr(wanted))),
+                advice="Unset LAMINA_THREADS to use every core this process may use.",
+            )
+        return int(wanted)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _caches() -> tuple[int, int, int]:
+    """The sizes of the data caches, in bytes."""
+    found: dict[int, int] = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            size = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and size.endswith("K") and size[:-1].isdigit():
+            found[level] = int(size[:-1]) << 10
+    return found.get(1, _LEVEL1_BYTES), found.get(2, _LEVEL2_BYTES), found.get(3, 0)
+
+
+def _description() -> str:
+    """The processor's name as its maker gives it; empty where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "")

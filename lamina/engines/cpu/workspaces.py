@@ -1,0 +1,47 @@
+"""Memory that steps use while they run, for operands in another order and for sums.
+
+The steps of a program share it: there is as much as the neediest step asks for.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from lamina.engines.cpu.ir import I64, POINTER, Function, Value
+
+_ALIGNMENT = 64
+# How a part says that it reads or writes the shared workspace.
+SHARED = "workspace"
+
+
+@final
+class Workspaces:
+    """Collects what the steps of a program need, and says where they find it.
+
+    In the table of addresses stand, from `slot` on: the workspace that all threads see, the
+    memory of the single threads, and how many bytes each of them has.
+    """
+
+    def __init__(self, slot: int) -> None:
+        self._slot = slot
+        self.shared_bytes = 0
+        self.thread_bytes = 0
+
+    def need_shared(self, size: int) -> None:
+        """Asks for bytes that all threads see; later they are another step's."""
+        self.shared_bytes = max(self.shared_bytes, size)
+
+    def need_own(self, size: int) -> None:
+        """Asks for bytes for every thread."""
+        self.thread_bytes = max(self.thread_bytes, -(-size // _ALIGNMENT) * _ALIGNMENT)
+
+    def shared(self, code: Function, table: Value) -> Value:
+        """The address of the shared workspace."""
+        return code.load(code.offset(table, self._slot, "ptr"), POINTER)
+
+    def own(self, code: Function, table: Value, thread: Value) -> Value:
+        """The address of a thread's own memory."""
+        base = code.load(code.offset(table, self._slot + 1, "ptr"), POINTER)
+        # How much each has is known only when all steps are written.
+        size = code.load(code.offset(table, self._slot + 2, "ptr"), I64)
+        return code.offset(base, code.multiply(size, thread), "i8")
