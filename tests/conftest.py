@@ -6,6 +6,8 @@ interpreter: `cpu`, `opencl:1`, `cuda:0`. An engine is finished when it passes.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -28,6 +30,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="the engine that the conformance tests run on (default: interpreter)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiled programs are kept for these tests alone, also by processes that they start."""
+    folder = tempfile.TemporaryDirectory(prefix="lamina-cache-")
+    os.environ["LAMINA_CACHE"] = folder.name
+    config.add_cleanup(folder.cleanup)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.engines.cpu.machine_code import Library, assemble
+from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import Processor, host
 from lamina.engines.cpu.team import Job, remember_lock, team
@@ -50,7 +50,7 @@ class CpuProgram:
         self, program: Program, memories: Mapping[str, Memory], processor: Processor
     ) -> None:
         native = write_program(program, processor)
-        self._library = Library(assemble(native.text, processor))
+        self._library = Library(compiled(native.text, processor))
         self._program = program
         self.make_lock()
         remember_lock(self)

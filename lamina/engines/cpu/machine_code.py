@@ -6,8 +6,10 @@ import itertools
 from functools import cache
 from typing import Any, final
 
+import llvmlite
 from llvmlite import binding as _binding
 
+from lamina.engines.cpu.object_cache import cached, key_of
 from lamina.engines.cpu.processor import Processor
 
 # llvmlite has no types.
@@ -50,6 +52,16 @@ def assemble(text: str, processor: Processor) -> bytes:
     """The object code of a module in LLVM's assembly language."""
     module, machine = _module(text, processor)
     return machine.emit_object(module)
+
+
+def compiled(text: str, processor: Processor) -> bytes:
+    """The same, from the cache on disk if it was assembled before.
+
+    The text holds all that Lamina decides, so of versions only those of LLVM matter.
+    """
+    versions = (llvmlite.__version__, str(binding.llvm_version_info), str(_CODE_GENERATION))
+    target = (processor.triple, processor.name, processor.features)
+    return cached(key_of((*versions, *target, text)), lambda: assemble(text, processor))
 
 
 def listing(text: str, processor: Processor) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from lamina.engines.cpu import native_loop
-from lamina.engines.cpu.machine_code import Library, assemble
+from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
 from lamina.engines.host import aligned
 from lamina.shapes import Array
@@ -89,7 +89,7 @@ class _Native:
         processor = host()
         self.waiting = native_loop.waiting_for(platform.machine())
         module = native_loop.emit_native_loop(self.waiting)
-        self._library = Library(assemble(module.text(), processor), native_loop.EXPORTED)
+        self._library = Library(compiled(module.text(), processor), native_loop.EXPORTED)
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
 
         def function(name: str, *arguments: Any) -> Callable[..., None]:
