@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -54,6 +54,21 @@ class Recorded:
         if self.summed:
             return float(self.losses.sum())
         return float((self.losses * self.examples).sum() / self.examples.sum())
+
+
+def joined(pieces: Sequence[Recorded]) -> Recorded:
+    """What several runs left behind, as of one."""
+
+    def together(parts: Sequence[Array]) -> Array:
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    names = list(pieces[0].statistics) if pieces else []
+    return Recorded(
+        together([piece.losses for piece in pieces]),
+        together([piece.examples for piece in pieces]),
+        {name: together([piece.statistics[name] for piece in pieces]) for name in names},
+        summed=any(piece.summed for piece in pieces),
+    )
 
 
 class Attached:
@@ -152,24 +167,21 @@ class Attached:
         finally:
             release_all(resident)
 
-    def _run_batches(self, resident: Mapping[str, Memory], batches: Sequence[Array]) -> Recorded:
-        """Runs steps on rows of a placed data set, in order."""
+    def _run_batches(self, resident: Mapping[str, Memory], rows: Array) -> Recorded:
+        """Runs steps on examples of a placed data set, in order.
+
+        Args:
+            resident: the data set on the engine.
+            rows: int64 (steps, batch): the examples of each step.
+        """
         self._require_alive()
-        losses: list[Array] = []
-        statistics: dict[str, list[Array]] = {}
-        for rows in _of_equal_size(batches):
-            prepared = self._prepare(rows.shape[1])
-            names = [name for name, _ in prepared.program.outputs]
-            found = prepared.executable.run_many(resident, rows, names)
-            losses.append(found.pop("loss"))
-            for name, values in found.items():
-                statistics.setdefault(name, []).append(values)
-        return Recorded(
-            np.concatenate(losses) if losses else np.zeros(0),
-            np.array([len(rows) for rows in batches], np.int64),
-            {name: np.concatenate(parts) for name, parts in statistics.items()},
-            summed=getattr(self._loss, "reduction", "mean") == "sum",
-        )
+        prepared = self._prepare(rows.shape[1])
+        names = [name for name, _ in prepared.program.outputs]
+        found = prepared.executable.run_many(resident, rows, names)
+        examples = np.full(len(rows), rows.shape[1], np.int64)
+        losses = found.pop("loss")
+        summed = getattr(self._loss, "reduction", "mean") == "sum"
+        return Recorded(losses, examples, found, summed=summed)
 
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
@@ -190,13 +202,11 @@ class Attached:
             )
 
 
-def _of_equal_size(batches: Sequence[Array]) -> Iterator[Array]:
-    """Neighbouring batches of one size as one array (steps, batch)."""
-    start = 0
-    for position in range(1, len(batches) + 1):
-        if position == len(batches) or len(batches[position]) != len(batches[start]):
-            yield np.stack(batches[start:position])
-            start = position
+def batches_of_rows(rows: Array, size: int) -> list[Array]:
+    """Examples in their order as batches: arrays (steps, batch), the last batch may be smaller."""
+    whole = len(rows) // size * size
+    groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
+    return [group for group in groups if group.size]
 
 
 @final
@@ -233,6 +243,5 @@ class Evaluation(Attached):
 
     def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:
         """Evaluates all examples of a placed data set, in their order."""
-        rows = np.arange(examples, dtype=np.int64)
-        size = min(self.batch_size, examples)
-        return self._run_batches(resident, np.split(rows, range(size, examples, size)))
+        groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
+        return joined([self._run_batches(resident, rows) for rows in groups])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, SupportsFloat, final
 
@@ -14,7 +14,7 @@ from lamina.bill import MemoryBill
 from lamina.data import Dataset, as_dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
-from lamina.runtime.attached import Attached, Recorded
+from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.interrupt import Interrupt, held_interrupts
 from lamina.runtime.parameters import Parameters
 from lamina.shapes import Array, DType, static
@@ -189,57 +189,77 @@ class Training(Attached):
             pieces = list(self.pieces(resident, batches, interrupt))
         if interrupt.pressed:
             raise KeyboardInterrupt
-        losses = [piece.losses for piece in pieces]
-        return np.concatenate(losses) if losses else np.zeros(0)
+        return joined(pieces).losses
 
     def _next_batches(
         self, dataset: Dataset, steps: int, seed: int, *, drop_last: bool
-    ) -> list[Array]:
-        """The rows of the batches that follow the steps done so far."""
-        each = len(self.batches_of(dataset, seed, 0, drop_last=drop_last))
+    ) -> Iterator[Array]:
+        """The rows of the batches that follow the steps done so far, (steps, batch) at a time."""
+        each = _steps_in(self.batches_of(dataset, seed, 0, drop_last=drop_last))
         if not each:
             raise DataError(
                 "there are fewer examples than a batch holds, and the last one is dropped",
                 facts=(("examples", str(len(dataset))), ("batch", str(self.batch_size))),
                 advice="Leave drop_last out, or take a smaller batch_size.",
             )
-        epoch, first = divmod(self.steps_done, each)
-        batches: list[Array] = []
-        while len(batches) < first + steps:
-            batches += self.batches_of(dataset, seed, epoch, drop_last=drop_last)
+        epoch, skipped = divmod(self.steps_done, each)
+        return self._batches_from(dataset, steps, seed, epoch, skipped, drop_last=drop_last)
+
+    def _batches_from(
+        self,
+        dataset: Dataset,
+        steps: int,
+        seed: int,
+        epoch: int,
+        skipped: int,
+        *,
+        drop_last: bool,
+    ) -> Iterator[Array]:
+        """So many steps from an epoch on, without the first ones of it that are skipped."""
+        while steps:
+            for rows in self.batches_of(dataset, seed, epoch, drop_last=drop_last):
+                taken = rows[skipped : skipped + steps]
+                skipped = max(skipped - len(rows), 0)
+                steps -= len(taken)
+                if len(taken):
+                    yield taken
             epoch += 1
-        return batches[first : first + steps]
 
     def batches_of(
         self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False
     ) -> list[Array]:
-        """The rows of each batch of an epoch, shuffled; the last may be smaller."""
-        order = dataset.order(seed, epoch)
-        size = self.batch_size
-        batches = [order[start : start + size] for start in range(0, len(order), size)]
-        if drop_last and len(batches[-1]) < size:
-            batches.pop()
-        return batches
+        """The rows of the batches of an epoch, shuffled, as arrays (steps, batch).
+
+        The last batch may be smaller; it then stands in an array of its own.
+        """
+        groups = batches_of_rows(dataset.order(seed, epoch), self.batch_size)
+        if drop_last and groups and groups[-1].shape[1] < self.batch_size:
+            groups.pop()
+        return groups
 
     def pieces(
-        self, resident: Mapping[str, Memory], batches: Sequence[Array], interrupt: Interrupt
+        self, resident: Mapping[str, Memory], batches: Iterable[Array], interrupt: Interrupt
     ) -> Iterator[Recorded]:
-        """Trains on rows of a placed data set, one step for each array of rows.
+        """Trains on rows of a placed data set, given as arrays (steps, batch).
 
         Comes back about every 50 ms with what was recorded since, and ends early, between two
         steps, when Ctrl-C was pressed.
         """
         self._require_alive()
         self._settle()
-        done, size = 0, 1
-        while done < len(batches) and not interrupt.pressed:
-            started = time.perf_counter()
-            piece = self._run_batches(resident, batches[done : done + size])
-            seconds = max(time.perf_counter() - started, 1e-6)
-            steps = len(piece.losses)
-            done += steps
-            size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * steps))
-            yield piece
+        size = 1
+        for rows in batches:
+            done = 0
+            while done < len(rows):
+                if interrupt.pressed:
+                    return
+                started = time.perf_counter()
+                piece = self._run_batches(resident, rows[done : done + size])
+                seconds = max(time.perf_counter() - started, 1e-6)
+                steps = len(piece.losses)
+                done += steps
+                size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * size))
+                yield piece
 
     def _settle(self) -> None:
         """Reads the last step's loss while it is still there, if anyone holds it."""
@@ -291,3 +311,7 @@ class Training(Attached):
     ) -> None:
         if not self._released:
             self.release()
+
+
+def _steps_in(batches: Sequence[Array]) -> int:
+    return sum(len(rows) for rows in batches)

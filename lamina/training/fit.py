@@ -14,8 +14,8 @@ from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import NonFiniteError
 from lamina.runtime import Evaluation, Parameters, Recorded, Training
+from lamina.runtime.attached import joined
 from lamina.runtime.interrupt import Interrupt, held_interrupts
-from lamina.shapes import Array
 from lamina.training.history import VALIDATION, History
 from lamina.training.metrics import Metric
 from lamina.training.progress import Display, display
@@ -110,7 +110,8 @@ def _epoch(
     """One epoch, or as much of it as was done before Ctrl-C."""
     batches = job.training.batches_of(job.train, job.seed, epoch, drop_last=job.drop_last)
     good = job.parameters.read(list(job.parameters.memories)), job.training.state()
-    shown.epoch_begins(epoch + 1, job.epochs, len(batches))
+    steps = sum(len(rows) for rows in batches)
+    shown.epoch_begins(epoch + 1, job.epochs, steps)
     pieces: list[Recorded] = []
     done, before = 0, time.perf_counter()
     for piece in job.training.pieces(resident, batches, interrupt):
@@ -120,7 +121,7 @@ def _epoch(
             job.training.restore(good[1])
             bad = int(np.flatnonzero(~finite)[0])
             what = f"the loss became {piece.losses[bad]}"
-            raise _non_finite(what, epoch, done + bad, len(batches), job.train)
+            raise _non_finite(what, epoch, done + bad, steps, job.train)
         pieces.append(piece)
         done += len(piece.losses)
         now = time.perf_counter()
@@ -133,21 +134,8 @@ def _epoch(
             job.parameters.write(good[0])
             job.training.restore(good[1])
             what = f"the parameter {name!r} overflowed"
-            raise _non_finite(what, epoch, done - 1, len(batches), job.train)
-    return _joined(pieces)
-
-
-def _joined(pieces: Sequence[Recorded]) -> Recorded:
-    def together(parts: Sequence[Array]) -> Array:
-        return np.concatenate(parts) if parts else np.zeros(0)
-
-    names = list(pieces[0].statistics) if pieces else []
-    return Recorded(
-        together([piece.losses for piece in pieces]),
-        together([piece.examples for piece in pieces]),
-        {name: together([piece.statistics[name] for piece in pieces]) for name in names},
-        summed=any(piece.summed for piece in pieces),
-    )
+            raise _non_finite(what, epoch, done - 1, steps, job.train)
+    return joined(pieces)
 
 
 def _first_fault(dataset: Dataset) -> str:
