@@ -122,6 +122,9 @@ def _unfit(
     )
 
 
+# Up to here Python looks at numbers in less time than NumPy takes to begin.
+FEW_ELEMENTS = 32
+
 # Values of targets --------------------------------------------------------------------------------
 
 
@@ -146,9 +149,9 @@ def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
     classes = prediction_shape[1]
     if not isinstance(classes, int) or array.size == 0:
         return
-    largest = int(array.max())
-    if largest < classes and array.min() >= 0:
+    if _all_between(array, 0, classes - 1):
         return
+    largest = int(array.max())
     check_values(
         loss,
         array,
@@ -166,6 +169,8 @@ def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
 
 def check_probabilities(loss: object, array: Array) -> None:
     """Raises DataError for targets outside 0 to 1."""
+    if _all_between(array, 0, 1):
+        return
     check_values(
         loss,
         array,
@@ -173,6 +178,13 @@ def check_probabilities(loss: object, array: Array) -> None:
         expected="0..1",
         advice="Targets are probabilities: 0, 1 or between them.",
     )
+
+
+def _all_between(array: Array, low: float, high: float) -> bool:
+    """Whether low <= x <= high for all elements; never for NaN."""
+    if array.size <= FEW_ELEMENTS:
+        return all(low <= value <= high for value in array.ravel().tolist())
+    return bool(array.min() >= low and array.max() <= high)
 
 
 # Weights ------------------------------------------------------------------------------------------

@@ -64,8 +64,10 @@ class Meeting:
         self.job = Job(self._library.address("program"), table, threads)
 
     def run(self, team: Team) -> None:
-        team.adopt(self.job)
-        team.run(self.job)
+        if self.threads == 1:
+            teams.run(self.job)
+        else:
+            team.run(self.job)
 
     def check(self, runs: int = 1) -> None:
         count = runs * self.rounds
@@ -175,8 +177,10 @@ def test_the_native_loop_takes_rows_and_records_results(
         [(data.ctypes.data, batch.ctypes.data, size)],
         [(result.ctypes.data, record.ctypes.data, result.nbytes)],
     )
-    own_team.adopt(job)
-    own_team.run(job)
+    if threads == 1:
+        teams.run(job)
+    else:
+        own_team.run(job)
     np.testing.assert_array_equal(record, data[rows])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import Processor, host
-from lamina.engines.cpu.team import Job, remember_lock, team
+from lamina.engines.cpu.team import Job, remember_lock, run
 from lamina.engines.engine import Device, Memory
 from lamina.engines.host import HostMemory, aligned, host_array, physical_memory_bytes
 from lamina.program.program import Program
@@ -84,14 +84,9 @@ class CpuProgram:
     def run(self, inputs: Sequence[Array]) -> None:
         with self._lock:
             for staging, array in zip(self._staging, inputs, strict=True):
-                np.copyto(staging, array.reshape(staging.shape), casting="no")
+                np.copyto(staging, array, "no")
             self._job.once()
-            self._start()
-
-    def _start(self) -> None:
-        threads = team()
-        threads.adopt(self._job)
-        threads.run(self._job)
+            run(self._job)
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -109,7 +104,7 @@ class CpuProgram:
             outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
         with self._lock:
             self._job.many(rows, inputs, outputs)
-            self._start()
+            run(self._job)
         return kept
 
     def output(self, name: str) -> Array:

@@ -49,12 +49,14 @@ class Job:
         self._words[native_loop.RUNS] = 1
         self.address = int(self._words.ctypes.data)
 
-    def join(self, gate: int) -> None:
+    def meet_at(self, gate: int) -> None:
         """Tells the job where its threads meet."""
         self._words[native_loop.GATE] = gate
 
     def once(self) -> None:
         """From now on one run, on the inputs as they lie in their buffers."""
+        if not self._kept:
+            return
         self._kept = ()
         self._words[native_loop.RUNS] = 1
         self._words[native_loop.INPUTS] = self._words[native_loop.OUTPUTS] = 0
@@ -132,20 +134,15 @@ class Team:
         self._meeting = _Gate(self._native.waiting)
         self._mailboxes: list[_Gate] = []
         self._helpers: list[threading.Thread] = []
-        self._addresses = np.zeros(0, np.uint64)
-
-    def adopt(self, job: Job) -> None:
-        """Prepares a job to be run by this team."""
-        job.join(self._meeting.address)
+        self._addresses = np.zeros(1, np.uint64)
+        self._gates = int(self._addresses.ctypes.data)
 
     def run(self, job: Job) -> None:
-        """Runs a job and returns when it is done; jobs of several threads take turns."""
-        if job.threads == 1:
-            self._native.run_job(job.address, 0)
-            return
+        """Runs a job of several threads and returns when it is done; jobs take turns."""
         with self._lock:
             self._ensure(job.threads - 1)
-            self._native.post(self._addresses.ctypes.data, job.threads - 1, job.address)
+            job.meet_at(self._meeting.address)
+            self._native.post(self._gates, job.threads - 1, job.address)
 
     def _ensure(self, helpers: int) -> None:
         if len(self._helpers) >= helpers:
@@ -163,15 +160,24 @@ class Team:
             self._helpers.append(helper)
             helper.start()
         self._addresses = np.array([gate.address for gate in self._mailboxes], np.uint64)
+        self._gates = int(self._addresses.ctypes.data)
 
     def leave(self) -> None:
         """Sends the helpers home, after the job under way."""
         if self._lock.acquire(timeout=PATIENCE_SECONDS):
             # Never given back: nothing more is run.
             count = len(self._helpers)
-            self._native.post(self._addresses.ctypes.data, count, None)
+            self._native.post(self._gates, count, None)
             for helper in self._helpers:
                 helper.join(PATIENCE_SECONDS)
+
+
+def run(job: Job) -> None:
+    """Runs a job and returns when it is done: alone in this thread, or with the team's help."""
+    if job.threads == 1:
+        _native().run_job(job.address, 0)
+    else:
+        team().run(job)
 
 
 class Locked(Protocol):
