@@ -17,6 +17,10 @@ from lamina.engines.host import HostMemory, aligned, host_array, physical_memory
 from lamina.program.program import Program
 from lamina.shapes import Array
 
+# Larger inputs of a single run are read where the caller has them, smaller ones are copied: to ask
+# where an array lies takes as long as to copy so much.
+COPIED_BYTES = 4096
+
 
 @final
 class CpuEngine:
@@ -41,15 +45,26 @@ class CpuEngine:
     def compile(self, program: Program, memories: Mapping[str, Memory]) -> CpuProgram:
         return CpuProgram(program, memories, self.processor)
 
+    def compile_counted(self, program: Program, memories: Mapping[str, Memory]) -> CpuProgram:
+        """The same with a counter of ticks for every step, which costs some time of its own."""
+        return CpuProgram(program, memories, self.processor, counted=True)
+
 
 @final
 class CpuProgram:
     """A program as machine code, with its arena, constants and inputs."""
 
     def __init__(
-        self, program: Program, memories: Mapping[str, Memory], processor: Processor
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        processor: Processor,
+        *,
+        counted: bool = False,
     ) -> None:
-        native = write_program(program, processor)
+        native = write_program(program, processor, counted=counted)
+        self._steps = native.steps
+        self._counters = np.zeros(len(native.steps), np.int64)
         self._library = Library(compiled(native.text, processor))
         self._program = program
         self.make_lock()
@@ -73,9 +88,13 @@ class CpuProgram:
             self._arrays[buffer.name] = staging.array
         places = [self._arrays[name] for name in native.table] + [self._shared, self._own]
         addresses = [array.ctypes.data for array in places]
-        self._table = np.array([*addresses, native.thread_bytes], np.uint64)
+        counters = self._counters.ctypes.data
+        self._table = np.array([*addresses, native.thread_bytes, counters], np.uint64)
         self._slots = [native.table[buffer.name] for buffer in self._inputs]
         self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
+        # Inputs that are results, too, must outlast the run.
+        self._returned = {native.table[buffer] for _, buffer in program.outputs}
+        self._borrowing = False
         self._job = Job(self._library.address("program"), self._table, native.threads)
 
     def make_lock(self) -> None:
@@ -83,8 +102,12 @@ class CpuProgram:
 
     def run(self, inputs: Sequence[Array]) -> None:
         with self._lock:
-            for staging, array in zip(self._staging, inputs, strict=True):
-                np.copyto(staging, array, "no")
+            for place, staging, array in zip(self._slots, self._staging, inputs, strict=True):
+                if staging.nbytes <= COPIED_BYTES or place in self._returned:
+                    np.copyto(staging, array, "no")
+                else:
+                    self._table[place] = array.ctypes.data
+                    self._borrowing = True
             self._job.once()
             run(self._job)
 
@@ -103,9 +126,20 @@ class CpuProgram:
             kept[name] = np.empty((len(rows), *array.shape), array.dtype)
             outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
         with self._lock:
+            if self._borrowing:
+                self._table[self._slots] = [staging.ctypes.data for staging in self._staging]
+                self._borrowing = False
             self._job.many(rows, inputs, outputs)
             run(self._job)
         return kept
+
+    def ticks(self) -> Array:
+        """The ticks that each step of the program took since this was last asked, int64."""
+        with self._lock:
+            total = np.zeros(len(self._program.steps), np.int64)
+            np.add.at(total, list(self._steps), self._counters)
+            self._counters[:] = 0
+            return total
 
     def output(self, name: str) -> Array:
         with self._lock:

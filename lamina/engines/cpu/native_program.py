@@ -34,6 +34,7 @@ class NativeProgram:
         thread_bytes: the size of the memory of each thread's own.
         threads: how many threads it is worth.
         barriers: how often they meet.
+        steps: for each part the number of its step in the program.
     """
 
     text: str
@@ -42,26 +43,39 @@ class NativeProgram:
     thread_bytes: int
     threads: int
     barriers: int
+    steps: tuple[int, ...]
 
 
-def write_program(program: Program, processor: Processor) -> NativeProgram:
-    """Writes the machine-independent text of a program for one processor."""
+def write_program(
+    program: Program, processor: Processor, *, counted: bool = False
+) -> NativeProgram:
+    """Writes the machine-independent text of a program for one processor.
+
+    Args:
+        program: what to write.
+        processor: what it is written for.
+        counted: whether the threads meet after every part and add the ticks of the processor's
+            counter that it took to the part's place in the counters.
+    """
     module = Module(fused=processor.fused)
     emit_barrier(module, waiting_for(processor.triple.partition("-")[0]))
     table = {name: number for number, name in enumerate(program.buffers)}
     buffers = program.buffers
     workspaces = Workspaces(len(table))
     parts: list[Part] = []
+    steps: list[int] = []
     for number, step in enumerate(program.steps):
         name = f"step{number}"
         if isinstance(step, Loop):
             parts.append(emit_loop(module, name, step, buffers, table, processor))
         else:
             parts += emit_contraction(module, name, step, buffers, table, processor, workspaces)
+        steps += [number] * (len(parts) - len(steps))
+    steps = [number for number, part in zip(steps, parts, strict=True) if part.units]
     parts = [part for part in parts if part.units]
     shares = [_threads_for(part, processor.threads) for part in parts]
     barriers = _barriers(program.plan, parts, shares)
-    _write_entry(module, parts, shares, barriers)
+    _write_entry(module, parts, shares, barriers, len(table) + 3 if counted else None)
     return NativeProgram(
         module.text(),
         table,
@@ -69,6 +83,7 @@ def write_program(program: Program, processor: Processor) -> NativeProgram:
         workspaces.thread_bytes,
         max(shares, default=1),
         sum(barriers),
+        tuple(steps),
     )
 
 
@@ -108,14 +123,22 @@ def _barriers(plan: Plan, parts: Sequence[Part], shares: Sequence[int]) -> list[
 
 
 def _write_entry(
-    module: Module, parts: Sequence[Part], shares: Sequence[int], barriers: Sequence[bool]
+    module: Module,
+    parts: Sequence[Part],
+    shares: Sequence[int],
+    barriers: Sequence[bool],
+    counters: int | None,
 ) -> None:
-    """The function that each thread runs: its slice of every part, in order."""
+    """The function that each thread runs: its slice of every part, in order.
+
+    `counters` is the place of their address in the table, if time is to be counted.
+    """
     parameters = (("table", POINTER), ("thread", I64), ("threads", I64), ("barrier", POINTER))
     code = module.function("program", parameters, internal=False)
     table, thread, threads, barrier = code.parameters
-    for part, share, meet in zip(parts, shares, barriers, strict=True):
-        if meet:
+    before = _ticks(code) if counters is not None else None
+    for number, (part, share, meet) in enumerate(zip(parts, shares, barriers, strict=True)):
+        if meet and counters is None:
             code.call_void("barrier", barrier, threads)
         takes_part = code.compare("slt", thread, constant(share, I64))
         with code.when(takes_part):
@@ -123,7 +146,22 @@ def _write_entry(
             following = code.add(thread, constant(1, I64))
             last = _cut(code, part.units, following, share)
             code.call_void(part.function, table, thread, first, last)
+        if counters is not None and before is not None:
+            code.call_void("barrier", barrier, threads)
+            now = _ticks(code)
+            with code.when(code.compare("eq", thread, constant(0, I64))):
+                base = code.load(code.offset(table, counters, "ptr"), POINTER)
+                place = code.offset(base, number, "i64")
+                spent = code.subtract(now, before)
+                code.store(code.add(code.load(place, I64), spent), place)
+            before = now
     code.finish()
+
+
+def _ticks(code: Function) -> Value:
+    """The processor's counter, which runs evenly."""
+    code.module.declare("llvm.readcyclecounter", "i64", [])
+    return code.call("llvm.readcyclecounter", I64)
 
 
 def _cut(code: Function, units: int, thread: Value, share: int) -> Value:
