@@ -51,7 +51,7 @@ def learned_map(model, columns, rows):
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Learn to tell two circles apart.")
     parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--engine", default="interpreter")
+    parser.add_argument("--engine", default="cpu")
     parser.add_argument("--picture", help="where to write the learned map, such as circles.png")
     options = parser.parse_args(argv)
 

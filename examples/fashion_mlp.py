@@ -17,7 +17,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description="Learn Fashion-MNIST or MNIST from a folder.")
     parser.add_argument("folder", nargs="?", help="the four IDX files, plain or .gz")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--engine", default="interpreter")
+    parser.add_argument("--engine", default="cpu")
     parser.add_argument("--limit", type=int, help="train on the first so many images only")
     parser.add_argument("--curves", metavar="PNG", help="where to write the curves")
     options = parser.parse_args(argv)

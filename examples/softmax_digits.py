@@ -18,7 +18,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description="Softmax regression on handwritten digits.")
     parser.add_argument("--mnist", metavar="FOLDER", help="the four IDX files, plain or .gz")
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--engine", default="interpreter")
+    parser.add_argument("--engine", default="cpu")
     parser.add_argument("--curves", metavar="PNG", help="where to write the curves")
     options = parser.parse_args(argv)
 

@@ -37,7 +37,7 @@ class Model:
 
     Args:
         network: the definition.
-        engine: `"interpreter"`; `lamina.devices()` lists what there is.
+        engine: `"cpu"` or `"interpreter"`; `lamina.devices()` lists what there is.
         seed: of the initial parameters and of training; the same seed gives the same model on
             every engine.
         dtype: `"float32"` or `"float64"`.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lamina.engines.engine import Device, Engine, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 
-DEFAULT_ENGINE = "interpreter"
+DEFAULT_ENGINE = "cpu"
 
 
 def _cpu() -> Engine:

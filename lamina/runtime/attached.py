@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -143,14 +144,21 @@ class Attached:
                 array = array.astype(compiled.numpy)
             arrays.append(array)
         check_batch(arrays, specs, names)
-        self._check_targets(arrays[len(self._wanted_inputs) :])
+        check = self._target_check()
+        if check is not None:
+            check(arrays[-1])
         return arrays
 
-    def _check_targets(self, targets: Sequence[Array]) -> None:
+    def _target_check(self) -> Callable[[Array], None] | None:
+        """What raises DataError for values that the loss knows to be wrong; None if nothing does.
+
+        Only losses that compare one output with one target know.
+        """
         check = getattr(self._loss, "check_target", None)
         outputs = self._graph.trace.outputs
-        if check is not None and len(targets) == 1 and len(outputs) == 1:
-            check(targets[0], outputs[0].shape)
+        if check is None or len(self._targets) != 1 or len(outputs) != 1:
+            return None
+        return partial(check, prediction_shape=outputs[0].shape)
 
     @contextmanager
     def placed(self, dataset: Dataset) -> Generator[Mapping[str, Memory]]:

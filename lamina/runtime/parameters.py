@@ -122,16 +122,19 @@ class Prepared:
     Attributes:
         program: what runs.
         executable: the same, on the engine.
-        order: for each input of the program, its number among the network's inputs and targets.
+        order: for each input of the program, its number among the network's inputs and targets;
+            None if the program takes them as they come.
     """
 
     program: Program
     executable: Executable
-    order: tuple[int, ...]
+    order: tuple[int, ...] | None
 
     def run(self, arrays: Sequence[Array]) -> None:
         """Runs the step on arrays for the network's inputs and targets."""
-        self.executable.run([arrays[number] for number in self.order])
+        if self.order is not None:
+            arrays = [arrays[number] for number in self.order]
+        self.executable.run(arrays)
 
 
 def prepare(
@@ -141,4 +144,5 @@ def prepare(
     program = compile_graph(graph.graph, batch=batch, name=name)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
-    return Prepared(program, engine.compile(program, shared), order)
+    as_given = order == tuple(range(len(names)))
+    return Prepared(program, engine.compile(program, shared), None if as_given else order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, SupportsFloat, final
 
@@ -22,6 +22,12 @@ from lamina.step import Clip, Loss, Metric, Optimizer, Spec, training_step
 
 # The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
 PIECE_SECONDS = 0.05
+
+
+# Shape and dtype of the input, shape and dtype of the target, and the check of its values.
+_Exact = tuple[
+    tuple[int, ...], np.dtype[Any], tuple[int, ...], np.dtype[Any], Callable[[Array], None] | None
+]
 
 
 @final
@@ -113,9 +119,7 @@ class Training(Attached):
             self._slots[name].write(np.array(value, "int64"))
         self._shared |= self._slots
         self._pending: weakref.ref[DeferredLoss] | None = None
-        self._exact = [
-            (bind(shape, batch_size), np.dtype(found.name)) for shape, found in self._specs()
-        ]
+        self._exact = self._exact_arrays()
         self._prepare(batch_size)
 
     @property
@@ -164,18 +168,29 @@ class Training(Attached):
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
         """The arrays themselves, where they are just what a whole batch was compiled for.
 
-        A step of a small network takes less time than looking at its arrays closely.
+        A step of a small network takes less time than looking at its arrays closely, so this
+        function is written for speed.
         """
-        arrays: list[Any] = [x, y]
-        if len(self._exact) != 2:
+        if self._exact is None or type(x) is not np.ndarray or type(y) is not np.ndarray:
             return None
-        for array, (shape, dtype) in zip(arrays, self._exact, strict=True):
-            if type(array) is not np.ndarray or array.shape != shape or array.dtype is not dtype:
-                return None
-            if not array.flags.c_contiguous:
-                return None
-        self._check_targets(arrays[1:])
-        return arrays
+        x_shape, x_dtype, y_shape, y_dtype, check = self._exact
+        if x.shape != x_shape or x.dtype is not x_dtype or not x.flags.c_contiguous:
+            return None
+        if y.shape != y_shape or y.dtype is not y_dtype or not y.flags.c_contiguous:
+            return None
+        if check is not None:
+            check(y)
+        return [x, y]
+
+    def _exact_arrays(self) -> _Exact | None:
+        """What one input and one target of a whole batch look like; None if there are others."""
+        specs = self._specs()
+        if len(self._wanted_inputs) != 1 or len(specs) != 2:
+            return None
+        (x, x_dtype), (y, y_dtype) = specs
+        size = self.batch_size
+        check = self._target_check()
+        return bind(x, size), x_dtype.numpy, bind(y, size), y_dtype.numpy, check
 
     def run(
         self,

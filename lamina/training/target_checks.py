@@ -182,8 +182,10 @@ def check_probabilities(loss: object, array: Array) -> None:
 
 def _all_between(array: Array, low: float, high: float) -> bool:
     """Whether low <= x <= high for all elements; never for NaN."""
+    if array.size == 1:
+        return low <= array.item() <= high
     if array.size <= FEW_ELEMENTS:
-        return all(low <= value <= high for value in array.ravel().tolist())
+        return all([low <= value <= high for value in array.ravel().tolist()])
     return bool(array.min() >= low and array.max() <= high)
 
 

@@ -499,7 +499,7 @@ def test_a_data_set_can_be_predicted() -> None:
 
 
 def test_a_model_shows_what_it_is() -> None:
-    assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='interpreter')"
+    assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='cpu')"
 
 
 # Parts of the wrong kind --------------------------------------------------------------------------
