@@ -185,7 +185,7 @@ def _all_between(array: Array, low: float, high: float) -> bool:
     if array.size == 1:
         return low <= array.item() <= high
     if array.size <= FEW_ELEMENTS:
-        return all([low <= value <= high for value in array.ravel().tolist()])
+        return all(low <= value <= high for value in array.ravel().tolist())
     return bool(array.min() >= low and array.max() <= high)
 
 
