@@ -1,7 +1,7 @@
 """Options and fixtures of all tests.
 
-`pytest tests/conformance --engine=NAME` runs the conformance suite on another engine than the
-interpreter: `cpu`, `opencl:1`, `cuda:0`. An engine is finished when it passes.
+The conformance suite runs on every engine that works on the machine; `pytest tests/conformance
+--engine=NAME` runs it on one: `cpu`, `opencl:1`, `cuda:0`. An engine is finished when it passes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines.discovery import open_engine
+from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.program.program import Program
@@ -26,9 +26,9 @@ from lamina.step import default_targets, training_step
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine",
-        default="interpreter",
+        default="",
         metavar="NAME",
-        help="the engine that the conformance tests run on (default: interpreter)",
+        help="the engine that the conformance tests run on (default: every one that works here)",
     )
 
 
@@ -39,15 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(folder.cleanup)
 
 
-@pytest.fixture(scope="session")
-def engine_name(request: pytest.FixtureRequest) -> str:
-    """The engine that was asked for on the command line."""
-    return str(request.config.getoption("--engine"))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that take an engine run on the one asked for, or on every one that works here."""
+    if "engine_name" in metafunc.fixturenames:
+        wanted = str(metafunc.config.getoption("--engine"))
+        usable = [device.engine for device in devices() if not device.problem]
+        metafunc.parametrize("engine_name", [wanted] if wanted else usable, scope="session")
 
 
 @pytest.fixture(scope="session")
 def engine(engine_name: str) -> Engine:
-    """That engine; the interpreter fills its arena with NaN first, so that unwritten reads show."""
+    """An engine; the interpreter fills its arena with NaN first, so that unwritten reads show."""
     if engine_name == "interpreter":
         return InterpreterEngine(poison=True)
     return open_engine(engine_name)

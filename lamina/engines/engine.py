@@ -14,7 +14,7 @@ import numpy as np
 
 from lamina.errors import EngineError
 from lamina.program.program import Program
-from lamina.shapes import Array
+from lamina.shapes import Array, DType
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,19 @@ class Device:
     description: str
     memory_bytes: int | None
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most a device was seen to do.
+
+    Attributes:
+        operations: floating-point operations a second, a multiplication and an addition each.
+        bytes: bytes a second between memory that no cache holds and the processor.
+    """
+
+    operations: float
+    bytes: float
 
 
 class Memory(Protocol):
@@ -55,7 +68,12 @@ class Executable(Protocol):
 
     It is bound to the memories of its parameters and states. Running allocates nothing. Calls from
     several threads wait for each other.
+
+    Attributes:
+        synchronous: whether the results are there when `run` returns.
     """
+
+    synchronous: bool
 
     def run(self, inputs: Sequence[Array]) -> None:
         """Runs the program once.
@@ -86,6 +104,17 @@ class Executable(Protocol):
         """A copy of an output of the last run; waits for the device."""
         ...
 
+    def scalar(self, name: str) -> float:
+        """The same of an output of one element, as quickly as can be."""
+        ...
+
+    def step_seconds(self) -> Array:
+        """The seconds that each step took since this was last asked, float64 (steps,).
+
+        Only of programs that were compiled to be timed.
+        """
+        ...
+
     def release(self) -> None:
         """Gives the arena back; the executable must not be used afterwards."""
         ...
@@ -101,12 +130,35 @@ class Engine(Protocol):
         """Memory for an array, filled with zeros."""
         ...
 
-    def compile(self, program: Program, memories: Mapping[str, Memory]) -> Executable:
+    def compile(
+        self, program: Program, memories: Mapping[str, Memory], *, timed: bool = False
+    ) -> Executable:
         """Machine code for the program.
 
         Args:
             program: what to compile.
             memories: for every buffer of kind parameter and state, where it lies.
+            timed: whether the time of every step is taken, which itself takes some.
+        """
+        ...
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """In which languages `listing` shows a step, the nearest to the machine last."""
+        ...
+
+    def listing(self, program: Program, step: int, language: str) -> str:
+        """What this engine makes of a step of the program, in one of its `languages`."""
+        ...
+
+    def workspace_bytes(self, program: Program) -> int | None:
+        """What a compiled program takes beside its buffers; None if that is not known."""
+        ...
+
+    def peaks(self, dtype: DType) -> Peaks | None:
+        """What the device can do at most with numbers of that type, measured now.
+
+        None where that says nothing about the engine.
         """
         ...
 

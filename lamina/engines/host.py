@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -15,14 +16,31 @@ ALIGNMENT_BYTES = 64
 
 
 @final
-class HostMemory:
-    """An array that starts at a cache line."""
+class Changes:
+    """Counts how often one of some memories was changed."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@final
+class HostMemory:
+    """An array that starts at a cache line.
+
+    Args:
+        shape, dtype: of the array.
+        changes: counts what is written, here and in other memories.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], changes: Changes | None = None
+    ) -> None:
         self.array = aligned(size_of(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        self.changes = changes or Changes()
 
     def write(self, array: Array) -> None:
         np.copyto(self.array, array.reshape(self.array.shape), casting="no")
+        self.changes.count += 1
 
     def read(self) -> Array:
         return self.array.copy()
@@ -38,11 +56,23 @@ def aligned(size: int) -> Array:
     return block[start : start + size]
 
 
+def address_of(array: Array) -> int:
+    """Where a contiguous array begins; as quickly as that can be asked."""
+    if array.flags.writeable:
+        return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
+    return array.ctypes.data
+
+
 def host_array(memory: Memory) -> Array:
     """The array behind a memory of an engine that runs on the computer itself."""
+    return host_memory(memory).array
+
+
+def host_memory(memory: Memory) -> HostMemory:
+    """The memory, which is of an engine that runs on the computer itself."""
     if not isinstance(memory, HostMemory):
         raise InternalError(f"an engine was given memory of another one: {memory}")
-    return memory.array
+    return memory
 
 
 def physical_memory_bytes() -> int | None:

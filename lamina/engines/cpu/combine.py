@@ -10,7 +10,7 @@ from lamina.engines.cpu.ir import Function, Type, Value, constant, constants
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import EMITTERS, element
 from lamina.program.index import axis_index, flatten
-from lamina.program.scalar import Position
+from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce
 from lamina.shapes import DType, int64
 
@@ -68,10 +68,13 @@ class _Plain(Combiner):
 
     def step(self, points: Points, carried: tuple[Value, ...]) -> tuple[Value, ...]:
         (total,) = carried
-        value = points.vector(self._stage.value)
-        if value.type.lanes != total.type.lanes:
-            value = self._padded(value, total.type.lanes, self._neutral())
-        return (self._combined(total, value),)
+        lanes, value = total.type.lanes, self._stage.value
+        summed = self._stage.combine == "sum" and value.dtype.is_float
+        if summed and isinstance(value, Apply) and value.primitive == "multiply":
+            left, right = (self._padded(points.vector(part), lanes, 0) for part in value.operands)
+            return (self._code.multiply_add(left, right, total),)
+        added = self._padded(points.vector(value), lanes, self._neutral())
+        return (self._combined(total, added),)
 
     def _combined(self, left: Value, right: Value) -> Value:
         words = {"sum": "add", "product": "multiply"}

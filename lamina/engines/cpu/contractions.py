@@ -1,105 +1,112 @@
 """Contraction steps: tiles of sums, each with its epilogue while it is still in the cache.
 
 Threads share the panels of columns. For a panel, the right operand is read through its view and
-packed, transposed where needed, into memory of the thread's own; then the tiles of all rows pass
+packed into memory of the thread's own, unless it was packed before; then the tiles of all rows pass
 over it. The left operand is read where it lies if its view is plain, and packed as a whole by an
 earlier part if not. Sums run over k in order, so nothing depends on the number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Type, Value, constant
-from lamina.engines.cpu.loops import (
-    PART_PARAMETERS,
-    Part,
-    begin_points,
-    emit_loop,
-    stride_along,
+from lamina.engines.cpu.context import Context
+from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
+from lamina.engines.cpu.loops import PART_PARAMETERS, Part, emit_loop
+from lamina.engines.cpu.matrix import Matrix, Plain, as_matrix, as_plain
+from lamina.engines.cpu.packing import (
+    TILE,
+    PackedRight,
+    Panel,
+    Panels,
+    pack_panel,
+    write_pack_left,
 )
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.reshape import Replacing, flattened
-from lamina.engines.cpu.tiles import VECTORS, Tile, emit_tile, most_rows, rows_of_tiles
-from lamina.engines.cpu.workspaces import SHARED, Workspaces
-from lamina.program.index import Axis, Index
-from lamina.program.program import Buffer
-from lamina.program.scalar import Apply, Load, Scalar, loads
+from lamina.engines.cpu.tiles import (
+    VECTORS,
+    Dots,
+    Tile,
+    dot_sides,
+    emit_dots,
+    emit_tile,
+    most_rows,
+    rows_of_tiles,
+)
+from lamina.program.scalar import Apply
 from lamina.program.steps import Contraction, Loop, Reduce, Write, reads_of, writes_of
 
 # Contractions with less work than this, in multiply-adds, are loops: nothing pays for tiles.
 SMALLEST_WORK = 8192
-# Sums over more than this many k are made in chunks of so many, so that a panel fits the cache.
-LONGEST_CHUNK = 2048
+# Sums over many k are made in chunks, so that a panel stays in the second cache; of at least so
+# many, as each chunk begins and ends with the sums of a tile in memory.
+SHORTEST_CHUNK = 512
+# In cycles, for the choice between tiles and dots.
+_PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
 # A left operand that is read along its rows by at least this many panels of columns is packed.
 PANELS_WORTH_PACKING = 6
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """The contraction over single axes.
-
-    Attributes:
-        batch, row, column, inner: the axes; of extent 1 where there is none.
-        left, right: the views over them.
-        step: the contraction with its stores over them.
-    """
-
-    batch: Axis
-    row: Axis
-    column: Axis
-    inner: Axis
-    left: Scalar
-    right: Scalar
-    step: Contraction
-
-
-@dataclass(frozen=True)
-class _Plain:
-    """A view that is an address and strides.
-
-    Attributes:
-        buffer: where it lies.
-        start: the position of its first element, over the batch axis.
-        stride: between rows (of the left operand) or columns (of the right one).
-        inner_stride: between two k.
-    """
-
-    buffer: str
-    start: Index
-    stride: int
-    inner_stride: int
-
-
 def emit_contraction(
-    module: Module,
+    context: Context,
     name: str,
     step: Contraction,
-    buffers: Mapping[str, Buffer],
-    table: Mapping[str, int],
-    processor: Processor,
-    workspaces: Workspaces,
+    packed: PackedRight | None = None,
+    riders: Sequence[Part] = (),
 ) -> list[Part]:
-    """Writes the functions of a contraction step.
+    """Writes the functions of a contraction step, the riders' parts included.
 
     Args:
-        module: where they are written.
+        context: of the program.
         name: what their names begin with.
         step: the contraction.
-        buffers: all buffers of the program.
-        table: the number of each buffer in the table of addresses.
-        processor: what they are written for.
-        workspaces: where memory for packed operands is asked for.
+        packed: its right operand, if that was packed before.
+        riders: loops with a unit for each panel of columns, to be run when it is done.
     """
+    if not is_tiled(step, context.processor):
+        return [emit_loop(context, name, as_loop(step)), *riders]
+    return _Tiled(context, name, step, packed, riders).write()
+
+
+def is_tiled(step: Contraction, processor: Processor) -> bool:
+    """Whether there is enough work for tiles."""
     b, m, n, k = step.extents
     lanes = processor.vector_bytes // step.dtype.itemsize
     small = b * m * n * k < SMALLEST_WORK or m < 2 or n < lanes // 4 or k < 2
-    if small or not step.dtype.is_float:
-        return [emit_loop(module, name, as_loop(step), buffers, table, processor)]
-    return _Tiled(module, name, step, buffers, table, processor, workspaces).write()
+    return step.dtype.is_float and not small
+
+
+def panels_of(step: Contraction, processor: Processor) -> Panels:
+    """How the columns of a contraction are cut."""
+    lanes = processor.vector_bytes // step.dtype.itemsize
+    columns = step.extents[2]
+    return Panels(lanes, min(VECTORS, -(-columns // lanes)), columns)
+
+
+def prefers_dots(matrix: Matrix, panels: Panels, *, ahead: bool) -> bool:
+    """Whether sums are made along k, in lanes that are added up at the end, without packing.
+
+    That is better where few columns would leave lanes empty, or few rows would use what was
+    packed for them; both operands must lie contiguous along k.
+
+    Args:
+        matrix: the contraction.
+        panels: how its columns would be cut.
+        ahead: whether the right operand would be packed ahead.
+    """
+    for view, outer in ((matrix.left, matrix.row), (matrix.right, matrix.column)):
+        plain = as_plain(view, outer, matrix)
+        if plain is None or plain.inner_stride != 1 or plain.stride == 1:
+            return False
+    m, n, k = matrix.row.extent, matrix.column.extent, matrix.inner.extent
+    # Rough cycles: a multiply-add takes one, k of a packed vector some more, a sum of lanes a few.
+    vectors = -(-n // panels.lanes)
+    tiles = m * vectors * k + (0 if ahead else _PACKED_VECTOR * vectors * k)
+    dots = m * n * (-(-k // panels.lanes) + _SUM_OF_LANES)
+    return dots < _DOTS_MUST_GAIN * tiles
 
 
 def as_loop(step: Contraction) -> Loop:
@@ -110,207 +117,276 @@ def as_loop(step: Contraction) -> Loop:
     return Loop(step.name, axes, (reduce, Write((), step.stores)))
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """A chunk of k of one panel, over which the tiles of the rows pass.
+
+    Attributes:
+        name: of the panel's function; what its epilogue's begins with.
+        panel: its columns.
+        chunk: the k.
+        table: of the buffers.
+        right: where the panel lies, and how far apart two k are.
+        sums: where tiles keep theirs.
+        column: the first one.
+    """
+
+    name: str
+    panel: Panel
+    chunk: range
+    table: Value
+    right: Value
+    right_stride: int
+    sums: Value
+    column: Value
+
+
 class _Tiled:
     """Writes one contraction in tiles."""
 
     def __init__(
         self,
-        module: Module,
+        context: Context,
         name: str,
         step: Contraction,
-        buffers: Mapping[str, Buffer],
-        table: Mapping[str, int],
-        processor: Processor,
-        workspaces: Workspaces,
+        packed: PackedRight | None,
+        riders: Sequence[Part],
     ) -> None:
-        self._module = module
+        self._context = context
         self._name = name
-        self._matrix = matrix = _as_matrix(step)
-        self._buffers = buffers
-        self._table = table
-        self._processor = processor
+        self._matrix = matrix = as_matrix(step)
+        self._packed = packed
+        self._riders = riders
         self._element = element(step.dtype)
-        self._lanes = lanes = processor.vector_bytes // step.dtype.itemsize
-        n = matrix.column.extent
-        self._vectors = min(VECTORS, -(-n // lanes))
-        self._width = self._vectors * lanes
-        self._rows = rows_of_tiles(matrix.row.extent, most_rows(processor, self._vectors))
+        self._panels = panels = panels_of(step, context.processor)
+        self._dots = packed is None and prefers_dots(matrix, panels, ahead=False)
+        most = most_rows(context.processor, panels.vectors)
+        if self._dots:
+            most = dot_sides(context.processor)[0]
+        self._rows = rows_of_tiles(matrix.row.extent, most)
         self._row_tiles = -(-matrix.row.extent // self._rows)
-        self._panels = -(-n // self._width)
-        self._chunk = min(matrix.inner.extent, LONGEST_CHUNK)
+        self._chunk = self._longest_chunk()
         self._left = self._plain_left()
-        if self._left is None:
-            workspaces.need_shared(self._packed_left_bytes())
         self._cuts = self._row_cuts()
-        panel_bytes = self._chunk * self._width * step.dtype.itemsize
+        # The thread's own memory: a chunk of a panel, and sums of one tile or of all of them.
+        packs = packed is None and not self._dots
+        panel_bytes = self._chunk * panels.width * step.dtype.itemsize if packs else 0
         tiles = 1 if self._chunk == matrix.inner.extent else self._row_tiles
-        sums_bytes = tiles * self._rows * self._width * step.dtype.itemsize
+        sums_bytes = tiles * self._rows * panels.width * step.dtype.itemsize
         self._sums_offset = -(-panel_bytes // 64) * 64
-        workspaces.need_own(self._sums_offset + sums_bytes)
-        self._workspaces = workspaces
+        context.workspaces.need_own(self._sums_offset + sums_bytes)
+
+    def _longest_chunk(self) -> int:
+        """How many k are summed up in one pass: so many that a panel takes half of the cache.
+
+        The chunks of a sum are about equally long.
+        """
+        k, panels = self._matrix.inner.extent, self._panels
+        if self._dots:
+            return k
+        row_bytes = panels.width * self._matrix.step.dtype.itemsize
+        most = max(self._context.processor.level2_bytes // 2 // row_bytes, SHORTEST_CHUNK)
+        each = -(-k // -(-k // most))
+        return min(k, -(-each // panels.lanes) * panels.lanes)
 
     def _row_cuts(self) -> int:
         """Into how many parts the rows are cut, so that all threads have a share."""
-        threads = self._processor.threads
-        units = self._matrix.batch.extent * self._panels
+        threads = self._context.processor.threads
+        units = self._matrix.batch.extent * self._panels.count
         if units >= 4 * threads or units % threads == 0:
             return 1
         return min(self._row_tiles, -(-4 * threads // units))
 
-    # Operands
-
-    def _plain_left(self) -> _Plain | None:
-        plain = _as_plain(self._matrix.left, self._matrix.row, self._matrix)
+    def _plain_left(self) -> Plain | None:
+        plain = as_plain(self._matrix.left, self._matrix.row, self._matrix)
         if plain is None or 1 not in (plain.stride, plain.inner_stride):
             return None
-        if plain.inner_stride == 1 or self._panels < PANELS_WORTH_PACKING:
+        elements = self._matrix.row.extent * self._matrix.inner.extent
+        size = elements * self._matrix.step.dtype.itemsize
+        fits = size <= self._context.processor.level1_bytes // 2
+        if plain.inner_stride == 1 or fits or self._panels.count < PANELS_WORTH_PACKING:
             return plain
         return None
-
-    def _packed_left_bytes(self) -> int:
-        matrix = self._matrix
-        elements = self._row_tiles * self._rows * matrix.inner.extent * matrix.batch.extent
-        return elements * matrix.step.dtype.itemsize
 
     # Parts
 
     def write(self) -> list[Part]:
-        matrix = self._matrix
-        b, m = matrix.batch.extent, matrix.row.extent
-        n, k = matrix.column.extent, matrix.inner.extent
+        matrix, panels, context = self._matrix, self._panels, self._context
         parts: list[Part] = []
         if self._left is None:
-            units = b * self._row_tiles
-            self._write_pack_left()
-            cycles = 1.5 * b * m * k / self._lanes
-            reads = frozenset(load.buffer for load in loads(matrix.left))
-            pack = Part(f"{self._name}_pack", units, cycles, reads, frozenset([SHARED]))
-            parts.append(pack)
-        full, rest = divmod(n, self._width)
-        if full:
-            self._write_panel("full", self._vectors, self._lanes)
-        if rest:
-            vectors = -(-rest // self._lanes)
-            self._write_panel("rest", vectors, rest - (vectors - 1) * self._lanes)
-        self._write_compute(full, rest)
-        work = b * m * -(-n // self._lanes) * k * (1.0 if self._processor.fused else 2.0)
-        reads = reads_of(matrix.step) | frozenset([SHARED] if parts else [])
-        units = b * self._panels * self._cuts
-        parts.append(Part(self._name, units, work, reads, writes_of(matrix.step)))
-        return parts
+            parts.append(write_pack_left(context, f"{self._name}_left", matrix, self._rows))
+        for kind, panel, _, _ in panels.kinds():
+            self._write_panel(kind, panel)
+        self._write_compute()
+        vectors = -(-panels.columns // panels.lanes)
+        cycles = vectors * matrix.batch.extent * matrix.row.extent * matrix.inner.extent
+        reads = reads_of(matrix.step) | {name for part in parts for name in part.writes}
+        if self._packed is not None:
+            reads |= {self._packed.name}
+        part = Part(
+            self._name,
+            matrix.batch.extent * panels.count * self._cuts,
+            cycles * (1.0 if context.processor.fused else 2.0),
+            reads,
+            writes_of(matrix.step),
+        )
+        if self._cuts > 1:
+            return [*parts, part, *self._riders]
+        for rider in self._riders:
+            part = replace(
+                part,
+                cycles=part.cycles + rider.cycles,
+                reads=part.reads | rider.reads,
+                writes=part.writes | rider.writes,
+            )
+        return [*parts, part]
 
     def _begin(self, name: str, parameters: Sequence[tuple[str, Type]]) -> Points:
         """A function of this step."""
         step = self._matrix.step
-        used = reads_of(step) | writes_of(step)
-        return begin_points(self._module, name, parameters, used, self._buffers, self._table)
+        return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
 
-    def _write_compute(self, full: int, rest: int) -> None:
+    def _write_compute(self) -> None:
         """The part: units are (batch, panel of columns, cut of the rows)."""
-        code = self._module.function(self._name, PART_PARAMETERS)
+        code = self._context.module.function(self._name, PART_PARAMETERS)
         table, thread, first, last = code.parameters
         loop = code.begin_loop(first, last)
         cuts = constant(self._cuts, I64)
         cut = code.binary("urem", loop.index, cuts)
         panel_of_all = code.binary("udiv", loop.index, cuts)
-        panels = constant(self._panels, I64)
-        batch = code.binary("udiv", panel_of_all, panels)
-        panel = code.binary("urem", panel_of_all, panels)
+        count = constant(self._panels.count, I64)
+        batch = code.binary("udiv", panel_of_all, count)
+        panel = code.binary("urem", panel_of_all, count)
         tiles = constant(self._row_tiles, I64)
         begin = code.binary("udiv", code.multiply(cut, tiles), cuts)
         following = code.add(cut, constant(1, I64))
         end = code.binary("udiv", code.multiply(following, tiles), cuts)
         operands = (table, thread, batch, panel, begin, end)
-        if full:
-            with code.when(code.compare("slt", panel, constant(full, I64))):
-                code.call_void(f"{self._name}_full", *operands)
-        if rest:
-            with code.when(code.compare("eq", panel, constant(full, I64))):
-                code.call_void(f"{self._name}_rest", *operands)
+        for kind, _, condition, limit in self._panels.kinds():
+            with code.when(code.compare(condition, panel, constant(limit, I64))):
+                code.call_void(f"{self._name}_{kind}", *operands)
+        if self._cuts == 1:
+            following = code.add(panel, constant(1, I64))
+            for rider in self._riders:
+                code.call_void(rider.function, table, thread, panel, following)
         code.end_loop(loop)
         code.finish()
 
-    def _write_panel(self, suffix: str, vectors: int, last_lanes: int) -> None:
-        """One panel of columns: packs it, then passes the tiles of the rows over it."""
-        matrix = self._matrix
-        name = f"{self._name}_{suffix}"
-        self._write_epilogue(name, vectors, last_lanes)
+    def _write_panel(self, kind: str, panel: Panel) -> None:
+        """One panel of columns: packs it if need be, then passes the tiles of the rows over it."""
+        matrix, workspaces = self._matrix, self._context.workspaces
+        name = f"{self._name}_{kind}"
+        self._write_epilogue(name, panel)
         points = self._begin(name, _PANEL_PARAMETERS)
         code = points.code
-        table, thread, batch, panel, begin, end = code.parameters
-        own = self._workspaces.own(code, table, thread)
+        table, thread, batch, number, begin, end = code.parameters
+        own = workspaces.own(code, table, thread)
         sums = code.offset(own, self._sums_offset, "i8")
-        column = code.multiply(panel, constant(self._width, I64))
+        column = code.multiply(number, constant(self._panels.width, I64))
+        as_it_lies = self._right_as_it_lies(panel)
         k = matrix.inner.extent
         with points.bound(matrix.batch, batch):
             for start in range(0, k, self._chunk):
-                count = min(self._chunk, k - start)
-                self._pack_panel(points, own, column, start, count, vectors, last_lanes)
-                self._tiles(
-                    points, name, (table, own, sums, column), start, count, vectors, begin, end
-                )
+                chunk = range(start, min(start + self._chunk, k))
+                if as_it_lies is not None:
+                    right = self._address(points, as_it_lies, column, start)
+                    stride = as_it_lies.inner_stride
+                else:
+                    right, stride = own, panel.width
+                    if self._packed is not None:
+                        before = code.multiply(batch, constant(self._panels.count, I64))
+                        place = code.add(before, number)
+                        whole = self._packed.panel(self._context, code, place, self._element)
+                        right = code.offset(whole, start * panel.width, self._element)
+                    else:
+                        pack_panel(points, matrix, panel, right, column, chunk)
+                one = _Pass(name, panel, chunk, table, right, stride, sums, column)
+                self._tiles(points, one, begin, end)
         code.finish()
 
-    def _tiles(
-        self,
-        points: Points,
-        epilogue: str,
-        places: tuple[Value, Value, Value, Value],
-        start: int,
-        count: int,
-        vectors: int,
-        begin: Value,
-        end: Value,
-    ) -> None:
-        """All tiles of some rows over one packed chunk of k."""
+    def _right_as_it_lies(self, panel: Panel) -> Plain | None:
+        """The right operand where it is read without packing.
+
+        Dots read it along k; tiles do, if a panel is used but once and its vectors are full.
+        """
+        plain = as_plain(self._matrix.right, self._matrix.column, self._matrix)
+        if self._dots:
+            return plain
+        once = self._row_tiles == 1 and panel.last == panel.lanes and self._packed is None
+        return plain if once and plain is not None and plain.stride == 1 else None
+
+    def _tiles(self, points: Points, one: _Pass, begin: Value, end: Value) -> None:
+        """All tiles of some rows over one chunk of k."""
         code, matrix = points.code, self._matrix
         whole, rest = divmod(matrix.row.extent, self._rows)
         if whole:
             limit = constant(whole, I64)
             stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
             loop = code.begin_loop(begin, stop)
-            with points.bound(_TILE, loop.index, before=loop.before):
-                self._tile(points, epilogue, places, start, count, vectors, loop.index, self._rows)
+            with points.bound(TILE, loop.index, before=loop.before):
+                self._tile(points, one, loop.index, self._rows)
                 code.end_loop(loop)
         if rest:
             number = constant(whole, I64)
             with (
                 code.when(code.compare("sgt", end, number)) as before,
-                points.bound(_TILE, number, before=before),
+                points.bound(TILE, number, before=before),
             ):
-                self._tile(points, epilogue, places, start, count, vectors, number, rest)
+                self._tile(points, one, number, rest)
 
-    def _tile(
-        self,
-        points: Points,
-        epilogue: str,
-        places: tuple[Value, Value, Value, Value],
-        start: int,
-        count: int,
-        vectors: int,
-        number: Value,
-        rows: int,
-    ) -> None:
+    def _tile(self, points: Points, one: _Pass, number: Value, rows: int) -> None:
         """One tile over one chunk: sums from zero or from the last chunk, epilogue at the end."""
         code, matrix = points.code, self._matrix
-        table, panel, sums, column = places
-        k, width = matrix.inner.extent, vectors * self._lanes
         row = code.multiply(number, constant(self._rows, I64))
-        if self._chunk < k:
-            skipped = code.multiply(number, constant(self._rows * width, I64))
-            sums = code.offset(sums, skipped, self._element)
-        if start == 0:
-            zero = constant(0, Type(self._element, self._lanes))
-            for position in range(rows * vectors):
-                code.store(zero, code.offset(sums, position * self._lanes, self._element))
-        left, row_stride, left_stride = self._left_address(points, number, row, start)
-        tile = Tile(rows, vectors, self._lanes, self._element, row_stride, left_stride, width)
-        kernel = emit_tile(self._module, tile)
-        code.call_void(kernel, left, panel, constant(count, I64), sums)
-        if start + count == k:
+        left, row_stride, left_stride = self._left_address(points, number, row, one.chunk.start)
+        sums = one.sums
+        if self._dots:
+            self._dot_tiles(code, one, left, row_stride, rows)
+        else:
+            lanes, vectors = one.panel.lanes, one.panel.vectors
+            if self._chunk < matrix.inner.extent:
+                skipped = code.multiply(number, constant(self._rows * one.panel.width, I64))
+                sums = code.offset(sums, skipped, self._element)
+            if one.chunk.start == 0:
+                zero = constant(0, Type(self._element, lanes))
+                for position in range(rows * vectors):
+                    code.store(zero, code.offset(sums, position * lanes, self._element))
+            kernel = emit_tile(
+                self._context.module,
+                Tile(
+                    rows, vectors, lanes, self._element, row_stride, left_stride, one.right_stride
+                ),
+            )
+            code.call_void(kernel, left, one.right, constant(len(one.chunk), I64), sums)
+        if one.chunk.stop == matrix.inner.extent:
             batch = points.axis(matrix.batch)
-            operands = (table, sums, batch, row, constant(rows, I64), column)
-            code.call_void(f"{epilogue}_epilogue", *operands)
+            operands = (one.table, sums, batch, row, constant(rows, I64), one.column)
+            code.call_void(f"{one.name}_epilogue", *operands)
+
+    def _dot_tiles(
+        self, code: Function, one: _Pass, left: Value, row_stride: int, rows: int
+    ) -> None:
+        """The sums of some rows and all columns of a panel, a few columns at a time."""
+        plain = self._right_as_it_lies(one.panel)
+        assert plain is not None
+        most = dot_sides(self._context.processor)[1]
+        for first in range(0, one.panel.columns, most):
+            columns = min(most, one.panel.columns - first)
+            kernel = emit_dots(
+                self._context.module,
+                Dots(
+                    rows,
+                    columns,
+                    one.panel.lanes,
+                    self._element,
+                    len(one.chunk),
+                    row_stride,
+                    plain.stride,
+                    one.panel.width,
+                ),
+            )
+            right = code.offset(one.right, first * plain.stride, self._element)
+            code.call_void(kernel, left, right, code.offset(one.sums, first, self._element))
 
     def _left_address(
         self, points: Points, number: Value, row: Value, start: int
@@ -320,12 +396,8 @@ class _Tiled:
         k = matrix.inner.extent
         if self._left is not None:
             plain = self._left
-            first = points.place(plain.start).start
-            position = code.add(first, code.multiply(row, constant(plain.stride, I64)))
-            position = code.add(position, constant(start * plain.inner_stride, I64))
-            base = points.base(plain.buffer)
-            return code.offset(base, position, self._element), plain.stride, plain.inner_stride
-        whole = self._workspaces.shared(code, code.parameters[0])
+            return self._address(points, plain, row, start), plain.stride, plain.inner_stride
+        whole = self._context.workspaces.shared(code, code.parameters[0])
         batch = points.axis(matrix.batch)
         tile = code.add(code.multiply(batch, constant(self._row_tiles, I64)), number)
         position = code.multiply(tile, constant(k * self._rows, I64))
@@ -334,135 +406,36 @@ class _Tiled:
         position = code.add(position, constant(start * rows, I64))
         return code.offset(whole, position, self._element), 1, rows
 
-    # Packing
-
-    def _write_pack_left(self) -> None:
-        """Packs the left operand: for each tile of rows the numbers of one k side by side."""
-        matrix = self._matrix
-        points = self._begin(f"{self._name}_pack", PART_PARAMETERS)
+    def _address(self, points: Points, plain: Plain, outer: Value, start: int) -> Value:
+        """Where a plain operand lies from a row or column and a k on."""
         code = points.code
-        table, _, first, last = code.parameters
-        whole = self._workspaces.shared(code, table)
-        loop = code.begin_loop(first, last)
-        tiles = constant(self._row_tiles, I64)
-        batch = code.binary("udiv", loop.index, tiles)
-        number = code.binary("urem", loop.index, tiles)
-        row = code.multiply(number, constant(self._rows, I64))
-        size = matrix.inner.extent * self._rows
-        start = code.offset(whole, code.multiply(loop.index, constant(size, I64)), self._element)
-        full, rest = divmod(matrix.row.extent, self._rows)
-        with points.bound(matrix.batch, batch):
-            for condition, rows, limit in (("slt", self._rows, full), ("eq", rest, full)):
-                if not rows or (condition == "slt" and not full):
-                    continue
-                with (
-                    code.when(code.compare(condition, number, constant(limit, I64))) as before,
-                    points.bound(_TILE, number, before=before),
-                    points.loop(matrix.inner) as inner,
-                ):
-                    with points.along(matrix.row, row, rows):
-                        value = points.vector(matrix.left)
-                    offset = code.multiply(inner.index, constant(self._rows, I64))
-                    code.store(value, code.offset(start, offset, self._element))
-                    code.end_loop(inner)
-        code.end_loop(loop)
-        code.finish()
-
-    def _pack_panel(
-        self,
-        points: Points,
-        panel: Value,
-        column: Value,
-        start: int,
-        count: int,
-        vectors: int,
-        last_lanes: int,
-    ) -> None:
-        """Packs a chunk of a panel of columns: for each k its columns side by side."""
-        plain = _as_plain(self._matrix.right, self._matrix.column, self._matrix)
-        done = 0
-        if plain is not None and plain.inner_stride == 1 and plain.stride != 1:
-            done = count - count % self._lanes
-            if done:
-                self._transpose_panel(
-                    points, plain, panel, column, start, done, vectors, last_lanes
-                )
-        if done == count:
-            return
-        code, matrix = points.code, self._matrix
-        first, last = constant(start + done, I64), constant(start + count, I64)
-        with points.loop(matrix.inner, (), first, last) as inner:
-            past = code.subtract(inner.index, constant(start, I64))
-            offset = code.multiply(past, constant(vectors * self._lanes, I64))
-            target = code.offset(panel, offset, self._element)
-            for number in range(vectors):
-                lanes = last_lanes if number == vectors - 1 else self._lanes
-                base = code.add(column, constant(number * self._lanes, I64))
-                with points.along(matrix.column, base, lanes):
-                    value = points.vector(matrix.right)
-                if lanes < self._lanes:
-                    picks = [min(lane, lanes) for lane in range(self._lanes)]
-                    value = code.shuffle(value, constant(0, value.type), picks)
-                code.store(value, code.offset(target, number * self._lanes, self._element))
-            code.end_loop(inner)
-
-    def _transpose_panel(
-        self,
-        points: Points,
-        plain: _Plain,
-        panel: Value,
-        column: Value,
-        start: int,
-        count: int,
-        vectors: int,
-        last_lanes: int,
-    ) -> None:
-        """The same where k lies contiguous: squares of numbers are turned in registers."""
-        code, lanes = points.code, self._lanes
-        base = points.base(plain.buffer)
         first = points.place(plain.start).start
-        first = code.add(first, code.multiply(column, constant(plain.stride, I64)))
-        source = code.offset(base, code.add(first, constant(start, I64)), self._element)
-        vector = Type(self._element, lanes)
-        loop = code.begin_loop(constant(0, I64), constant(count, I64), lanes)
-        offset = code.multiply(loop.index, constant(vectors * lanes, I64))
-        target = code.offset(panel, offset, self._element)
-        for number in range(vectors):
-            present = last_lanes if number == vectors - 1 else lanes
-            columns: list[Value] = []
-            for lane in range(lanes):
-                if lane < present:
-                    skipped = constant((number * lanes + lane) * plain.stride, I64)
-                    place = code.offset(source, code.add(loop.index, skipped), self._element)
-                    columns.append(code.load(place, vector))
-                else:
-                    columns.append(constant(0, vector))
-            for position, turned in enumerate(transposed(code, columns)):
-                distance = position * vectors * lanes + number * lanes
-                code.store(turned, code.offset(target, distance, self._element))
-        code.end_loop(loop)
+        position = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
+        position = code.add(position, constant(start * plain.inner_stride, I64))
+        return code.offset(points.base(plain.buffer), position, self._element)
 
     # Epilogue
 
-    def _write_epilogue(self, name: str, vectors: int, last_lanes: int) -> None:
+    def _write_epilogue(self, name: str, panel: Panel) -> None:
         """The stores of a tile: each row in vectors along the columns."""
         step, matrix = self._matrix.step, self._matrix
         points = self._begin(f"{name}_epilogue", _EPILOGUE_PARAMETERS)
         code = points.code
         _, sums, batch, row, count, column = code.parameters
         end = code.add(row, count)
-        width = vectors * self._lanes
         with (
             points.bound(matrix.batch, batch),
             points.loop(matrix.row, (), row, end) as loop,
         ):
             past = code.subtract(loop.index, row)
-            source = code.offset(sums, code.multiply(past, constant(width, I64)), self._element)
-            for number in range(vectors):
-                lanes = last_lanes if number == vectors - 1 else self._lanes
-                base = code.add(column, constant(number * self._lanes, I64))
-                place = code.offset(source, number * self._lanes, self._element)
-                with points.along(matrix.column, base, lanes):
+            source = code.offset(
+                sums, code.multiply(past, constant(panel.width, I64)), self._element
+            )
+            for number in range(panel.vectors):
+                lanes = panel.present(number)
+                base = code.add(column, constant(number * panel.lanes, I64))
+                place = code.offset(source, number * panel.lanes, self._element)
+                with points.along(matrix.column, base, lanes, multiple=panel.lanes):
                     total = code.load(place, Type(self._element, lanes))
                     points.define(step.result, total)
                     points.store_all(step.stores)
@@ -480,66 +453,3 @@ _EPILOGUE_PARAMETERS = (
     ("sums", POINTER),
     *((name, I64) for name in ("batch", "row", "count", "column")),
 )
-# The tile that a loop over tiles is at; no expression depends on it.
-_TILE = Axis("tile", 1 << 40)
-
-
-def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
-    """The columns of a square of numbers: log2(lanes) rounds of exchanging halves."""
-    lanes = len(rows)
-    current = list(rows)
-    distance = lanes // 2
-    while distance:
-        following = list(current)
-        for first in range(lanes):
-            if first & distance:
-                continue
-            second = first + distance
-            low = [
-                lane if not lane & distance else lane - distance + lanes for lane in range(lanes)
-            ]
-            high = [
-                lane + distance if not lane & distance else lane + lanes for lane in range(lanes)
-            ]
-            following[first] = code.shuffle(current[first], current[second], low)
-            following[second] = code.shuffle(current[first], current[second], high)
-        current = following
-        distance //= 2
-    return current
-
-
-def _as_matrix(step: Contraction) -> _Matrix:
-    """The contraction with every group of axes made one."""
-    batch, of_batch = flattened(step.batch, "b")
-    row, of_rows = flattened(step.rows, "m")
-    column, of_columns = flattened(step.columns, "n")
-    inner, of_inner = flattened(step.inner, "k")
-    change = Replacing(of_batch | of_rows | of_columns | of_inner)
-    left, right = change.scalar(step.left), change.scalar(step.right)
-    stores = tuple(change.store(store) for store in step.stores)
-    merged = replace(
-        step,
-        batch=(batch,),
-        rows=(row,),
-        columns=(column,),
-        inner=(inner,),
-        left=left,
-        right=right,
-        stores=stores,
-    )
-    return _Matrix(batch, row, column, inner, left, right, merged)
-
-
-def _as_plain(view: Scalar, outer: Axis, matrix: _Matrix) -> _Plain | None:
-    """The view as an address and strides; None if it is more than that."""
-    if not isinstance(view, Load) or view.bounds:
-        return None
-    stride = stride_along(view.index, outer)
-    inner_stride = stride_along(view.index, matrix.inner)
-    if stride is None or inner_stride is None:
-        return None
-    start = Index(
-        view.index.constant,
-        tuple(term for term in view.index.terms if term[0] not in (outer, matrix.inner)),
-    )
-    return _Plain(view.buffer, start, stride, inner_stride)

@@ -7,22 +7,24 @@ loads and stores cost. Nothing depends on the number of threads: each point is o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lamina.engines.cpu.combine import Combiner, combiner
-from lamina.engines.cpu.ir import I64, POINTER, Module, Type, Value, constant
+from lamina.engines.cpu.context import Context
+from lamina.engines.cpu.ir import I64, POINTER, Value, constant
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.reshape import merged_axes
 from lamina.program.index import Axis, Index, Quotient, Remainder
-from lamina.program.program import Buffer
 from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
 from lamina.program.steps import Loop, Reduce, Scan, Stage, Store, Write, reads_of, writes_of
 
 # Vectors are this many registers wide where expressions are short: that hides latencies.
 REGISTERS_AT_ONCE = 4
 SHORT_EXPRESSION = 12
+# Reductions of so few steps are written one after the other.
+MOST_UNROLLED = 8
 
 # What things cost, in cycles for one vector or one scalar; rough, for comparisons only.
 _UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.0
@@ -69,46 +71,23 @@ class _Choice:
 PART_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
 
 
-def begin_points(
-    module: Module,
-    name: str,
-    parameters: Sequence[tuple[str, Type]],
-    used: Iterable[str],
-    buffers: Mapping[str, Buffer],
-    table: Mapping[str, int],
-) -> Points:
-    """Begins a function that computes with buffers; its first parameter is their table."""
-    code = module.function(name, parameters)
-    used = sorted(used)
-    bases = {
-        buffer: code.load(code.offset(code.parameters[0], table[buffer], "ptr"), POINTER)
-        for buffer in used
-    }
-    return Points(code, bases, {buffer: buffers[buffer].size for buffer in used})
-
-
-def emit_loop(
-    module: Module,
-    name: str,
-    loop: Loop,
-    buffers: Mapping[str, Buffer],
-    table: Mapping[str, int],
-    processor: Processor,
-) -> Part:
+def emit_loop(context: Context, name: str, loop: Loop, *, columns: int = 0) -> Part:
     """Writes the function of a loop step.
 
     Args:
-        module: where it is written.
+        context: of the program.
         name: of the function.
         loop: the step.
-        buffers: all buffers of the program.
-        table: the number of each buffer in the table of addresses.
-        processor: what it is written for.
+        columns: how many points of its one axis shall be a unit; by default that is chosen.
     """
     loop = merged_axes(loop)
-    choice = min(_choices(loop, processor), key=lambda one: one.cycles)
+    if columns:
+        (axis,) = loop.axes
+        choice = _costed(loop, _Choice(axis, False, columns, 0.0))
+    else:
+        choice = min(_choices(loop, context.processor), key=lambda one: one.cycles)
     reads, writes = reads_of(loop), writes_of(loop)
-    points = begin_points(module, name, PART_PARAMETERS, reads | writes, buffers, table)
+    points = context.begin(name, PART_PARAMETERS, reads | writes)
     units = _LoopWriter(points, loop, choice).write()
     points.code.finish()
     return Part(name, units, choice.cycles, reads, writes)
@@ -184,19 +163,19 @@ class _LoopWriter:
                 stop = code.select(code.compare("slt", last, limit), last, limit)
             opened = code.begin_loop(first, stop)
             base = code.multiply(opened.index, constant(lanes, I64))
-            with self._points.along(axis, base, lanes, before=opened.before):
+            with self._points.along(axis, base, lanes, multiple=lanes, before=opened.before):
                 body()
                 code.end_loop(opened)
         if not rest:
             return
         base = constant(full * lanes, I64)
         if isinstance(last, int):
-            with self._points.along(axis, base, rest):
+            with self._points.along(axis, base, rest, multiple=lanes):
                 body()
             return
         with (
             code.when(code.compare("sgt", last, constant(full, I64))) as before,
-            self._points.along(axis, base, rest, before=before),
+            self._points.along(axis, base, rest, multiple=lanes, before=before),
         ):
             body()
 
@@ -239,6 +218,8 @@ class _LoopWriter:
     ) -> tuple[Value, ...]:
         code, points = self._code, self._points
         axis, *rest = axes
+        if not rest and -(-axis.extent // (lanes or 1)) <= MOST_UNROLLED:
+            return self._unrolled(axis, lanes or 1, combine, carried)
         if rest or not lanes:
             with points.loop(axis, carried) as opened:
                 if rest:
@@ -250,11 +231,27 @@ class _LoopWriter:
         if full:
             opened = code.begin_loop(0, full, 1, carried)
             base = code.multiply(opened.index, constant(lanes, I64))
-            with points.along(axis, base, lanes, before=opened.before):
+            with points.along(axis, base, lanes, multiple=lanes, before=opened.before):
                 received = combine.step(points, opened.carried)
                 carried = code.end_loop(opened, received)
         if left:
-            with points.along(axis, constant(full * lanes, I64), left):
+            with points.along(axis, constant(full * lanes, I64), left, multiple=lanes):
+                carried = combine.step(points, carried)
+        return carried
+
+    def _unrolled(
+        self, axis: Axis, lanes: int, combine: Combiner, carried: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        """A few steps one after the other; where a point is a single one, the axis is bound."""
+        points = self._points
+        for start in range(0, axis.extent, lanes):
+            first = constant(start, I64)
+            across = lanes > 1
+            with (
+                points.along(axis, first, min(lanes, axis.extent - start), multiple=lanes)
+                if across
+                else points.bound(axis, first)
+            ):
                 carried = combine.step(points, carried)
         return carried
 

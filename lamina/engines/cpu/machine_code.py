@@ -26,8 +26,6 @@ _numbers = itertools.count()
 def _initialize() -> None:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    # For the one word of assembly with which threads say that they wait.
-    binding.initialize_native_asmparser()
 
 
 @cache

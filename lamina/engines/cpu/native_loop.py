@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from lamina.engines.cpu.ir import I8, I32, I64, POINTER, Function, Module, Type, Value, constant
 
-# Turns of spinning before sleep: some 50 microseconds.
-SPINS = 2000
+# Turns of spinning before sleep: some 50 microseconds at a barrier, and four times as long for
+# helpers without a job, so that they are awake if the caller's next step comes soon.
+BARRIER_SPINS, PARKED_SPINS = 2000, 8000
 
 # A waiting place, in bytes from its start; each word that threads write has its own cache line.
 ARRIVED, GENERATION, SLEEPERS, CALLS, MAILBOX, LOCK = 0, 64, 128, 192, 256, 320
@@ -24,6 +25,14 @@ FUTEX_CALLS = ("syscall",)
 CONDITION_CALLS = (
     *("pthread_mutex_lock", "pthread_mutex_unlock"),
     *("pthread_cond_wait", "pthread_cond_broadcast"),
+)
+
+# What every thread calls a program with.
+PROGRAM_PARAMETERS = (
+    ("table", POINTER),
+    ("thread", I64),
+    ("threads", I64),
+    ("barrier", POINTER),
 )
 
 # A job, in words.
@@ -70,7 +79,7 @@ def emit_barrier(module: Module, waiting: Waiting) -> None:
             code.line(f"store atomic i64 0, {arrived} monotonic, align 8")
             code.call_void("publish", gate, code.add(old, constant(1, I32)))
         with code.when(code.binary("xor", last, constant(True, last.type))):
-            code.call_void("wait", gate, old)
+            code.call_void("wait", gate, old, constant(BARRIER_SPINS, I64))
     code.finish()
 
 
@@ -98,14 +107,19 @@ def _load_atomic(code: Function, place: Value, type: Type, order: str) -> Value:
 
 def _pause(code: Function, machine: str) -> None:
     """Tells the processor that this thread waits in a loop."""
-    word = "pause" if machine in ("x86_64", "AMD64") else "yield"
-    code.line(f'call void asm sideeffect "{word}", ""()')
+    if machine in ("x86_64", "AMD64"):
+        code.module.declare("llvm.x86.sse2.pause", "void", [])
+        code.call_void("llvm.x86.sse2.pause")
+    else:
+        code.module.declare("llvm.aarch64.hint", "void", [I32])
+        # 1 is the number of YIELD.
+        code.call_void("llvm.aarch64.hint", constant(1, I32))
 
 
 def _emit_wait(module: Module, waiting: Waiting) -> None:
-    """`wait(gate, old)` returns when the generation is no longer the old one."""
-    code = module.function("wait", (("gate", POINTER), ("old", I32)))
-    gate, old = code.parameters
+    """`wait(gate, old, spins)` returns when the generation is no longer the old one."""
+    code = module.function("wait", (("gate", POINTER), ("old", I32), ("spins", I64)))
+    gate, old, spins = code.parameters
     place = _at(code, gate, GENERATION)
     entry = code.block
     spinning = code.new_block()
@@ -115,7 +129,7 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     again = code.new_block()
     _pause(code, waiting.machine)
     following = code.add(turns, constant(1, I64))
-    more = code.compare("slt", following, constant(SPINS, I64))
+    more = code.compare("slt", following, spins)
     sleeping = code.new_block()
     sleepers = _at(code, gate, SLEEPERS)
     code.instruction(f"atomicrmw add {sleepers}, i32 1 seq_cst", I32)
@@ -266,7 +280,7 @@ def _emit_park(module: Module) -> None:
     entry = code.block
     waiting = code.new_block()
     seen = Value("%seen", I32)
-    code.call_void("wait", gate, seen)
+    code.call_void("wait", gate, seen, constant(PARKED_SPINS, I64))
     job = code.load(_at(code, gate, MAILBOX), POINTER)
     following = code.add(seen, constant(1, I32))
     leave = code.instruction(f"icmp eq {job}, null", Type("i1"))

@@ -6,20 +6,26 @@ only where a part needs what others have done since the last one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from lamina.engines.cpu.contractions import emit_contraction
-from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Value, constant
+from lamina.engines.cpu.ahead import Ahead, packed_ahead
+from lamina.engines.cpu.clock import emit_ticks
+from lamina.engines.cpu.context import Context
+from lamina.engines.cpu.contractions import emit_contraction, panels_of
+from lamina.engines.cpu.ir import I64, Function, Module, Value, constant
 from lamina.engines.cpu.loops import Part, emit_loop
-from lamina.engines.cpu.native_loop import emit_barrier, waiting_for
+from lamina.engines.cpu.native_loop import PROGRAM_PARAMETERS, emit_barrier, waiting_for
 from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.riders import riders_of
+from lamina.engines.cpu.split import split_reductions
 from lamina.engines.cpu.workspaces import Workspaces
-from lamina.program.program import Plan, Program
+from lamina.program.program import Buffer, Plan, Program
 from lamina.program.steps import Loop
 
-# A thread is worth waking for this many cycles of work.
-CYCLES_WORTH_A_THREAD = 4000.0
+# Threads are worth waking for parts of so many cycles each; once they are awake, they take their
+# share of smaller parts as well.
+CYCLES_WORTH_WAKING, CYCLES_WORTH_SHARING = 4000.0, 1500.0
 
 
 @dataclass(frozen=True)
@@ -27,72 +33,138 @@ class NativeProgram:
     """The text of a program, and how it is to be run.
 
     Attributes:
-        text: the module in LLVM's assembly language; it exports `program`.
-        table: the number of each buffer in the table of addresses; after them stand what
-            `Workspaces` says.
-        shared_bytes: the size of the workspace that all threads see.
-        thread_bytes: the size of the memory of each thread's own.
-        threads: how many threads it is worth.
-        barriers: how often they meet.
-        steps: for each part the number of its step in the program.
+        text: the module in LLVM's assembly language; it exports `program`, and `load` if there is
+            something to be done once after the parameters were changed.
+        buffers: the program's in the order in which they stand in the table of addresses.
+        workspaces: the memory that it needs beside them, which stands behind them.
+        extra: buffers that come last.
+        threads: how many threads `program` is worth.
+        load_threads: the same of `load`; 0 if there is none.
+        barriers: how often the threads meet in `program`.
+        steps: for each part of `program` the number of its step.
     """
 
     text: str
-    table: dict[str, int]
-    shared_bytes: int
-    thread_bytes: int
+    buffers: tuple[str, ...]
+    workspaces: Workspaces
+    extra: tuple[Buffer, ...]
     threads: int
+    load_threads: int
     barriers: int
     steps: tuple[int, ...]
 
 
-def write_program(
-    program: Program, processor: Processor, *, counted: bool = False
-) -> NativeProgram:
-    """Writes the machine-independent text of a program for one processor.
+@dataclass
+class _Parts:
+    """What was written of a program.
+
+    Attributes:
+        load: the parts that are run once after the parameters were changed.
+        parts: those that are run each time.
+        steps: for each of them the number of its step.
+    """
+
+    load: list[Part] = field(default_factory=list[Part])
+    parts: list[Part] = field(default_factory=list[Part])
+    steps: list[int] = field(default_factory=list[int])
+
+
+def write_program(program: Program, processor: Processor, *, timed: bool = False) -> NativeProgram:
+    """Writes the text of a program for one processor.
 
     Args:
         program: what to write.
         processor: what it is written for.
-        counted: whether the threads meet after every part and add the ticks of the processor's
+        timed: whether the threads meet after every part and add the ticks of the processor's
             counter that it took to the part's place in the counters.
     """
-    module = Module(fused=processor.fused)
-    emit_barrier(module, waiting_for(processor.triple.partition("-")[0]))
-    table = {name: number for number, name in enumerate(program.buffers)}
-    buffers = program.buffers
-    workspaces = Workspaces(len(table))
-    parts: list[Part] = []
-    steps: list[int] = []
-    for number, step in enumerate(program.steps):
-        name = f"step{number}"
-        if isinstance(step, Loop):
-            parts.append(emit_loop(module, name, step, buffers, table, processor))
-        else:
-            parts += emit_contraction(module, name, step, buffers, table, processor, workspaces)
-        steps += [number] * (len(parts) - len(steps))
-    steps = [number for number, part in zip(steps, parts, strict=True) if part.units]
-    parts = [part for part in parts if part.units]
-    shares = [_threads_for(part, processor.threads) for part in parts]
+    context = _context(program, processor)
+    written = _write_parts(program, context)
+    emit_barrier(context.module, waiting_for(processor.triple.partition("-")[0]))
+    load_threads = 0
+    if written.load:
+        shares = _shares(written.load, processor)
+        _write_entry(context, "load", written.load, shares, [False] * len(shares))
+        load_threads = max(shares)
+    used = [number for number, part in enumerate(written.parts) if part.units]
+    parts = [written.parts[number] for number in used]
+    shares = _shares(parts, processor)
     barriers = _barriers(program.plan, parts, shares)
-    _write_entry(module, parts, shares, barriers, len(table) + 3 if counted else None)
+    _write_entry(context, "program", parts, shares, barriers, timed=timed)
     return NativeProgram(
-        module.text(),
-        table,
-        workspaces.shared_bytes,
-        workspaces.thread_bytes,
+        context.module.text(),
+        tuple(program.buffers),
+        context.workspaces,
+        tuple(b for name, b in context.buffers.items() if name not in program.buffers),
         max(shares, default=1),
+        load_threads,
         sum(barriers),
-        tuple(steps),
+        tuple(written.steps[number] for number in used),
     )
 
 
-def _threads_for(part: Part, threads: int) -> int:
-    return max(1, min(threads, part.units, int(part.cycles / CYCLES_WORTH_A_THREAD)))
+def text_of_step(program: Program, number: int, processor: Processor) -> str:
+    """What is written for one step of a program, as a module of its own."""
+    context = _context(program, processor)
+    _write_parts(program, context, only=number)
+    return context.module.text()
 
 
-def _barriers(plan: Plan, parts: Sequence[Part], shares: Sequence[int]) -> list[bool]:
-    """Whether the threads must meet before each part."""
+def _context(program: Program, processor: Processor) -> Context:
+    table = {name: number for number, name in enumerate(program.buffers)}
+    module, workspaces = Module(fused=processor.fused), Workspaces(len(table))
+    return Context(module, dict(program.buffers), table, processor, workspaces)
+
+
+def _write_parts(program: Program, context: Context, only: int | None = None) -> _Parts:
+    """Writes all steps, or one and what it needs."""
+    steps, meet = program.steps, _meeting(program.plan)
+    written = _Parts()
+    riders = riders_of(steps, meet, context.processor)
+    ahead = packed_ahead(program, context, meet)
+    for number, step in enumerate(steps):
+        if number in riders or (only is not None and riders.get(only, only) != number):
+            continue
+        name = f"step{number}"
+        if isinstance(step, Loop):
+            *before, last = split_reductions(context, name, step)
+            written.parts += [emit_loop(context, loop.name, loop) for loop in before]
+            written.parts.append(emit_loop(context, name, last))
+        else:
+            operand = ahead.get(number)
+            if operand is not None:
+                _write_packing(operand, number, context, written)
+            width = panels_of(step, context.processor).width
+            along = [
+                emit_loop(context, f"step{rider}", loop, columns=width)
+                for rider, (carrier, loop) in riders.items()
+                if carrier == number
+            ]
+            packed = operand.packed if operand is not None else None
+            written.parts += emit_contraction(context, name, step, packed, along)
+        written.steps += [number] * (len(written.parts) - len(written.steps))
+    return written
+
+
+def _write_packing(operand: Ahead, number: int, context: Context, written: _Parts) -> None:
+    """Writes the packing of an operand in front of its first use."""
+    if operand.first == number:
+        part = operand.packed.write(context, operand.matrix)
+        (written.load if operand.at_load else written.parts).append(part)
+
+
+def _shares(parts: Sequence[Part], processor: Processor) -> list[int]:
+    """How many threads take part in each part."""
+
+    def threads_for(part: Part, cycles: float) -> int:
+        return max(1, min(processor.threads, part.units, int(part.cycles / cycles)))
+
+    most = max((threads_for(part, CYCLES_WORTH_WAKING) for part in parts), default=1)
+    return [min(most, threads_for(part, CYCLES_WORTH_SHARING)) for part in parts]
+
+
+def _meeting(plan: Plan) -> Callable[[str, str], bool]:
+    """Whether two buffers share memory."""
     places = {
         allocation.buffer: (allocation.offset, allocation.offset + allocation.bytes)
         for allocation in plan.allocations
@@ -103,6 +175,13 @@ def _barriers(plan: Plan, parts: Sequence[Part], shares: Sequence[int]) -> list[
             (start, end), (first, last) = places[one], places[other]
             return start < last and first < end
         return one == other
+
+    return meet
+
+
+def _barriers(plan: Plan, parts: Sequence[Part], shares: Sequence[int]) -> list[bool]:
+    """Whether the threads must meet before each part."""
+    meet = _meeting(plan)
 
     def conflict(one: Part, other: Part) -> bool:
         pairs = ((one.writes, other.reads | other.writes), (one.reads, other.writes))
@@ -123,22 +202,20 @@ def _barriers(plan: Plan, parts: Sequence[Part], shares: Sequence[int]) -> list[
 
 
 def _write_entry(
-    module: Module,
+    context: Context,
+    name: str,
     parts: Sequence[Part],
     shares: Sequence[int],
     barriers: Sequence[bool],
-    counters: int | None,
+    *,
+    timed: bool = False,
 ) -> None:
-    """The function that each thread runs: its slice of every part, in order.
-
-    `counters` is the place of their address in the table, if time is to be counted.
-    """
-    parameters = (("table", POINTER), ("thread", I64), ("threads", I64), ("barrier", POINTER))
-    code = module.function("program", parameters, internal=False)
+    """The function that each thread runs: its slice of every part, in order."""
+    code = context.module.function(name, PROGRAM_PARAMETERS, internal=False)
     table, thread, threads, barrier = code.parameters
-    before = _ticks(code) if counters is not None else None
+    before = emit_ticks(code) if timed else None
     for number, (part, share, meet) in enumerate(zip(parts, shares, barriers, strict=True)):
-        if meet and counters is None:
+        if meet and not timed:
             code.call_void("barrier", barrier, threads)
         takes_part = code.compare("slt", thread, constant(share, I64))
         with code.when(takes_part):
@@ -146,22 +223,16 @@ def _write_entry(
             following = code.add(thread, constant(1, I64))
             last = _cut(code, part.units, following, share)
             code.call_void(part.function, table, thread, first, last)
-        if counters is not None and before is not None:
+        if before is not None:
             code.call_void("barrier", barrier, threads)
-            now = _ticks(code)
+            now = emit_ticks(code)
             with code.when(code.compare("eq", thread, constant(0, I64))):
-                base = code.load(code.offset(table, counters, "ptr"), POINTER)
-                place = code.offset(base, number, "i64")
+                counters = context.workspaces.counters(code, table)
+                place = code.offset(counters, number, "i64")
                 spent = code.subtract(now, before)
                 code.store(code.add(code.load(place, I64), spent), place)
             before = now
     code.finish()
-
-
-def _ticks(code: Function) -> Value:
-    """The processor's counter, which runs evenly."""
-    code.module.declare("llvm.readcyclecounter", "i64", [])
-    return code.call("llvm.readcyclecounter", I64)
 
 
 def _cut(code: Function, units: int, thread: Value, share: int) -> Value:

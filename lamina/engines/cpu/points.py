@@ -30,6 +30,7 @@ from lamina.engines.cpu.primitives import (
     element,
     from_memory,
     memory_element,
+    random_words,
     to_memory,
 )
 from lamina.errors import InternalError
@@ -43,6 +44,7 @@ from lamina.program.scalar import (
     Position,
     Scalar,
     Within,
+    indices_of,
     loads,
 )
 from lamina.program.steps import Store
@@ -104,6 +106,7 @@ class Points:
         self._loaded: set[str] = set()
         self._lane_axis: Axis | None = None
         self._lanes = 0
+        self._multiple = 1
 
     # The nest
 
@@ -127,16 +130,25 @@ class Points:
 
     @contextmanager
     def along(
-        self, axis: Axis | None, first: Value, lanes: int, *, before: Block | None = None
+        self,
+        axis: Axis | None,
+        first: Value,
+        lanes: int,
+        *,
+        multiple: int = 1,
+        before: Block | None = None,
     ) -> Generator[None]:
-        """The axis runs along the lanes of vectors inside, from `first` on."""
-        saved = self._lane_axis, self._lanes
+        """The axis runs along the lanes of vectors inside, from `first` on.
+
+        `multiple` is a number of which `first` is known to be one.
+        """
+        saved = self._lane_axis, self._lanes, self._multiple
         with self._level(before) as level:
             if axis is not None:
                 level.axes[axis] = first
-            self._lane_axis, self._lanes = axis, lanes
+            self._lane_axis, self._lanes, self._multiple = axis, lanes, multiple
             yield
-        self._lane_axis, self._lanes = saved
+        self._lane_axis, self._lanes, self._multiple = saved
 
     @contextmanager
     def loop(
@@ -290,6 +302,11 @@ class Points:
         return self._applied(scalar)
 
     def _applied(self, scalar: Apply) -> Value:
+        if scalar.primitive == "random_bits" and self._is_in_blocks(scalar.operands[2]):
+            seed, step, position, stream = scalar.operands
+            start = self.place(indices_of(position)[0]).start
+            others = [self.value(operand) for operand in (seed, step, stream)]
+            return random_words(self.code, start, self._lanes, *others)
         operands = [self.value(operand) for operand in scalar.operands]
         lanes = max(operand.type.lanes for operand in operands)
         spread = tuple(
@@ -301,6 +318,15 @@ class Points:
             return cast(self.code, spread[0], first.dtype, scalar.dtype)
         dtype = first.dtype if scalar.primitive in COMPARISONS else scalar.dtype
         return EMITTERS[scalar.primitive](self.code, dtype, spread)
+
+    def _is_in_blocks(self, position: Scalar) -> bool:
+        """Whether the lanes are consecutive positions, the first one a multiple of four."""
+        if not isinstance(position, Position) or self._lanes < 4 or self._multiple % 4:
+            return False
+        index, axis = position.index, self._lane_axis
+        others = [(atom, c) for atom, c in index.terms if atom != axis]
+        whole = all(isinstance(atom, Axis) and c % 4 == 0 for atom, c in others)
+        return (axis, 1) in index.terms and whole and index.constant % 4 == 0
 
     # Positions
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lamina.engines.cpu import functions
-from lamina.engines.cpu.ir import Function, Type, Value, constant
+from lamina.engines.cpu.ir import Function, Type, Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.shapes import DType
 
@@ -217,6 +217,35 @@ def _random_bits(code: Function, dtype: DType, operands: tuple[Value, ...]) -> V
     """Philox 4x32-10 as in `lamina.program.philox`: one block in each lane, of which one word."""
     seed, step, position, stream = operands
     wide = position.type
+    block = code.binary("lshr", position, constant(2, wide))
+    words = _philox(code, block, seed, step, stream)
+    word = code.binary("and", position, constant(3, wide))
+    result = words[0]
+    for number in (1, 2, 3):
+        chosen = code.compare("eq", word, constant(number, wide))
+        result = code.select(chosen, words[number], result)
+    return code.convert("trunc", result, "i32")
+
+
+def random_words(
+    code: Function, start: Value, lanes: int, seed: Value, step: Value, stream: Value
+) -> Value:
+    """The same for consecutive positions from a multiple of four on: every word of each block."""
+    blocks = -(-lanes // 4)
+    # Halves are joined, so there are as many as a power of two.
+    width = 1 << (blocks - 1).bit_length() if blocks > 1 else 2
+    first = code.binary("lshr", start, constant(2, start.type))
+    block = code.add(code.splat(first, width), constants(range(width), "i64"))
+    spread = [code.splat(value, width) for value in (seed, step, stream)]
+    words = [code.convert("trunc", word, "i32") for word in _philox(code, block, *spread)]
+    pairs = [code.shuffle(words[number], words[number + 1], range(2 * width)) for number in (0, 2)]
+    picks = [lane % 4 * width + lane // 4 for lane in range(lanes)]
+    return code.shuffle(pairs[0], pairs[1], picks)
+
+
+def _philox(code: Function, block: Value, seed: Value, step: Value, stream: Value) -> list[Value]:
+    """The four words of each block, in the low halves of integers of 64 bits."""
+    wide = block.type
     low = constant(0xFFFFFFFF, wide)
     shift = constant(32, wide)
 
@@ -226,8 +255,7 @@ def _random_bits(code: Function, dtype: DType, operands: tuple[Value, ...]) -> V
     def high_word(value: Value) -> Value:
         return code.binary("lshr", value, shift)
 
-    block = low_word(code.binary("lshr", position, constant(2, wide)))
-    counter = [block, low_word(step), high_word(step), low_word(stream)]
+    counter = [low_word(block), low_word(step), high_word(step), low_word(stream)]
     keys = [low_word(seed), high_word(seed)]
     for number in range(ROUNDS):
         if number:
@@ -243,12 +271,7 @@ def _random_bits(code: Function, dtype: DType, operands: tuple[Value, ...]) -> V
             code.binary("xor", code.binary("xor", high_word(left), counter[3]), keys[1]),
             low_word(left),
         ]
-    word = code.binary("and", position, constant(3, wide))
-    result = counter[0]
-    for number in (1, 2, 3):
-        chosen = code.compare("eq", word, constant(number, wide))
-        result = code.select(chosen, counter[number], result)
-    return code.convert("trunc", result, "i32")
+    return counter
 
 
 # Every primitive of lamina.program.scalar but "cast". Comparisons are given their operands' dtype,

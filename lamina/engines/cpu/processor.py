@@ -23,6 +23,8 @@ _VECTORS = {
     "sse2": (16, 16, False),
     "neon": (16, 32, True),
 }
+# Whether threads can wait for each other in native code; see `native_loop`.
+_CAN_WAIT = os.name == "posix"
 # Where the system does not say: what processors of these years have at least.
 _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
 
@@ -127,7 +129,15 @@ def _threads() -> int:
                 facts=(("expected", "a whole number from 1 to 1024"), ("found", repr(wanted))),
                 advice="Unset LAMINA_THREADS to use every core this process may use.",
             )
+        if int(wanted) > 1 and not _CAN_WAIT:
+            raise EngineError(
+                "several threads are not supported on this system",
+                facts=(("expected", "LAMINA_THREADS=1"), ("found", repr(wanted))),
+                advice="They wait for each other on futexes or POSIX condition variables.",
+            )
         return int(wanted)
+    if not _CAN_WAIT:
+        return 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

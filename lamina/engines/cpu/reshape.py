@@ -20,6 +20,7 @@ from lamina.program.scalar import (
     Apply,
     Bound,
     Load,
+    Local,
     Position,
     Scalar,
     Within,
@@ -78,10 +79,17 @@ class Replacing:
     """Puts index expressions in the place of axes, in everything that names them.
 
     What several scalars share, they share afterwards: one object serves for all parts of a step.
+
+    Args:
+        replacements: the index expression for each axis.
+        values: what stands in the place of locals, by their names.
     """
 
-    def __init__(self, replacements: Mapping[Axis, Index]) -> None:
+    def __init__(
+        self, replacements: Mapping[Axis, Index], values: Mapping[str, Scalar] | None = None
+    ) -> None:
         self._replacements = replacements
+        self._values = values or {}
         self._known: dict[Scalar, Scalar] = {}
         self._indices: dict[Index, Index] = {}
 
@@ -129,6 +137,8 @@ class Replacing:
                 new[part] = replace(part, index=self.index(part.index))
             elif isinstance(part, Within):
                 new[part] = replace(part, bounds=self._bounds(part.bounds))
+            elif isinstance(part, Local):
+                new[part] = self._values.get(part.name, part)
             else:
                 new[part] = part
         return new[scalar]

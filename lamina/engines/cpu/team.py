@@ -48,6 +48,7 @@ class Job:
         self._words[native_loop.THREADS] = threads
         self._words[native_loop.RUNS] = 1
         self.address = int(self._words.ctypes.data)
+        self.alone = _native().run_job
 
     def meet_at(self, gate: int) -> None:
         """Tells the job where its threads meet."""
@@ -175,7 +176,7 @@ class Team:
 def run(job: Job) -> None:
     """Runs a job and returns when it is done: alone in this thread, or with the team's help."""
     if job.threads == 1:
-        _native().run_job(job.address, 0)
+        job.alone(job.address, 0)
     else:
         team().run(job)
 

@@ -8,9 +8,10 @@ matrix multiplication, 2008).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.engines.cpu.ir import I64, POINTER, Module, Type, Value, constant
+from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Type, Value, constant
 from lamina.engines.cpu.processor import Processor
 
 
@@ -60,6 +61,105 @@ def rows_of_tiles(rows: int, most: int) -> int:
     # Each tile costs its rows and, for its start and end, about half a row more.
     sizes = range(max(most // 2, 1), most + 1)
     return min(sizes, key=lambda size: (-(-rows // size) * (size + 0.5), -size))
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A tile whose sums run along k in the lanes, for operands that lie contiguous along k.
+
+    Attributes:
+        rows, columns: of the tile.
+        lanes: of a vector.
+        element: `"float"` or `"double"`.
+        inner: the extent of k.
+        row_stride, column_stride: elements between two rows and two columns of the operands.
+        width: elements between two rows of the sums.
+    """
+
+    rows: int
+    columns: int
+    lanes: int
+    element: str
+    inner: int
+    row_stride: int
+    column_stride: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        size = f"{self.rows}x{self.columns}x{self.lanes}_{self.inner}"
+        return f"dots_{self.element}_{size}_{self.row_stride}_{self.column_stride}_{self.width}"
+
+
+def dot_sides(processor: Processor) -> tuple[int, int]:
+    """The most rows and columns of such a tile that fit the registers."""
+    free = processor.registers - 1 - (0 if processor.fused else 1)
+    rows = next(side for side in range(1, free) if (side + 1) * (side + 2) > free)
+    columns = (free - rows) // rows
+    return max(rows, columns), min(rows, columns)
+
+
+def emit_dots(module: Module, tile: Dots) -> str:
+    """Writes the kernel `(left, right, sums)`, once in a module; gives its name."""
+    if any(function.name == tile.name for function in module.functions):
+        return tile.name
+    code = module.function(tile.name, (("left", POINTER), ("right", POINTER), ("sums", POINTER)))
+    left, right, sums = code.parameters
+    pairs = [(row, column) for row in range(tile.rows) for column in range(tile.columns)]
+
+    def step(position: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
+        """The sums after some more k."""
+        kind = Type(tile.element, lanes)
+
+        def vector(base: Value, offset: int) -> Value:
+            place = code.offset(code.offset(base, position, tile.element), offset, tile.element)
+            loaded = code.load(place, kind)
+            if lanes == tile.lanes:
+                return loaded
+            picks = [min(lane, lanes) for lane in range(tile.lanes)]
+            return code.shuffle(loaded, constant(0, kind), picks)
+
+        columns = [vector(right, number * tile.column_stride) for number in range(tile.columns)]
+        rows = [vector(left, number * tile.row_stride) for number in range(tile.rows)]
+        return [
+            code.multiply_add(rows[row], columns[column], total)
+            for (row, column), total in zip(pairs, totals, strict=True)
+        ]
+
+    totals = [constant(0, Type(tile.element, tile.lanes)) for _ in pairs]
+    whole = tile.inner - tile.inner % tile.lanes
+    if whole:
+        loop = code.begin_loop(0, whole, tile.lanes, totals)
+        totals = list(code.end_loop(loop, step(loop.index, tile.lanes, loop.carried)))
+    if whole < tile.inner:
+        totals = step(constant(whole, I64), tile.inner - whole, totals)
+    for row in range(tile.rows):
+        of_row = totals[row * tile.columns : (row + 1) * tile.columns]
+        for first in range(0, tile.columns, tile.lanes):
+            place = code.offset(sums, row * tile.width + first, tile.element)
+            code.store(_sums_of_lanes(code, of_row[first : first + tile.lanes]), place)
+    code.finish()
+    return tile.name
+
+
+def _sums_of_lanes(code: Function, vectors: Sequence[Value]) -> Value:
+    """One vector with the sum of the lanes of each: neighbours are added, of two at once.
+
+    There are at most as many vectors as lanes.
+    """
+    count, current = len(vectors), list(vectors)
+    lanes = current[0].type.lanes
+    evens, odds = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+    remaining = lanes
+    while remaining > 1:
+        if len(current) % 2:
+            current.append(current[-1])
+        current = [
+            code.add(code.shuffle(one, other, evens), code.shuffle(one, other, odds))
+            for one, other in zip(current[::2], current[1::2], strict=True)
+        ]
+        remaining //= 2
+    return code.shuffle(current[0], None, range(count))
 
 
 def emit_tile(module: Module, tile: Tile) -> str:

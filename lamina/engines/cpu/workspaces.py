@@ -10,8 +10,8 @@ from typing import final
 from lamina.engines.cpu.ir import I64, POINTER, Function, Value
 
 _ALIGNMENT = 64
-# How a part says that it reads or writes the shared workspace.
-SHARED = "workspace"
+# Its own places in the table of addresses, and the one of the counters of a timed program.
+_SLOTS = 5
 
 
 @final
@@ -19,13 +19,19 @@ class Workspaces:
     """Collects what the steps of a program need, and says where they find it.
 
     In the table of addresses stand, from `slot` on: the workspace that all threads see, the
-    memory of the single threads, and how many bytes each of them has.
+    memory of the single threads, how many bytes each of them has, what was packed ahead, and the
+    counters of ticks; then the buffers that steps have asked for.
     """
+
+    # How a part says that it reads or writes the shared workspace.
+    SHARED = "workspace"
 
     def __init__(self, slot: int) -> None:
         self._slot = slot
+        self._next = slot + _SLOTS
         self.shared_bytes = 0
         self.thread_bytes = 0
+        self.packed_bytes = 0
 
     def need_shared(self, size: int) -> None:
         """Asks for bytes that all threads see; later they are another step's."""
@@ -34,6 +40,29 @@ class Workspaces:
     def need_own(self, size: int) -> None:
         """Asks for bytes for every thread."""
         self.thread_bytes = max(self.thread_bytes, -(-size // _ALIGNMENT) * _ALIGNMENT)
+
+    def keep(self, size: int) -> int:
+        """Asks for bytes that stay as they are from run to run; gives where they begin."""
+        start = self.packed_bytes
+        self.packed_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return start
+
+    def total_bytes(self, threads: int) -> int:
+        """What all of it takes."""
+        return self.shared_bytes + self.thread_bytes * threads + self.packed_bytes
+
+    def next_slot(self) -> int:
+        """A place in the table for one more buffer."""
+        self._next += 1
+        return self._next - 1
+
+    def counters(self, code: Function, table: Value) -> Value:
+        """The address of the counters of ticks."""
+        return code.load(code.offset(table, self._slot + 4, "ptr"), POINTER)
+
+    def packed(self, code: Function, table: Value) -> Value:
+        """The address of what was packed ahead."""
+        return code.load(code.offset(table, self._slot + 3, "ptr"), POINTER)
 
     def shared(self, code: Function, table: Value) -> Value:
         """The address of the shared workspace."""

@@ -6,6 +6,7 @@ It is the specification of what a program means, and needs nothing but NumPy.
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, final
@@ -16,7 +17,7 @@ from lamina.engines.engine import Device, Memory
 from lamina.engines.host import HostMemory, aligned, host_array, physical_memory_bytes
 from lamina.engines.interpreter.run import run_step
 from lamina.program.program import Program
-from lamina.shapes import Array
+from lamina.shapes import Array, DType
 
 # A byte that makes NaN of floats and absurd numbers of integers.
 POISON = 0xFF
@@ -42,13 +43,32 @@ class InterpreterEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
 
-    def compile(self, program: Program, memories: Mapping[str, Memory]) -> InterpretedProgram:
+    def compile(
+        self, program: Program, memories: Mapping[str, Memory], *, timed: bool = False
+    ) -> InterpretedProgram:
         return InterpretedProgram(program, memories, poison=self._poison)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return ("program",)
+
+    def listing(self, program: Program, step: int, language: str) -> str:
+        # It runs the program itself, and makes nothing of it.
+        return str(program.steps[step])
+
+    def workspace_bytes(self, program: Program) -> None:
+        # NumPy makes temporaries as it likes.
+        return None
+
+    def peaks(self, dtype: DType) -> None:
+        return None
 
 
 @final
 class InterpretedProgram:
     """A program with its arena in the computer's memory."""
+
+    synchronous = True
 
     def __init__(self, program: Program, memories: Mapping[str, Memory], *, poison: bool) -> None:
         self._program = program
@@ -65,6 +85,7 @@ class InterpretedProgram:
             part = self._arena[place.offset : place.offset + buffer.bytes]
             self._own[buffer.name] = part.view(buffer.dtype.numpy)
         self._last: dict[str, Array] = {}
+        self._seconds = np.zeros(len(program.steps))
 
     def run(self, inputs: Sequence[Array]) -> None:
         with self._lock:
@@ -79,8 +100,10 @@ class InterpretedProgram:
         for kind in ("parameter", "state"):
             for buffer in self._program.of_kind(kind):
                 flat[buffer.name] = host_array(self._memories[buffer.name]).reshape(-1)
-        for step in self._program.steps:
+        for number, step in enumerate(self._program.steps):
+            started = time.perf_counter()
             run_step(step, flat)
+            self._seconds[number] += time.perf_counter() - started
         self._last = flat
 
     def run_many(
@@ -97,6 +120,14 @@ class InterpretedProgram:
     def output(self, name: str) -> Array:
         buffer = self._program.buffers[dict(self._program.outputs)[name]]
         return self._last[buffer.name].reshape(buffer.shape).copy()
+
+    def scalar(self, name: str) -> float:
+        return self.output(name).item()
+
+    def step_seconds(self) -> Array:
+        with self._lock:
+            seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))
+            return seconds
 
     def release(self) -> None:
         self._own, self._last, self._arena = {}, {}, aligned(0)

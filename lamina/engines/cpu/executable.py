@@ -1,0 +1,187 @@
+"""A program as machine code, bound to its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import final
+
+import numpy as np
+
+from lamina.engines.cpu.clock import ticks_per_second
+from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.native_program import NativeProgram, write_program
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.team import Job, remember_lock, run
+from lamina.engines.engine import Memory
+from lamina.engines.host import HostMemory, address_of, aligned, host_array, host_memory
+from lamina.program.program import Program
+from lamina.program.steps import writes_of
+from lamina.shapes import Array
+
+# Larger inputs of a single run are read where the caller has them, smaller ones are copied: to ask
+# where an array lies takes as long as to copy so much.
+COPIED_BYTES = 4096
+# Kinds of buffers that lie outside of a program and outlast it.
+_OUTSIDE = ("parameter", "state")
+
+
+@final
+class CpuProgram:
+    """A program as machine code, with its arena, constants and inputs.
+
+    Args:
+        program: what is run.
+        memories: of its parameters and states.
+        processor: what it is compiled for.
+        timed: whether the time of its steps is taken.
+    """
+
+    synchronous = True
+
+    def __init__(
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        processor: Processor,
+        *,
+        timed: bool = False,
+    ) -> None:
+        native = write_program(program, processor, timed=timed)
+        exported = ("program", "load") if native.load_threads else ("program",)
+        self._library = Library(compiled(native.text, processor), exported)
+        self._program = program
+        self.make_lock()
+        remember_lock(self)
+        self._arrays = _buffers_of(program, memories)
+        self._outputs = {
+            name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
+            for name, buffer in program.outputs
+        }
+        self._steps = native.steps
+        self._counters = np.zeros(len(native.steps), np.int64)
+        self._workspaces = _workspaces_of(native)
+        buffers = [self._arrays[name] for name in native.buffers]
+        shared, own, packed, *extra = self._workspaces
+        places = [array.ctypes.data for array in (*buffers, shared, own)]
+        places.append(native.workspaces.thread_bytes)
+        places += [array.ctypes.data for array in (packed, self._counters, *extra)]
+        self._table = np.array(places, np.uint64)
+        self._job = Job(self._library.address("program"), self._table, native.threads)
+        self._load: Job | None = None
+        if native.load_threads:
+            self._load = Job(self._library.address("load"), self._table, native.load_threads)
+        self._take_inputs(native)
+        self._watch(memories)
+
+    def _take_inputs(self, native: NativeProgram) -> None:
+        """Decides which inputs of a single run are copied, and which are read in place."""
+        self._inputs = self._program.of_kind("input")
+        self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
+        # Inputs that are results, too, must outlast the run.
+        returned = {buffer for _, buffer in self._program.outputs}
+        # The number of the input, and its staging or its place in the table.
+        self._copied: list[tuple[int, Array]] = []
+        self._read_in_place: list[tuple[int, int]] = []
+        for number, buffer in enumerate(self._inputs):
+            if buffer.bytes <= COPIED_BYTES or buffer.name in returned:
+                self._copied.append((number, self._staging[number]))
+            else:
+                self._read_in_place.append((number, native.buffers.index(buffer.name)))
+
+    def _watch(self, memories: Mapping[str, Memory]) -> None:
+        """Sees when memories change: what was packed from them is then packed again."""
+        program = self._program
+        used = [host_memory(memories[b.name]) for kind in _OUTSIDE for b in program.of_kind(kind)]
+        # Those of a model share one counter; what was copied or unpickled may have another.
+        self._changes = tuple({id(memory.changes): memory.changes for memory in used}.values())
+        written = {name for step in program.steps for name in writes_of(step)}
+        self._changes_memories = any(program.buffers[n].kind in _OUTSIDE for n in written)
+        self._loaded = -1
+
+    def make_lock(self) -> None:
+        self._lock = Lock()
+
+    def run(self, inputs: Sequence[Array]) -> None:
+        with self._lock:
+            for number, staging in self._copied:
+                staging[...] = inputs[number]
+            for number, place in self._read_in_place:
+                self._table[place] = address_of(inputs[number])
+            self._job.once()
+            self._run()
+
+    def _run(self) -> None:
+        if self._load is not None:
+            count = sum(changes.count for changes in self._changes)
+            if count != self._loaded:
+                self._loaded = count
+                run(self._load)
+        run(self._job)
+        if self._changes_memories:
+            for changes in self._changes:
+                changes.count += 1
+
+    def run_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> dict[str, Array]:
+        rows = np.ascontiguousarray(rows, np.int64)
+        inputs: list[tuple[int, int, int]] = []
+        for buffer, staging in zip(self._inputs, self._staging, strict=True):
+            source = host_array(resident[buffer.name])
+            inputs.append((source.ctypes.data, staging.ctypes.data, staging[:1].nbytes))
+        kept: dict[str, Array] = {}
+        outputs: list[tuple[int, int, int]] = []
+        for name in recorded:
+            array = self._outputs[name]
+            kept[name] = np.empty((len(rows), *array.shape), array.dtype)
+            outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
+        with self._lock:
+            for number, place in self._read_in_place:
+                self._table[place] = self._staging[number].ctypes.data
+            self._job.many(rows, inputs, outputs)
+            self._run()
+        return kept
+
+    def step_seconds(self) -> Array:
+        with self._lock:
+            ticks = np.zeros(len(self._program.steps), np.int64)
+            np.add.at(ticks, list(self._steps), self._counters)
+            self._counters[:] = 0
+            return ticks / ticks_per_second()
+
+    def output(self, name: str) -> Array:
+        with self._lock:
+            return self._outputs[name].copy()
+
+    def scalar(self, name: str) -> float:
+        return self._outputs[name].item()
+
+    def release(self) -> None:
+        self._library.release()
+        self._arrays, self._outputs, self._staging, self._workspaces = {}, {}, [], []
+
+
+def _buffers_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, Array]:
+    """An array for every buffer: of its own, in the arena, or of the memories."""
+    arrays: dict[str, Array] = {}
+    for name, value in program.constants.items():
+        arrays[name] = np.ascontiguousarray(value)
+    arena = aligned(program.plan.arena_bytes)
+    for place in program.plan.allocations:
+        buffer = program.buffers[place.buffer]
+        part = arena[place.offset : place.offset + buffer.bytes]
+        arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
+    for kind in _OUTSIDE:
+        for buffer in program.of_kind(kind):
+            arrays[buffer.name] = host_array(memories[buffer.name])
+    for buffer in program.of_kind("input"):
+        arrays[buffer.name] = HostMemory(buffer.shape, buffer.dtype.numpy).array
+    return arrays
+
+
+def _workspaces_of(native: NativeProgram) -> list[Array]:
+    """What all threads share, what each has, what is packed ahead, and what steps asked for."""
+    needed = native.workspaces
+    sizes = (needed.shared_bytes, needed.thread_bytes * native.threads, needed.packed_bytes)
+    return [aligned(size) for size in (*sizes, *(buffer.bytes for buffer in native.extra))]

@@ -1,0 +1,262 @@
+"""Operands of contractions in the order in which tiles read them.
+
+The right operand is packed in panels: some vectors of columns, for each k side by side. The left
+one is packed in tiles of rows. Both are read through their views, so that transposes, gathers,
+casts and padding cost nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lamina.engines.cpu.context import Context
+from lamina.engines.cpu.ir import I64, Function, Type, Value, constant
+from lamina.engines.cpu.loops import PART_PARAMETERS, Part
+from lamina.engines.cpu.matrix import Matrix, Plain, as_plain
+from lamina.engines.cpu.points import Points
+from lamina.engines.cpu.primitives import element
+from lamina.program.index import Axis
+from lamina.program.scalar import loads
+
+# The tile that a loop over tiles is at; no expression depends on it.
+TILE = Axis("tile", 1 << 40)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How the columns of a contraction are cut into panels.
+
+    Attributes:
+        lanes: of a vector.
+        vectors: of a panel; the last one may have fewer.
+        columns: how many there are.
+    """
+
+    lanes: int
+    vectors: int
+    columns: int
+
+    @property
+    def width(self) -> int:
+        """The columns of a panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def count(self) -> int:
+        return -(-self.columns // self.width)
+
+    def kinds(self) -> Iterator[tuple[str, Panel, str, int]]:
+        """The panels that differ: a name, the panel, and which ones: a comparison and a limit."""
+        full, rest = divmod(self.columns, self.width)
+        if full:
+            yield "full", Panel(self.lanes, self.vectors, self.lanes), "slt", full
+        if rest:
+            vectors = -(-rest // self.lanes)
+            last = rest - (vectors - 1) * self.lanes
+            yield "rest", Panel(self.lanes, vectors, last), "eq", full
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some vectors of columns.
+
+    Attributes:
+        lanes: of a vector.
+        vectors: how many.
+        last: how many lanes of the last vector are columns.
+    """
+
+    lanes: int
+    vectors: int
+    last: int
+
+    @property
+    def width(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def columns(self) -> int:
+        return (self.vectors - 1) * self.lanes + self.last
+
+    def present(self, number: int) -> int:
+        """The columns in a vector."""
+        return self.last if number == self.vectors - 1 else self.lanes
+
+
+def pack_panel(
+    points: Points,
+    matrix: Matrix,
+    panel: Panel,
+    target: Value,
+    column: Value,
+    chunk: range,
+) -> None:
+    """Writes the packing of the panel from a column on, for a chunk of k; k in `target` from 0."""
+    plain = as_plain(matrix.right, matrix.column, matrix)
+    done = 0
+    if plain is not None and plain.inner_stride == 1 and plain.stride != 1:
+        done = len(chunk) - len(chunk) % panel.lanes
+        if done:
+            _transpose(points, matrix, plain, panel, target, column, chunk[:done])
+    if done == len(chunk):
+        return
+    code, name = points.code, element(matrix.step.dtype)
+    first, last = constant(chunk.start + done, I64), constant(chunk.stop, I64)
+    with points.loop(matrix.inner, (), first, last) as inner:
+        past = code.subtract(inner.index, constant(chunk.start, I64))
+        start = code.offset(target, code.multiply(past, constant(panel.width, I64)), name)
+        for number in range(panel.vectors):
+            lanes = panel.present(number)
+            base = code.add(column, constant(number * panel.lanes, I64))
+            with points.along(matrix.column, base, lanes):
+                value = points.vector(matrix.right)
+            if lanes < panel.lanes:
+                picks = [min(lane, lanes) for lane in range(panel.lanes)]
+                value = code.shuffle(value, constant(0, value.type), picks)
+            code.store(value, code.offset(start, number * panel.lanes, name))
+        code.end_loop(inner)
+
+
+def _transpose(
+    points: Points,
+    matrix: Matrix,
+    plain: Plain,
+    panel: Panel,
+    target: Value,
+    column: Value,
+    chunk: range,
+) -> None:
+    """The same where k lies contiguous: squares of numbers are turned in registers."""
+    code, lanes, name = points.code, panel.lanes, element(matrix.step.dtype)
+    first = points.place(plain.start).start
+    first = code.add(first, code.multiply(column, constant(plain.stride, I64)))
+    first = code.add(first, constant(chunk.start, I64))
+    source = code.offset(points.base(plain.buffer), first, name)
+    vector = Type(name, lanes)
+    loop = code.begin_loop(constant(0, I64), constant(len(chunk), I64), lanes)
+    start = code.offset(target, code.multiply(loop.index, constant(panel.width, I64)), name)
+    for number in range(panel.vectors):
+        columns: list[Value] = []
+        for lane in range(lanes):
+            if lane < panel.present(number):
+                skipped = constant((number * lanes + lane) * plain.stride, I64)
+                place = code.offset(source, code.add(loop.index, skipped), name)
+                columns.append(code.load(place, vector))
+            else:
+                columns.append(constant(0, vector))
+        for position, turned in enumerate(transposed(code, columns)):
+            distance = position * panel.width + number * lanes
+            code.store(turned, code.offset(start, distance, name))
+    code.end_loop(loop)
+
+
+def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a square of numbers: log2(lanes) rounds of exchanging halves."""
+    lanes = len(rows)
+    current = list(rows)
+    distance = lanes // 2
+    while distance:
+        following = list(current)
+        for first in range(lanes):
+            if first & distance:
+                continue
+            second = first + distance
+            low = [
+                lane if not lane & distance else lane - distance + lanes for lane in range(lanes)
+            ]
+            high = [
+                lane + distance if not lane & distance else lane + lanes for lane in range(lanes)
+            ]
+            following[first] = code.shuffle(current[first], current[second], low)
+            following[second] = code.shuffle(current[first], current[second], high)
+        current = following
+        distance //= 2
+    return current
+
+
+def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> Part:
+    """A part that packs the left operand: for each tile of rows the numbers of one k together."""
+    reads = frozenset(load.buffer for load in loads(matrix.left))
+    points = context.begin(name, PART_PARAMETERS, reads)
+    code, workspaces = points.code, context.workspaces
+    table, _, first, last = code.parameters
+    kind = element(matrix.step.dtype)
+    full, rest = divmod(matrix.row.extent, rows)
+    tiles = full + bool(rest)
+    size = matrix.inner.extent * rows
+    units = matrix.batch.extent * tiles
+    workspaces.need_shared(units * size * matrix.step.dtype.itemsize)
+    whole = workspaces.shared(code, table)
+    loop = code.begin_loop(first, last)
+    batch = code.binary("udiv", loop.index, constant(tiles, I64))
+    number = code.binary("urem", loop.index, constant(tiles, I64))
+    row = code.multiply(number, constant(rows, I64))
+    start = code.offset(whole, code.multiply(loop.index, constant(size, I64)), kind)
+    with points.bound(matrix.batch, batch):
+        for condition, present, limit in (("slt", rows, full), ("eq", rest, full)):
+            if not present or (condition == "slt" and not full):
+                continue
+            with (
+                code.when(code.compare(condition, number, constant(limit, I64))) as before,
+                points.bound(TILE, number, before=before),
+                points.loop(matrix.inner) as inner,
+            ):
+                with points.along(matrix.row, row, present):
+                    value = points.vector(matrix.left)
+                offset = code.multiply(inner.index, constant(rows, I64))
+                code.store(value, code.offset(start, offset, kind))
+                code.end_loop(inner)
+    code.end_loop(loop)
+    code.finish()
+    cycles = 1.5 * matrix.batch.extent * matrix.row.extent * matrix.inner.extent / 8
+    return Part(name, units, cycles, reads, frozenset([context.workspaces.SHARED]))
+
+
+@dataclass(frozen=True)
+class PackedRight:
+    """A right operand that is packed as a whole, before the contractions that use it.
+
+    Attributes:
+        name: under which parts say that they use it.
+        offset: where it begins, in bytes, in the memory for packed operands.
+        panels: how it is cut.
+        inner: the extent of k.
+    """
+
+    name: str
+    offset: int
+    panels: Panels
+    inner: int
+
+    def panel(self, context: Context, code: Function, number: Value, kind: str) -> Value:
+        """Where a panel begins; they are numbered through all of the batch."""
+        base = context.workspaces.packed(code, code.parameters[0])
+        start = code.offset(base, self.offset, "i8")
+        size = constant(self.inner * self.panels.width, I64)
+        return code.offset(start, code.multiply(number, size), kind)
+
+    def write(self, context: Context, matrix: Matrix) -> Part:
+        """The part that packs it."""
+        reads = frozenset(load.buffer for load in loads(matrix.right))
+        points = context.begin(self.name, PART_PARAMETERS, reads)
+        code, kind = points.code, element(matrix.step.dtype)
+        _, _, first, last = code.parameters
+        loop = code.begin_loop(first, last)
+        count = constant(self.panels.count, I64)
+        batch = code.binary("udiv", loop.index, count)
+        number = code.binary("urem", loop.index, count)
+        column = code.multiply(number, constant(self.panels.width, I64))
+        target = self.panel(context, code, loop.index, kind)
+        with points.bound(matrix.batch, batch):
+            for _, panel, condition, limit in self.panels.kinds():
+                with (
+                    code.when(code.compare(condition, number, constant(limit, I64))) as before,
+                    points.bound(TILE, number, before=before),
+                ):
+                    pack_panel(points, matrix, panel, target, column, range(self.inner))
+        code.end_loop(loop)
+        code.finish()
+        units = matrix.batch.extent * self.panels.count
+        cycles = 1.5 * units * self.inner * self.panels.vectors
+        return Part(self.name, units, cycles, reads, frozenset([self.name]))

@@ -1,0 +1,66 @@
+"""Loops that ride along with a contraction: sums over the rows that it has just stored.
+
+The gradient of a bias is the sum of the gradient that goes on to the layer before, over the
+examples. Such a loop runs as soon as a panel of columns is done, by the thread that made it, while
+the panel is still in its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lamina.engines.cpu.contractions import is_tiled
+from lamina.engines.cpu.matrix import as_matrix
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.reshape import merged_axes
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.steps import Contraction, Loop, Scan, Step, loads_of, reads_of, writes_of
+
+# Whether two buffers share memory.
+Meet = Callable[[str, str], bool]
+
+
+def riders_of(
+    steps: Sequence[Step], meet: Meet, processor: Processor
+) -> dict[int, tuple[int, Loop]]:
+    """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
+    found: dict[int, tuple[int, Loop]] = {}
+    for number, loop in enumerate(steps):
+        if not isinstance(loop, Loop):
+            continue
+        reads, writes = reads_of(loop), writes_of(loop)
+        for earlier in range(number - 1, -1, -1):
+            step = steps[earlier]
+            used = reads_of(step) | writes_of(step)
+            # Nothing that the loop writes may be in use, and what it reads must be there.
+            if any(meet(a, b) for a in writes for b in used):
+                break
+            if any(meet(a, b) for a in reads for b in writes_of(step)):
+                if isinstance(step, Contraction) and _carries(step, loop, meet, processor):
+                    found[number] = (earlier, loop)
+                break
+    return found
+
+
+def _carries(step: Contraction, loop: Loop, meet: Meet, processor: Processor) -> bool:
+    """Whether each point of the loop needs only one column of what the contraction stores."""
+    loop, matrix = merged_axes(loop), as_matrix(step)
+    if len(loop.axes) != 1 or matrix.batch.extent != 1 or not is_tiled(step, processor):
+        return False
+    if any(isinstance(stage, Scan) for stage in loop.stages):
+        return False
+    (axis,) = loop.axes
+    stores = {store.buffer: store for store in matrix.step.stores}
+    for load in loads_of(loop):
+        if any(meet(load.buffer, name) for name in stores):
+            store = stores.get(load.buffer)
+            if store is None or store.accumulate or axis.extent != matrix.column.extent:
+                return False
+            if not (_is_in(store.index, matrix.column) and _is_in(load.index, axis)):
+                return False
+    return True
+
+
+def _is_in(index: Index, column: Axis) -> bool:
+    """Whether the position lies in this column of rows that are as long as there are columns."""
+    return index % column.extent == axis_index(column)

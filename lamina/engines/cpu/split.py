@@ -1,0 +1,93 @@
+"""Long reductions to few results, cut into blocks that the threads share.
+
+A mean over a large batch is one number: without this, one thread would compute it. The blocks
+depend on the sizes alone, so that the result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lamina.engines.cpu.context import Context
+from lamina.engines.cpu.reshape import Replacing
+from lamina.program.index import Axis, Index, axis_index, flatten
+from lamina.program.scalar import Apply, Load, Local, Scalar, parts
+from lamina.program.steps import Loop, Reduce, Stage, Store, Write
+from lamina.shapes import size_of
+
+# Loops with more results than this have enough for all threads.
+_MOST_RESULTS = 64
+# Reductions of fewer values than this are done before other threads are awake.
+_LEAST_VALUES = 1 << 16
+_BLOCKS = 32
+
+# How two partial results of a reduction are combined.
+_PRIMITIVES = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
+
+
+def split_reductions(context: Context, name: str, loop: Loop) -> list[Loop]:
+    """The loop, after others that compute partial results of its long reductions."""
+    points = size_of([axis.extent for axis in loop.axes])
+    before: list[Loop] = []
+    stages: list[Stage] = []
+    renamed: dict[str, Scalar] = {}
+    for stage in loop.stages:
+        stage = _with_locals(stage, renamed)
+        if isinstance(stage, Reduce) and points <= _MOST_RESULTS and _is_long(stage, points):
+            partial, combining = _cut(context, f"{name}_{stage.local}", loop.axes, stage)
+            before.append(partial)
+            stages += combining
+            results: list[Scalar] = [Local(part.local, part.dtype) for part in combining]
+            total = results[0]
+            for result in results[1:]:
+                total = Apply(_PRIMITIVES[stage.combine], (total, result), stage.dtype)
+            renamed[stage.local] = total
+        else:
+            stages.append(stage)
+    return [*before, replace(loop, stages=tuple(stages))] if before else [loop]
+
+
+def _is_long(stage: Reduce, points: int) -> bool:
+    if stage.combine not in _PRIMITIVES or not stage.axes:
+        return False
+    if any(isinstance(part, Local) for part in parts(stage.value)):
+        return False
+    values = points * size_of([axis.extent for axis in stage.axes])
+    return values >= _LEAST_VALUES and stage.axes[0].extent >= 2 * _BLOCKS
+
+
+def _cut(
+    context: Context, name: str, axes: Sequence[Axis], stage: Reduce
+) -> tuple[Loop, list[Reduce]]:
+    """A loop over blocks of the outermost reduced axis, and what combines its results."""
+    outer, *rest = stage.axes
+    length, left = divmod(outer.extent, _BLOCKS)
+    block, inner = Axis("block", _BLOCKS), Axis(outer.name, length)
+    shape = [*(axis.extent for axis in axes), _BLOCKS]
+    context.need_buffer(name, shape, stage.dtype)
+    place = flatten([axis_index(axis) for axis in (*axes, block)], shape)
+
+    def value_at(position: Index) -> Scalar:
+        return Replacing({outer: position}).scalar(stage.value)
+
+    inside = value_at(axis_index(block) * length + axis_index(inner))
+    reduce = replace(stage, axes=(inner, *rest), value=inside)
+    store = Store(name, place, Local(stage.local, stage.dtype))
+    partial = Loop(name, (*axes, block), (reduce, Write((), (store,))))
+    loaded = Load(name, place, stage.dtype)
+    combining = [replace(stage, local=f"{stage.local}_blocks", axes=(block,), value=loaded)]
+    if left:
+        end = Axis(outer.name, left)
+        value = value_at(axis_index(end) + _BLOCKS * length)
+        axes_left = (end, *rest)
+        combining.append(replace(stage, local=f"{stage.local}_rest", axes=axes_left, value=value))
+    return partial, combining
+
+
+def _with_locals(stage: Stage, renamed: dict[str, Scalar]) -> Stage:
+    """The stage with other values for some locals."""
+    if not renamed:
+        return stage
+    change = Replacing({}, renamed)
+    return change.stage(stage)

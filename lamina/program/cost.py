@@ -1,0 +1,119 @@
+"""What a step costs, counted from the program alone: arithmetic, and bytes to and from buffers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from lamina.program.index import Axis, Index, axes_of
+from lamina.program.program import Buffer
+from lamina.program.scalar import Apply, Load, Scalar, parts
+from lamina.program.steps import Contraction, Reduce, Scan, Step, Store, Write
+from lamina.shapes import size_of
+
+# What only moves or chooses numbers is no arithmetic.
+_NO_ARITHMETIC = frozenset(("cast", "select"))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step does.
+
+    Attributes:
+        operations: floating-point operations; an addition, a multiplication, a comparison and an
+            exponential count one each.
+        read_bytes: of the elements that it reads, each counted once however often it is read.
+        written_bytes: of the elements that it writes, counted likewise.
+    """
+
+    operations: int
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """What passes between the buffers and the processor, if everything passes once."""
+        return self.read_bytes + self.written_bytes
+
+
+def cost_of(step: Step, buffers: Mapping[str, Buffer]) -> Cost:
+    """The cost of one step of a program with these buffers."""
+    operations = 0
+    read: dict[str, int] = defaultdict(int)
+    written: dict[str, int] = defaultdict(int)
+    seen: set[tuple[str, Index]] = set()
+
+    def touch(counts: dict[str, int], access: Load | Store, axes: Iterable[Axis]) -> None:
+        if (access.buffer, access.index) not in seen or counts is written:
+            seen.add((access.buffer, access.index))
+            used = axes_of(access.index)
+            counts[access.buffer] += size_of([axis.extent for axis in axes if axis in used])
+
+    for axes, values, stores, combining in _nests(step):
+        points = size_of([axis.extent for axis in axes])
+        scalars = [*values, *(store.value for store in stores)]
+        for scalar in parts(*scalars):
+            if isinstance(scalar, Apply):
+                operations += points * _operations(scalar)
+            elif isinstance(scalar, Load):
+                touch(read, scalar, axes)
+        operations += points * combining
+        for store in stores:
+            touch(written, store, axes)
+            if store.accumulate:
+                operations += points
+                read[store.buffer] += size_of([a.extent for a in axes])
+    return Cost(operations, _bytes(read, buffers), _bytes(written, buffers))
+
+
+def _nests(
+    step: Step,
+) -> Iterator[tuple[tuple[Axis, ...], tuple[Scalar, ...], tuple[Store, ...], int]]:
+    """Axes, values, stores, and how many operations combine the values, of each loop nest."""
+    if isinstance(step, Contraction):
+        outer = (*step.batch, *step.rows, *step.columns)
+        yield (*step.batch, *step.rows, *step.inner), (step.left,), (), 0
+        yield (*step.batch, *step.inner, *step.columns), (step.right,), (), 0
+        yield (*outer, *step.inner), (), (), 2
+        yield outer, (), step.stores, 0
+        return
+    for stage in step.stages:
+        if isinstance(stage, Reduce):
+            combining = int(bool(stage.axes) and stage.value.dtype.is_float)
+            yield (*step.axes, *stage.axes), (stage.value,), (), combining
+        elif isinstance(stage, Write):
+            yield (*step.axes, *stage.axes), (), stage.stores, 0
+        else:
+            store = Store(stage.buffer, stage.index, stage.value)
+            yield (*step.axes, stage.axis), (), (store,), int(stage.dtype.is_float)
+
+
+def _operations(scalar: Apply) -> int:
+    floats = any(operand.dtype.is_float for operand in scalar.operands)
+    return int(floats and scalar.primitive not in _NO_ARITHMETIC)
+
+
+def _bytes(elements: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
+    """No more elements of a buffer can be touched than it has."""
+    return sum(
+        min(count, buffers[name].size) * buffers[name].dtype.itemsize
+        for name, count in elements.items()
+    )
+
+
+def space_of(step: Step) -> str:
+    """The extents of a step for people: rows x columns x inner of a contraction, after its batch
+    if it has one; of a loop its axes, and after a colon what it reduces or writes inside them.
+    """
+    if isinstance(step, Contraction):
+        b, m, n, k = step.extents
+        return f"{f'{b} of ' if b > 1 else ''}{m} x {n} x {k}"
+    inner = {
+        axis: None
+        for stage in step.stages
+        for axis in ((stage.axis,) if isinstance(stage, Scan) else stage.axes)
+    }
+    outer_text = " x ".join(str(axis.extent) for axis in step.axes)
+    inner_text = ", ".join(str(axis.extent) for axis in inner)
+    return f"{outer_text or '1'}{f' : {inner_text}' if inner else ''}"

@@ -1,0 +1,167 @@
+"""Contractions and reductions of the sizes at which engines change their ways.
+
+Random graphs are small. What an engine does for more work (tiles with edges, packed operands, sums
+along k, blocks of long reductions) is compared with the oracle here: random extents around the
+widths of vectors, operands through every kind of view, epilogues, sums of what was stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from harness import OF_A_GRAPH, Leaves, Tolerance, check
+
+from lamina import ops
+from lamina.engines.engine import Engine
+from lamina.graph import Graph, Tensor
+from lamina.shapes import DType, float32, float64
+
+T = TypeVar("T")
+
+EXTENTS = (1, 2, 3, 5, 7, 8, 10, 13, 15, 16, 17, 24, 31, 32, 33, 47, 64, 65, 100, 130)
+LARGEST_WORK = 300_000
+SMALLEST_WORK = 5_000
+
+
+class Products:
+    """A random product of matrices, through views, with something done to it."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.default_rng(seed)
+        self.dtype: DType = float64 if seed % 5 == 4 else float32
+        self.leaves = Leaves()
+        self.batch = self.choose((1, 1, 1, 2, 3))
+        while True:
+            self.m, self.n, self.k = (self.choose(EXTENTS) for _ in range(3))
+            work = self.batch * self.m * self.n * self.k
+            if SMALLEST_WORK <= work <= LARGEST_WORK:
+                break
+
+    def choose(self, items: Sequence[T]) -> T:
+        return items[int(self.generator.integers(len(items)))]
+
+    def leaf(self, *shape: int, role: str = "input") -> Tensor:
+        array = self.generator.uniform(-1, 1, shape).astype(self.dtype.numpy)
+        return self.leaves.add(array, role, f"{role[0]}{len(self.leaves.tensors)}")
+
+    def operand(self, rows: int, columns: int) -> Tensor:
+        """A matrix (rows, columns), or several, in one of many forms."""
+        lead = (self.batch,) if self.batch > 1 and self.generator.random() < 0.8 else ()
+        role = self.choose(("input", "parameter"))
+        swap = (*range(len(lead)), len(lead) + 1, len(lead))
+
+        def bytes_of() -> Tensor:
+            array = self.generator.integers(0, 3, (*lead, rows, columns)).astype("uint8")
+            return ops.cast(self.leaves.add(array), self.dtype)
+
+        def gathered() -> Tensor:
+            places = self.generator.integers(0, rows + 3, rows)
+            return ops.take(self.leaf(*lead, rows + 3, columns), self.leaves.add(places), len(lead))
+
+        def padded() -> Tensor:
+            inner = self.leaf(*lead, rows, max(columns - 1, 1))
+            extra = columns - max(columns - 1, 1)
+            return ops.pad(inner, [(0, 0)] * (len(lead) + 1) + [(extra, 0)])
+
+        forms: list[Callable[[], Tensor]] = [
+            lambda: self.leaf(*lead, rows, columns, role=role),
+            lambda: self.leaf(*lead, rows, columns, role=role),
+            lambda: ops.transpose(self.leaf(*lead, columns, rows, role=role), swap),
+            lambda: ops.transpose(self.leaf(*lead, columns, rows, role=role), swap),
+            lambda: self.leaf(*lead, rows, 2 * columns)[..., ::2],
+            lambda: ops.flip(self.leaf(*lead, rows, columns), -1),
+            lambda: ops.broadcast_to(self.leaf(1, columns), (*lead, rows, columns)),
+            bytes_of,
+            gathered,
+            padded,
+        ]
+        return self.choose(forms)()
+
+    def graph(self) -> Graph:
+        left, right = self.operand(self.m, self.k), self.operand(self.k, self.n)
+        product = left @ right
+        shape = tuple(extent for extent in product.shape if isinstance(extent, int))
+        outputs = [product]
+        finished: list[Callable[[], Tensor]] = [
+            lambda: product + self.leaf(self.n),
+            lambda: ops.tanh(product * 0.1 + self.leaf(self.n)),
+            lambda: ops.relu(product) + self.leaf(*shape),
+            lambda: product * ops.cast(self.leaf(*shape) > 0, self.dtype),
+            lambda: ops.where(ops.uniform(shape, *self.seed(), 1, self.dtype) < 0.5, product, 0),
+        ]
+        for _ in range(self.choose((0, 1, 2))):
+            outputs = [self.choose(finished)()]
+        if self.generator.random() < 0.5:
+            outputs.append(ops.sum(outputs[0], -2) * 2.0)
+        if self.generator.random() < 0.3:
+            outputs.append(ops.exp(ops.max(outputs[0], -1) * 0.01))
+        if self.generator.random() < 0.3:
+            outputs.append(self.leaf(5, self.k) @ right)
+            outputs.append(self.leaf(9, self.k) @ right)
+        return self.leaves.graph(outputs)
+
+    def seed(self) -> tuple[Tensor, Tensor]:
+        seed, step = (self.leaves.add(np.asarray(number, "int64")) for number in (3, 4))
+        return seed, step
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_product_equals_its_evaluation(seed: int, engine: Engine) -> None:
+    made = Products(seed)
+    graph = made.graph()
+    check(graph, engine, made.leaves.feeds, OF_A_GRAPH)
+
+
+# The largest relative error of a sum of k numbers of either sign is about sqrt(k) units.
+OF_LONG_SUMS = {"float32": Tolerance(1e-4, 1e-5), "float64": Tolerance(1e-12, 1e-13)}
+DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(3, 5, 9000), (33, 40, 4100), (40, 3, 8193), (2, 16, 4096), (15, 33, 9000)]
+)
+def test_products_with_a_long_inner_axis(
+    m: int, n: int, k: int, dtype: DType, engine: Engine
+) -> None:
+    generator = np.random.default_rng(k)
+    leaves = Leaves()
+    a, b, c, d = (
+        leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
+        for shape in ((m, k), (k, n), (k, m), (n, k))
+    )
+    turned = ops.transpose(c, (1, 0)), ops.transpose(d, (1, 0))
+    products = [a @ b, turned[0] @ b, a @ turned[1], turned[0] @ turned[1]]
+    check(leaves.graph([ops.tanh(y * 0.01) for y in products]), engine, leaves.feeds, OF_LONG_SUMS)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(70_001,), (66_000, 3), (5, 70_000), (64, 33, 65)], ids=str)
+def test_long_reductions(shape: tuple[int, ...], dtype: DType, engine: Engine) -> None:
+    generator = np.random.default_rng(len(shape))
+    leaves = Leaves()
+    x = leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
+    outputs = [
+        ops.sum(x),
+        ops.sum(x, 0),
+        ops.max(x),
+        ops.min(x * 2, 0),
+        ops.mean(x * x, -1),
+        # Exact in every order.
+        ops.prod(ops.where(x > 0, 1.0, -1.0)),
+        ops.logsumexp(x, tuple(range(len(shape)))),
+        ops.argmax(ops.reshape(x, (-1,)), 0),
+    ]
+    check(leaves.graph(outputs), engine, leaves.feeds, OF_LONG_SUMS)
+
+
+def test_reductions_keep_what_is_not_a_number(engine: Engine) -> None:
+    array = np.zeros(70_001, "float32")
+    leaves = Leaves()
+    x = leaves.add(array)
+    leaves.feeds["x0"][69_999] = math.nan
+    check(leaves.graph([ops.sum(x), ops.max(x), ops.min(x)]), engine, leaves.feeds, OF_LONG_SUMS)

@@ -1,0 +1,209 @@
+"""What becomes of a program on the CPU: what rides along, is packed ahead, split, and shared."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.engines.cpu.native_program import NativeProgram, write_program
+from lamina.engines.cpu.processor import host
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+
+PROCESSOR = replace(host(), threads=2)
+
+
+def training_program(net: lm.Network, batch: int) -> Program:
+    return net.plan(batch, lm.CrossEntropy(), lm.Adam(1e-3)).program
+
+
+def classifier(*widths: int) -> lm.Network:
+    layers: list[lm.Layer] = [lm.Linear(widths[1])]
+    for width in widths[2:]:
+        layers += [lm.ReLU(), lm.Linear(width)]
+    return lm.Sequential(lm.Input(widths[0]), *layers)
+
+
+def functions(native: NativeProgram) -> set[str]:
+    return set(re.findall(r"^define .*@(\w+)\(", native.text, re.MULTILINE))
+
+
+def calls(native: NativeProgram, function: str) -> list[str]:
+    """The functions that a function calls, in the order of its text."""
+    body = re.search(rf"^define [^\n]*@{function}\(.*?^}}", native.text, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    return re.findall(r"call void @(\w+)\(", body.group())
+
+
+# Riders -------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_biases_ride_along_with_the_contraction_that_makes_them() -> None:
+    program = training_program(classifier(200, 128, 64, 10), 64)
+    native = write_program(program, PROCESSOR)
+    missing = set(range(len(program.steps))) - set(native.steps)
+    # The last layer's comes from the loss, which is no contraction.
+    assert len(missing) == 2
+    for number in missing:
+        carriers = [name for name in functions(native) if f"step{number}" in calls(native, name)]
+        (carrier,) = carriers
+        assert isinstance(program.steps[int(carrier.removeprefix("step"))], Contraction)
+
+
+def test_nothing_rides_that_needs_more_than_a_column() -> None:
+    x = lm.Input(64)
+    y = lm.Linear(96)(x)
+    # Sums along the rows of a panel, and sums of everything.
+    for outputs in (lm.ops.sum(y, 1), lm.ops.sum(y)):
+        program = lm.Network(inputs=x, outputs=[outputs, y]).plan(64).program
+        native = write_program(program, PROCESSOR)
+        assert set(native.steps) == set(range(len(program.steps)))
+
+
+# Packing ahead ------------------------------------------------------------------------------------
+
+
+def test_inference_packs_its_weights_when_they_change() -> None:
+    program = classifier(200, 96, 64).plan(64).program
+    native = write_program(program, PROCESSOR)
+    assert native.load_threads >= 1
+    assert native.workspaces.packed_bytes == 4 * (200 * 96 + 96 * 64)
+    assert [name for name in calls(native, "load") if name != "barrier"] == ["pack0", "pack1"]
+    assert not [name for name in calls(native, "program") if name.startswith("pack")]
+
+
+def test_training_keeps_no_packed_weights() -> None:
+    native = write_program(training_program(classifier(200, 96, 64), 64), PROCESSOR)
+    assert native.load_threads == 0
+    assert native.workspaces.packed_bytes == 0
+    assert "load" not in functions(native)
+
+
+def test_weights_that_several_contractions_use_are_packed_once() -> None:
+    a, b = lm.Input(200), lm.Input(200)
+    shared = lm.Linear(96)
+    net = lm.Network(inputs=[a, b], outputs=shared(a) - shared(b))
+    program = net.plan(64, lm.MSE(), lm.SGD(0.1)).program
+    native = write_program(program, PROCESSOR)
+    packing = [name for name in calls(native, "program") if name.startswith("pack")]
+    assert len(packing) == 1
+    assert native.workspaces.packed_bytes == 4 * 200 * 96
+
+
+def test_packed_weights_follow_the_parameters() -> None:
+    net = classifier(200, 96, 64)
+    models = [lm.Model(net, engine=engine) for engine in ("cpu", "interpreter")]
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-1, 1, (64, 200)).astype("float32")
+    y = generator.integers(0, 64, 64)
+
+    def agree() -> None:
+        found, expected = (model.predict(x) for model in models)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+    agree()
+    first = models[0].predict(x)
+    for model in models:
+        model.set_parameters({name: 2 * v for name, v in model.parameters().items()})
+    agree()
+    assert not np.allclose(models[0].predict(x), first)
+    trainings = [
+        model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.5), batch_size=64)
+        for model in models
+    ]
+    for _ in range(2):
+        for training in trainings:
+            training.step(x, y)
+        agree()
+    for training in trainings:
+        training.run((x, y), steps=3)
+    agree()
+
+
+def test_packed_weights_follow_the_parameters_of_copies() -> None:
+    model = lm.Model(classifier(200, 96, 64))
+    x = np.random.default_rng(0).uniform(-1, 1, (64, 200)).astype("float32")
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(other.predict(x), model.predict(x))
+        other.set_parameters({"3.weight": np.zeros((64, 96), "float32")})
+        bias = other.parameters()["3.bias"]
+        np.testing.assert_array_equal(other.predict(x), np.broadcast_to(bias, (64, 64)))
+
+
+# Splitting ----------------------------------------------------------------------------------------
+
+
+def reduction(size: int) -> Program:
+    x = lm.Input(size)
+    return lm.Network(inputs=x, outputs=lm.ops.sum(lm.ops.exp(x))).plan(1).program
+
+
+def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
+    short, long = (write_program(reduction(size), PROCESSOR) for size in (1000, 100_000))
+    assert (short.threads, len(short.extra)) == (1, 0)
+    assert (long.threads, len(long.extra)) == (2, 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_blocks_do_not_depend_on_the_number_of_threads(threads: int) -> None:
+    script = f"""
+import os
+os.environ["LAMINA_THREADS"] = "{threads}"
+import numpy as np, lamina as lm
+x = lm.Input(100_003)
+f = lm.compile(inputs=[x], outputs=[lm.ops.sum(x), lm.ops.logsumexp(x)], engine="cpu")
+values = np.random.default_rng(0).normal(size=(2, 100_003)).astype("float32")
+print([float(result).hex() for result in f(values)])
+"""
+    found = [_printed(script), _printed(script.replace(f'"{threads}"', '"1"'))]
+    assert found[0] == found[1]
+
+
+def _printed(script: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Threads ------------------------------------------------------------------------------------------
+
+
+def test_small_programs_are_run_by_one_thread_without_barriers() -> None:
+    native = write_program(training_program(classifier(2, 40, 10, 2), 1), PROCESSOR)
+    assert (native.threads, native.barriers) == (1, 0)
+
+
+def test_threads_meet_only_where_they_need_each_other() -> None:
+    program = training_program(classifier(784, 256, 128, 10), 128)
+    native = write_program(program, PROCESSOR)
+    assert native.threads == 2
+    # Two chains of dependent steps, forward and backward; updates wait for nobody.
+    assert native.barriers < len(native.steps)
+
+
+def test_two_independent_steps_need_no_barrier() -> None:
+    a, b = lm.Input(300), lm.Input(300)
+    net = lm.Network(inputs=[a, b], outputs=[lm.Linear(200)(a), lm.Linear(200)(b)])
+    native = write_program(net.plan(100).program, PROCESSOR)
+    assert native.threads == 2
+    assert native.barriers == 0
+
+
+# Inputs -------------------------------------------------------------------------------------------
+
+
+def test_large_inputs_are_read_where_they_are_even_if_they_may_not_be_written() -> None:
+    net = classifier(200, 96, 64)
+    x = np.random.default_rng(0).uniform(-1, 1, (64, 200)).astype("float32")
+    expected = lm.Model(net).predict(x)
+    x.flags.writeable = False
+    found = lm.Model(net).predict(x)
+    np.testing.assert_array_equal(found, expected)

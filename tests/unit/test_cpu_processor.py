@@ -1,0 +1,145 @@
+"""What the CPU engine takes the processor for, and what it generates for each kind of vectors."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+import lamina as lm
+from lamina.engines.cpu.machine_code import listing
+from lamina.engines.cpu.native_loop import Waiting, emit_native_loop
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import Processor, host
+from lamina.errors import EngineError
+from lamina.program.program import Program
+
+HOST = host()
+X86 = HOST.triple.startswith("x86_64")
+
+
+def step_program() -> Program:
+    net = lm.Sequential(lm.Input(40), lm.Linear(50), lm.Tanh(), lm.Dropout(0.5), lm.Linear(7))
+    return net.plan(30, lm.CrossEntropy(), lm.Adam(1e-3)).program
+
+
+def widest_registers(assembly: str) -> str:
+    """The widest registers in which numbers are added and multiplied."""
+    operations = [
+        line for line in assembly.splitlines() if re.search(r"\b\w*(add|mul|fma)\w*p[sd]\b", line)
+    ]
+    return next(name for name in ("zmm", "ymm", "xmm") if any(name in line for line in operations))
+
+
+@pytest.mark.skipif(not X86, reason="the processor is no x86 one")
+@pytest.mark.parametrize(
+    ("vectors", "registers"), [("avx512", "zmm"), ("avx2", "ymm"), ("sse2", "xmm")]
+)
+def test_code_uses_the_vectors_that_are_asked_for(
+    vectors: str, registers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_VECTORS", vectors)
+    try:
+        processor = host()
+    except EngineError:
+        pytest.skip(f"this processor has no {vectors}")
+    assembly = listing(write_program(step_program(), processor).text, processor)
+    assert widest_registers(assembly) == registers
+    assert ("vfmadd" in assembly) == (vectors != "sse2")
+
+
+def test_code_can_be_generated_for_neon() -> None:
+    processor = Processor(
+        name="neoverse-n1",
+        triple="aarch64-unknown-linux-gnu",
+        features="+neon",
+        description="",
+        vectors="neon",
+        vector_bytes=16,
+        registers=32,
+        fused=True,
+        level1_bytes=64 << 10,
+        level2_bytes=1 << 20,
+        level3_bytes=0,
+        threads=4,
+    )
+    from llvmlite import binding
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    assembly = listing(write_program(step_program(), processor).text, processor)
+    assert re.search(r"fmla\s+v\d+\.4s", assembly)
+    waiting = emit_native_loop(Waiting("aarch64", futex=True)).text()
+    assert "yield" in listing(waiting, processor)
+
+
+def test_no_function_of_a_library_is_called() -> None:
+    """All machine code is generated: nothing is left for a linker to find."""
+    text = write_program(step_program(), HOST).text
+    declared = set(re.findall(r"^declare .*@([\w.]+)\(", text, re.MULTILINE))
+    assert all(name.startswith("llvm.") for name in declared)
+    called = set(re.findall(r"\bcall\s+\w+\s+([a-z]\w+)(?:@PLT)?", listing(text, HOST)))
+    assert not called & {"memset", "memcpy", "expf", "logf", "tanhf", "powf", "fmaf", "floorf"}
+
+
+@pytest.mark.parametrize("value", ["0", "two", "-1", "1025", "2.0"])
+def test_a_wrong_number_of_threads_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_THREADS", value)
+    with pytest.raises(EngineError) as caught:
+        lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+    assert str(caught.value) == (
+        "LAMINA_THREADS is not a number of threads\n"
+        "  expected  a whole number from 1 to 1024\n"
+        f"  found     {value!r}\n"
+        "  Unset LAMINA_THREADS to use every core this process may use."
+    )
+
+
+def test_systems_without_a_way_to_wait_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.engines.cpu.processor._CAN_WAIT", False)
+    monkeypatch.delenv("LAMINA_THREADS", raising=False)
+    assert host().threads == 1
+    monkeypatch.setenv("LAMINA_THREADS", "2")
+    with pytest.raises(EngineError) as caught:
+        host()
+    assert str(caught.value) == (
+        "several threads are not supported on this system\n"
+        "  expected  LAMINA_THREADS=1\n"
+        "  found     '2'\n"
+        "  They wait for each other on futexes or POSIX condition variables."
+    )
+
+
+def test_vectors_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_VECTORS", "altivec")
+    with pytest.raises(EngineError) as caught:
+        host()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "LAMINA_VECTORS names vectors that this processor does not have"
+    assert lines[2:] == ["  found     'altivec'", "  Unset LAMINA_VECTORS to use the widest ones."]
+
+
+def test_threads_follow_the_variable_and_the_affinity_mask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAMINA_THREADS", "5")
+    assert host().threads == 5
+    monkeypatch.delenv("LAMINA_THREADS")
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("the system has no affinity masks")
+    allowed = os.sched_getaffinity(0)
+    assert host().threads == len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert host().threads == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_a_processor_describes_itself() -> None:
+    device = lm.devices()[0]
+    assert device.engine == "cpu"
+    assert f"{HOST.threads} threads, {HOST.vectors}" in device.description
+    assert HOST.level1_bytes >= 16 << 10
+    assert HOST.level2_bytes >= HOST.level1_bytes
