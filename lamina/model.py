@@ -10,6 +10,7 @@ from typing import Any, cast, final
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DataError, DefinitionError, DTypeError, FileFormatError
+from lamina.explanation import Explanation, Profile
 from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Tensor
@@ -22,8 +23,9 @@ from lamina.runtime import (
     Training,
     target_specs,
 )
+from lamina.runtime.examples import random_examples
 from lamina.shapes import Array, DTypeLike, as_dtype
-from lamina.step import Clip, Loss, Optimizer, check_batch_size
+from lamina.step import Clip, Loss, Optimizer, check_batch_size, half_a_training
 from lamina.training.fit import Fit, fit, summary
 from lamina.training.history import History
 from lamina.training.metrics import Metric
@@ -357,6 +359,79 @@ class Model:
         parameters = self._parameters
         values = parameters.read(list(parameters.memories))
         return ModelFile(self.network, parameters.dtype, self.seed, values, extra, notes)
+
+    def explain(
+        self,
+        batch_size: int = 1,
+        loss: Loss | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        clip: Clip | None = None,
+    ) -> Explanation:
+        """The program that a step becomes: its parts, their arithmetic and their traffic.
+
+        Nothing is run. `print` shows it; its `listing` shows one part as machine code.
+
+        Args:
+            batch_size: the number of examples of the step.
+            loss, optimizer, clip: of the training step; without them it is the forward pass.
+
+        Example:
+            >>> import lamina as lm
+            >>> model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
+            >>> model.explain(batch_size=8).costs[0].operations  # 8 * 2 * (2 * 3 + 1)
+            112
+        """
+        parameters = self._parameters
+        bill = self.network.plan(batch_size, loss, optimizer, dtype=parameters.dtype, clip=clip)
+        return Explanation(bill.batch_size, bill.program, parameters.engine)
+
+    def profile(
+        self,
+        batch_size: int = 32,
+        loss: Loss | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        clip: Clip | None = None,
+        data: Data | None = None,
+        seconds: float = 0.5,
+    ) -> Profile:
+        """How long each part of a step takes, beside what the machine can do at most.
+
+        It runs on a copy: the model stays as it is.
+
+        Args:
+            batch_size: the number of examples of the step.
+            loss, optimizer, clip: of the training step; without them it is the forward pass.
+            data: examples to run on, at least a batch; random ones by default.
+            seconds: about how long the step is run without clocks, and again with them.
+
+        Raises:
+            DataError: if random examples cannot be made, because an input takes integers.
+        """
+        batch_size = check_batch_size(batch_size, "profile")
+        copy = self._parameters.copy()
+        if data is None:
+            dataset = random_examples(
+                self.network, loss, batch_size, self.seed, copy.dtype, where="profile"
+            )
+        else:
+            dataset = as_dataset(data).subset(0, batch_size)
+        if loss is None and optimizer is None:
+            return Inference(copy).profile(dataset.inputs, seconds)
+        if loss is None or optimizer is None:
+            raise half_a_training(loss, optimizer, "profile")
+        with Training(
+            copy,
+            loss,
+            optimizer,
+            batch_size,
+            clip=clip,
+            seed=self.seed,
+            input_dtypes=dataset.input_dtypes,
+            targets=target_specs(dataset),
+        ) as training:
+            return training.profile(dataset.inputs, dataset.targets, seconds)
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, in the order of the layers."""

@@ -32,6 +32,7 @@ from lamina.step import (
     Optimizer,
     check_batch_size,
     default_targets,
+    half_a_training,
     inference_step,
     training_step,
 )
@@ -202,12 +203,7 @@ class Network:
         if loss is None and optimizer is None:
             step, name = inference_step(self, dtype=wanted), "inference"
         elif loss is None or optimizer is None:
-            raise DefinitionError(
-                "the bill of a training step needs both a loss and an optimizer",
-                facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
-                where="plan",
-                advice="Give both, or neither for the bill of inference.",
-            )
+            raise half_a_training(loss, optimizer, "plan")
         else:
             targets = default_targets(self, loss, wanted)
             step = training_step(self, loss, optimizer, targets, dtype=wanted, clip=clip)

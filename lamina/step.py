@@ -77,6 +77,16 @@ def check_loss(loss: object, outputs: int) -> None:
         )
 
 
+def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionError:
+    """The error for a loss without an optimizer, or the other way round."""
+    return DefinitionError(
+        "a training step needs both a loss and an optimizer",
+        facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
+        where=where,
+        advice="Give both, or neither for inference.",
+    )
+
+
 def check_optimizer(optimizer: object) -> None:
     """Raises DefinitionError for what is no optimizer."""
     if isinstance(optimizer, type) or not hasattr(optimizer, "update"):

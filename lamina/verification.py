@@ -11,16 +11,14 @@ from lamina import shapes
 from lamina.compiler.differentiate import gradients
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import devices, open_engine
-from lamina.errors import DataError
 from lamina.graph import Graph, Tensor
 from lamina.network import Network
-from lamina.program.philox import VERIFICATION_STREAM, random_bits
 from lamina.reports import table_text
 from lamina.runtime import Parameters, Training, prepare, target_specs
+from lamina.runtime.examples import random_examples, random_normal
 from lamina.runtime.parameters import with_random_state
-from lamina.shapes import Array, DType, bind, size_of
-from lamina.step import Loss, StepGraph, default_targets, evaluation_step
-from lamina.training.losses import Loss as KnownLoss
+from lamina.shapes import Array, DType
+from lamina.step import Loss, StepGraph, evaluation_step
 from lamina.training.optimizers import SGD
 
 # A gradient in float64 agrees with central differences of this relative step to about 1e-9;
@@ -112,40 +110,14 @@ def verify(
         >>> lm.verify(net, loss=lm.CrossEntropy()).passed
         True
     """
-    dataset = as_dataset(data) if data is not None else _examples(network, loss, batch_size, seed)
+    dataset = (
+        as_dataset(data)
+        if data is not None
+        else random_examples(network, loss, batch_size, seed, shapes.float64, where="verify")
+    )
     # The training steps come first: they say clearly where the data does not fit the network.
     engines = _engine_findings(network, loss, dataset, seed)
     return Report((*_gradient_findings(network, loss, dataset, seed), *engines))
-
-
-def _normal(shape: tuple[int, ...], seed: int, number: int) -> Array:
-    """Numbers of mean 0 and deviation 1, bounded: a sum of uniform ones."""
-    size = size_of(shape)
-    words = random_bits(seed, number, np.arange(4 * size, dtype=np.int64), VERIFICATION_STREAM)
-    uniform = words.astype(np.float64).reshape(4, size) * 2.0**-32
-    return ((uniform.sum(axis=0) - 2.0) * np.sqrt(3.0)).reshape(shape)
-
-
-def _examples(network: Network, loss: Loss, batch: int, seed: int) -> Dataset:
-    inputs: list[Array] = []
-    for number, tensor in enumerate(network.inputs):
-        if not tensor.dtype.is_float:
-            raise DataError(
-                "random examples cannot be made for an input of integers",
-                facts=(("input", repr(tensor)),),
-                where="verify",
-                advice="Give some: lm.verify(network, loss, data=(x, y)).",
-            )
-        inputs.append(_normal(bind(tensor.shape, batch), seed, number))
-    specs = default_targets(network, loss, shapes.float64)
-    targets: list[Array] = []
-    for number, (shape, dtype) in enumerate(specs):
-        noise = _normal(bind(shape, batch), seed, 1000 + number)
-        if isinstance(loss, KnownLoss):
-            prediction = bind(network.outputs[number].shape, batch)
-            noise = loss.example_targets(noise, prediction)
-        targets.append(noise.astype(dtype.numpy))
-    return Dataset(tuple(inputs), tuple(targets) or None)
 
 
 def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int) -> list[Finding]:
@@ -171,7 +143,9 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
         scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))
         deviations: list[float] = []
         for direction_number in range(DIRECTIONS):
-            direction = _normal(start.shape, seed, 2000 + DIRECTIONS * number + direction_number)
+            direction = random_normal(
+                start.shape, seed, 2000 + DIRECTIONS * number + direction_number
+            )
             exact = float((analytic * direction).sum())
             size = max(abs(exact), float(np.linalg.norm(analytic)), 1e-8)
             best = np.inf

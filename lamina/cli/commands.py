@@ -12,44 +12,28 @@ import click
 import numpy as np
 
 import lamina as lm
+from lamina.cli.bench import bench
 from lamina.cli.definition import read_definition, read_layers
 from lamina.cli.demo import run_demo
 from lamina.cli.errors import Commands
+from lamina.cli.inside import explain, profile
+from lamina.cli.loading import load_data
+from lamina.cli.options import (
+    FILE_PATH,
+    batch_size_option,
+    engine_option,
+    file_argument,
+    seed_option,
+    targets_option,
+)
 from lamina.cli.progress import epoch_lines, on_terminal
 from lamina.data import Dataset
-from lamina.data.idx import is_mnist_folder
 from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.errors import DataError, missing_extra
 from lamina.files.atomic import write_atomically
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import Array
 from lamina.training.losses import Loss
-
-_FILE = click.Path(exists=True, dir_okay=False)
-_file_argument = click.argument("file", metavar="FILE.py", type=_FILE)
-_engine_option = click.option(
-    "--engine",
-    metavar="NAME",
-    default=DEFAULT_ENGINE,
-    show_default=True,
-    help="Where it runs; `lamina devices` lists what there is.",
-)
-_seed_option = click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Of all that is random.",
-)
-_targets_option = click.option(
-    "--targets",
-    metavar="NAME",
-    help="What is to be learnt: a column of a table (name or number), an array of an .npz or .h5 "
-    "file, or the file of the labels.",
-)
-_batch_size_option = click.option(
-    "--batch-size", type=click.IntRange(min=1), help="Examples in a step; instead of the file's."
-)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -63,6 +47,11 @@ def main(debug: bool) -> None:
     """
 
 
+main.add_command(bench)
+main.add_command(explain)
+main.add_command(profile)
+
+
 @main.command()
 @click.option(
     "--out",
@@ -72,8 +61,8 @@ def main(debug: bool) -> None:
     help="The folder for the model and the curves.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=25, show_default=True)
-@_seed_option
-@_engine_option
+@seed_option
+@engine_option
 def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     """Learn to read handwritten digits.
 
@@ -83,7 +72,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
 
 
 @main.command()
-@_file_argument
+@file_argument
 @click.option(
     "--data",
     required=True,
@@ -97,11 +86,11 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     help="Measured after each epoch: data, or the share of --data to hold out, such as 0.1. A "
     "folder of MNIST brings its own.",
 )
-@_targets_option
-@_engine_option
+@targets_option
+@engine_option
 @click.option("--epochs", type=click.IntRange(min=1), help="Instead of the file's.")
-@_batch_size_option
-@_seed_option
+@batch_size_option
+@seed_option
 @click.option(
     "--out",
     metavar="MODEL",
@@ -145,7 +134,7 @@ def train(
         raise missing_extra("matplotlib", "plot", "--curves")
     definition = read_definition(file)
     loss = definition.required_loss()
-    training, examined = _load(data, targets, validation, seed)
+    training, examined = load_data(data, targets, validation, seed)
     click.echo(f"training    {training!r}")
     if examined is not None:
         click.echo(f"validation  {examined!r}")
@@ -177,7 +166,7 @@ def train(
 
 
 @main.command()
-@_file_argument
+@file_argument
 def check(file: str) -> None:
     """Check the shapes of a network.
 
@@ -190,8 +179,8 @@ def check(file: str) -> None:
 
 
 @main.command()
-@_file_argument
-@_batch_size_option
+@file_argument
+@batch_size_option
 @click.option(
     "--memory", metavar="SIZE", help='How much there is, such as "2 GiB": finds the largest batch.'
 )
@@ -229,9 +218,9 @@ def plan(
 
 
 @main.command()
-@_file_argument
+@file_argument
 @click.option("--data", metavar="DATA", help="Examples to check on; random ones by default.")
-@_targets_option
+@targets_option
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -239,7 +228,7 @@ def plan(
     show_default=True,
     help="How many examples.",
 )
-@_seed_option
+@seed_option
 def verify(file: str, data: str | None, targets: str | None, batch_size: int, seed: int) -> None:
     """Check gradients and engines.
 
@@ -249,7 +238,7 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
     loss = definition.required_loss()
     examples = None
     if data is not None:
-        loaded, _ = _load(data, targets, None, seed)
+        loaded, _ = load_data(data, targets, None, seed)
         examples = loaded.subset(0, min(batch_size, len(loaded)))
     report = lm.verify(definition.network, loss, data=examples, batch_size=batch_size, seed=seed)
     click.echo(str(report))
@@ -258,9 +247,9 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
 
 
 @main.command()
-@click.argument("model", metavar="MODEL", type=_FILE)
+@click.argument("model", metavar="MODEL", type=FILE_PATH)
 @click.option("--data", required=True, metavar="DATA", help="The inputs; targets are left aside.")
-@_targets_option
+@targets_option
 @click.option(
     "--out",
     metavar="SCORES",
@@ -268,9 +257,12 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
     help="Where the outputs go, .npy, .npz or .csv; by default they are printed.",
 )
 @click.option(
-    "--layers", metavar="FILE.py", type=_FILE, help="Defines the model's own layers, if it has any."
+    "--layers",
+    metavar="FILE.py",
+    type=FILE_PATH,
+    help="Defines the model's own layers, if it has any.",
 )
-@_engine_option
+@engine_option
 def predict(
     model: str, data: str, targets: str | None, out: Path | None, layers: str | None, engine: str
 ) -> None:
@@ -279,7 +271,7 @@ def predict(
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     loaded = lm.load(model, engine=engine, layers=read_layers(layers) if layers else ())
-    dataset = _load(data, targets, None, 0)[0]
+    dataset = load_data(data, targets, None, 0)[0]
     # Of a table alone it is not known that its last column holds no targets.
     whole_table = targets is None and data.lower().endswith(".csv")
     inputs = _with_last_column(loaded, dataset) if whole_table else dataset.inputs
@@ -309,59 +301,6 @@ def devices() -> None:
         for device in lm.devices()
     ]
     click.echo(table_text(("engine", "device", "memory", "state"), rows, align="llrl"))
-
-
-def _load(
-    data: str, targets: str | None, validation: str | None, seed: int
-) -> tuple[Dataset, Dataset | None]:
-    """The data to train on, and that to validate on, floats as float32."""
-    training, examined = _read(data, targets, validation, seed)
-    return _single(training), None if examined is None else _single(examined)
-
-
-def _single(dataset: Dataset) -> Dataset:
-    """The data set with float64 arrays, what NumPy writes by default, as float32."""
-    arrays = (*dataset.input_arrays, *dataset.target_arrays)
-    if all(array.dtype != np.float64 for array in arrays):
-        return dataset
-    click.echo("The float64 numbers in the file are used as float32.", err=True)
-
-    def narrowed(found: tuple[Array, ...]) -> tuple[Array, ...]:
-        return tuple(a.astype("float32") if a.dtype == np.float64 else a for a in found)
-
-    inputs, targets = narrowed(dataset.input_arrays), narrowed(dataset.target_arrays)
-    return Dataset(
-        inputs if isinstance(dataset.inputs, tuple) else inputs[0],
-        targets if isinstance(dataset.targets, tuple) else next(iter(targets), None),
-    )
-
-
-def _read(
-    data: str, targets: str | None, validation: str | None, seed: int
-) -> tuple[Dataset, Dataset | None]:
-    if data == "digits":
-        training, examined = lm.data.digits(), None
-    elif is_mnist_folder(Path(data)):
-        training, examined = lm.data.mnist(data)
-    else:
-        training, examined = lm.data.load(data, _column(targets)), None
-    if validation is None:
-        return training, examined
-    try:
-        share = float(validation)
-    except ValueError:
-        return training, lm.data.load(validation, _column(targets))
-    if not 0 < share < 1:
-        raise click.UsageError("--validation is a file, or a share between 0 and 1.")
-    return training.split(1 - share, seed=seed)
-
-
-def _column(targets: str | None) -> str | int | None:
-    """A number is that of a column."""
-    try:
-        return None if targets is None else int(targets)
-    except ValueError:
-        return targets
 
 
 def _with_last_column(model: lm.Model, dataset: Dataset) -> Any:

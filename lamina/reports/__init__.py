@@ -7,4 +7,5 @@ from lamina.reports.plan_picture import Rectangle as Rectangle
 from lamina.reports.plan_picture import plot_plan as plot_plan
 from lamina.reports.tables import bytes_text as bytes_text
 from lamina.reports.tables import count_text as count_text
+from lamina.reports.tables import seconds_text as seconds_text
 from lamina.reports.tables import table_text as table_text

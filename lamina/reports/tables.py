@@ -45,6 +45,21 @@ def count_text(count: int) -> str:
     return f"{value:.{decimals}f} {_COUNT_UNITS[unit]}"
 
 
+def seconds_text(seconds: float) -> str:
+    """A time in the unit that leaves at least 1, with three digits.
+
+    Example:
+        >>> seconds_text(0.000_025_31), seconds_text(3.2)
+        ('25.3 us', '3.20 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            value = seconds / size
+            decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+            return f"{value:.{decimals}f} {unit}"
+    return f"{seconds / 1e-9:.0f} ns"
+
+
 def table_text(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -105,11 +105,12 @@ class Attached:
     def _prepare(self, batch: int) -> Prepared:
         """The step for a batch size, compiled when first asked for."""
         if batch not in self._prepared:
-            name = type(self).__name__.lower()
-            self._prepared[batch] = prepare(
-                self._graph, batch, self._parameters.engine, self._shared, name
-            )
+            self._prepared[batch] = self._compile(batch)
         return self._prepared[batch]
+
+    def _compile(self, batch: int, *, timed: bool = False) -> Prepared:
+        name, engine = type(self).__name__.lower(), self._parameters.engine
+        return prepare(self._graph, batch, engine, self._shared, name, timed=timed)
 
     def _specs(self) -> list[Spec]:
         shapes = [shape for shape, _ in self._wanted_inputs]

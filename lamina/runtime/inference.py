@@ -9,10 +9,12 @@ import numpy as np
 
 from lamina.engines.engine import Engine, Memory
 from lamina.errors import DefinitionError, ShapeError
+from lamina.explanation import Profile
 from lamina.graph import Tensor
 from lamina.network import Network
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.parameters import Parameters, Prepared, prepare, with_random_state
+from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, as_dtype, float32, shape_text
 from lamina.step import inference_step
 
@@ -51,6 +53,24 @@ class Inference:
             parts.append(self._run([array[start:stop] for array in arrays], stop - start))
         return tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
 
+    def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
+        """How long each part of a forward pass takes.
+
+        Args:
+            inputs: one batch; it is run as a whole.
+            seconds: about how long it runs without clocks, and again with them.
+        """
+        arrays = self._converted(inputs)
+        count = check_batch(arrays, self._specs, [f"input {n}" for n in range(len(arrays))])
+        dtypes = tuple(as_dtype(array.dtype) for array in arrays)
+        plain, timed = (self._compile(count, dtypes, timed=timed) for timed in (False, True))
+        engine, dtype = self._parameters.engine, self._parameters.dtype
+        try:
+            return profiled(plain, timed, arrays, engine, dtype, seconds)
+        finally:
+            plain.executable.release()
+            timed.executable.release()
+
     def _converted(self, inputs: Any) -> list[Array]:
         given = as_arrays(inputs, len(self._specs), "input")
         return [
@@ -76,14 +96,18 @@ class Inference:
         key = (batch, dtypes)
         prepared = self._prepared.pop(key, None)
         if prepared is None:
-            parameters = self._parameters
-            self._shared = self._shared or with_random_state(parameters)
-            graph = inference_step(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
-            prepared = prepare(graph, batch, parameters.engine, self._shared, "inference")
+            prepared = self._compile(batch, dtypes)
         self._prepared[key] = prepared
         if len(self._prepared) > MOST_INFERENCE_PROGRAMS:
             self._prepared.pop(next(iter(self._prepared))).executable.release()
         return prepared
+
+    def _compile(self, batch: int, dtypes: tuple[DType, ...], *, timed: bool = False) -> Prepared:
+        parameters = self._parameters
+        self._shared = self._shared or with_random_state(parameters)
+        graph = inference_step(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
+        engine, shared = parameters.engine, self._shared
+        return prepare(graph, batch, engine, shared, "inference", timed=timed)
 
 
 @final

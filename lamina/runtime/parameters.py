@@ -11,6 +11,7 @@ import numpy as np
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine, Executable, Memory
 from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor
 from lamina.layers.scope import Variable
 from lamina.network import Network
 from lamina.program.program import Program
@@ -54,6 +55,11 @@ class Parameters:
             known = (values or {}).get(variable.name)
             memory.write(_first_value(variable, shape, seed, dtype) if known is None else known)
             self.memories[variable.name] = memory
+
+    def copy(self) -> Parameters:
+        """The same values in memory of their own."""
+        values = self.read(list(self.memories))
+        return Parameters(self.network, self.engine, self.dtype, self.seed, values)
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Copies of values by name."""
@@ -108,11 +114,28 @@ def release_all(memories: Mapping[str, Memory]) -> None:
 
 def with_random_state(parameters: Parameters) -> dict[str, Memory]:
     """The model's memories, and a seed and step for layers that draw random numbers."""
-    extra: dict[str, Memory] = {}
-    for name, value in (("seed", parameters.seed), ("step", 0)):
-        extra[name] = parameters.engine.allocate((), np.dtype("int64"))
-        extra[name].write(np.array(value, "int64"))
-    return parameters.memories | extra
+    return parameters.memories | own_states(parameters.engine, parameters.seed)
+
+
+def own_states(
+    engine: Engine, seed: int, slots: Mapping[str, tuple[Tensor, float]] | None = None
+) -> dict[str, Memory]:
+    """What a step keeps beside the model: a seed, a step, and the optimizer's state.
+
+    Args:
+        engine: where they live.
+        seed: of layers that draw random numbers.
+        slots: for each state of the optimizer its tensor and first value.
+    """
+    states: dict[str, Memory] = {}
+    for name, (tensor, first) in (slots or {}).items():
+        shape = static(tensor.shape)
+        states[name] = engine.allocate(shape, tensor.dtype.numpy)
+        states[name].write(np.full(shape, first, tensor.dtype.numpy))
+    for name, value in (("seed", seed), ("step", 0)):
+        states[name] = engine.allocate((), np.dtype("int64"))
+        states[name].write(np.array(value, "int64"))
+    return states
 
 
 @dataclass(frozen=True)
@@ -138,11 +161,18 @@ class Prepared:
 
 
 def prepare(
-    graph: StepGraph, batch: int, engine: Engine, shared: Mapping[str, Memory], name: str
+    graph: StepGraph,
+    batch: int,
+    engine: Engine,
+    shared: Mapping[str, Memory],
+    name: str,
+    *,
+    timed: bool = False,
 ) -> Prepared:
-    """Compiles a step for a batch size."""
+    """Compiles a step for a batch size; timed, if the time of its parts is wanted."""
     program = compile_graph(graph.graph, batch=batch, name=name)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     as_given = order == tuple(range(len(names)))
-    return Prepared(program, engine.compile(program, shared), None if as_given else order)
+    executable = engine.compile(program, shared, timed=timed)
+    return Prepared(program, executable, None if as_given else order)

@@ -14,20 +14,20 @@ from lamina.bill import MemoryBill
 from lamina.data import Dataset, as_dataset
 from lamina.engines.engine import Executable, Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.explanation import Profile
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.interrupt import Interrupt, held_interrupts
-from lamina.runtime.parameters import Parameters
-from lamina.shapes import Array, DType, bind, static
+from lamina.runtime.parameters import Parameters, own_states
+from lamina.runtime.profile import profiled
+from lamina.shapes import Array, DType, bind
 from lamina.step import Clip, Loss, Metric, Optimizer, Spec, training_step
 
 # The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
 PIECE_SECONDS = 0.05
 
 
-# Shape and dtype of the input, shape and dtype of the target, and the check of its values.
-_Exact = tuple[
-    tuple[int, ...], np.dtype[Any], tuple[int, ...], np.dtype[Any], Callable[[Array], None] | None
-]
+# Type, shape and dtype of the input and of the target, and the check of the target's values.
+_Exact = tuple[tuple[Any, ...], Callable[[Array], None] | None]
 
 
 @final
@@ -43,7 +43,7 @@ class DeferredLoss:
     def resolve(self) -> float:
         """Reads the value, once."""
         if self._executable is not None:
-            self._value = float(self._executable.output("loss"))
+            self._value = self._executable.scalar("loss")
             self._executable = None
         return self._value
 
@@ -108,15 +108,7 @@ class Training(Attached):
             metrics=metrics,
             input_dtypes=self._input_dtypes,
         )
-        engine = parameters.engine
-        self._slots: dict[str, Memory] = {}
-        for name, (tensor, first) in self._graph.slots.items():
-            memory = engine.allocate(static(tensor.shape), tensor.dtype.numpy)
-            memory.write(np.full(static(tensor.shape), first, tensor.dtype.numpy))
-            self._slots[name] = memory
-        for name, value in (("seed", seed), ("step", 0)):
-            self._slots[name] = engine.allocate((), np.dtype("int64"))
-            self._slots[name].write(np.array(value, "int64"))
+        self._slots = own_states(parameters.engine, seed, self._graph.slots)
         self._shared |= self._slots
         self._pending: weakref.ref[DeferredLoss] | None = None
         self._exact = self._exact_arrays()
@@ -148,7 +140,8 @@ class Training(Attached):
             ShapeError, DTypeError, DataError: before anything is computed.
             ReleasedError: after `release`.
         """
-        self._require_alive()
+        if self._released:
+            self._require_alive()
         arrays = self._as_compiled(x, y) or self._converted(x, y)
         count = len(arrays[0])
         if count > self.batch_size:
@@ -158,11 +151,16 @@ class Training(Attached):
                 where="step",
                 advice=f"Make it with batch_size={count}, or give fewer examples.",
             )
-        self._settle()
-        prepared = self._prepare(count)
+        if self._pending is not None:
+            self._settle()
+        prepared = self._prepared.get(count) or self._prepare(count)
         prepared.run(arrays)
-        loss = DeferredLoss(prepared.executable)
-        self._pending = weakref.ref(loss)
+        executable = prepared.executable
+        loss = DeferredLoss(executable)
+        if executable.synchronous:
+            loss.resolve()
+        else:
+            self._pending = weakref.ref(loss)
         return loss
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
@@ -171,12 +169,14 @@ class Training(Attached):
         A step of a small network takes less time than looking at its arrays closely, so this
         function is written for speed.
         """
-        if self._exact is None or type(x) is not np.ndarray or type(y) is not np.ndarray:
+        if self._exact is None:
             return None
-        x_shape, x_dtype, y_shape, y_dtype, check = self._exact
-        if x.shape != x_shape or x.dtype is not x_dtype or not x.flags.c_contiguous:
+        expected, check = self._exact
+        try:
+            found: tuple[Any, ...] = (x.__class__, x.shape, x.dtype, y.__class__, y.shape, y.dtype)
+        except AttributeError:
             return None
-        if y.shape != y_shape or y.dtype is not y_dtype or not y.flags.c_contiguous:
+        if found != expected or not (x.flags.c_contiguous and y.flags.c_contiguous):
             return None
         if check is not None:
             check(y)
@@ -190,7 +190,9 @@ class Training(Attached):
         (x, x_dtype), (y, y_dtype) = specs
         size = self.batch_size
         check = self._target_check()
-        return bind(x, size), x_dtype.numpy, bind(y, size), y_dtype.numpy, check
+        arrays = (np.ndarray, bind(x, size), x_dtype.numpy)
+        targets = (np.ndarray, bind(y, size), y_dtype.numpy)
+        return (*arrays, *targets), check
 
     def run(
         self,
@@ -303,6 +305,24 @@ class Training(Attached):
         if pending is not None:
             pending.resolve()
         self._pending = None
+
+    def profile(self, x: Any, y: Any = None, seconds: float = 0.5) -> Profile:
+        """How long each part of a step takes; trains on these examples over and over.
+
+        Args:
+            x, y: one batch, as for `step`.
+            seconds: about how long it runs without clocks, and again with them.
+        """
+        self._require_alive()
+        self._settle()
+        arrays = self._converted(x, y)
+        plain, timed = (self._compile(len(arrays[0]), timed=timed) for timed in (False, True))
+        engine, dtype = self._parameters.engine, self._parameters.dtype
+        try:
+            return profiled(plain, timed, arrays, engine, dtype, seconds)
+        finally:
+            plain.executable.release()
+            timed.executable.release()
 
     def state(self) -> dict[str, Array]:
         """Everything needed to go on later: optimizer state, step and seed, by name."""

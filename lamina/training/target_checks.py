@@ -149,7 +149,9 @@ def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
     classes = prediction_shape[1]
     if not isinstance(classes, int) or array.size == 0:
         return
-    if _all_between(array, 0, classes - 1):
+    # Read as unsigned, what is below zero is larger than any class number.
+    unsigned = array.view(f"u{array.itemsize}") if array.dtype.kind == "i" else array
+    if _largest(unsigned) < classes:
         return
     largest = int(array.max())
     check_values(
@@ -187,6 +189,14 @@ def _all_between(array: Array, low: float, high: float) -> bool:
     if array.size <= FEW_ELEMENTS:
         return all(low <= value <= high for value in array.ravel().tolist())
     return bool(array.min() >= low and array.max() <= high)
+
+
+def _largest(array: Array) -> int:
+    if array.size == 1:
+        return array.item()
+    if array.size <= FEW_ELEMENTS:
+        return max(array.ravel().tolist())
+    return int(np.maximum.reduce(array, axis=None))
 
 
 # Weights ------------------------------------------------------------------------------------------

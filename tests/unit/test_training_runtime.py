@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+import tracemalloc
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -486,7 +486,12 @@ class CountingMemory:
 
 
 class CountingExecutable:
-    """A compiled program that tells its engine how large its arena is."""
+    """A compiled program that tells its engine how large its arena is.
+
+    As that of a GPU might, it has its results only when someone asks.
+    """
+
+    synchronous = False
 
     def __init__(self, engine: CountingEngine, executable: Any, arena: int) -> None:
         self.engine, self.executable, self.arena = engine, executable, arena
@@ -502,6 +507,10 @@ class CountingExecutable:
     def output(self, name: str) -> Array:
         return self.executable.output(name)
 
+    def scalar(self, name: str) -> float:
+        self.engine.reads += 1
+        return self.executable.scalar(name)
+
     def release(self) -> None:
         self.engine.held -= self.arena
         self.arena = 0
@@ -514,13 +523,14 @@ class CountingEngine:
     def __init__(self) -> None:
         self.inner = InterpreterEngine()
         self.device = self.inner.device
-        self.held = self.allocations = self.compilations = 0
+        self.held = self.allocations = self.compilations = self.reads = 0
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> CountingMemory:
         self.allocations += 1
         return CountingMemory(self, self.inner.allocate(shape, dtype))
 
-    def compile(self, program: Any, memories: Any) -> CountingExecutable:
+    def compile(self, program: Any, memories: Any, *, timed: bool) -> CountingExecutable:
+        assert not timed
         self.compilations += 1
         compiled = self.inner.compile(program, {name: m.memory for name, m in memories.items()})
         inputs = sum(buffer.bytes for buffer in program.of_kind("input"))
@@ -555,6 +565,19 @@ def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngin
         attached.run(DATA, steps=10)
         assert counting.held > before
     assert counting.held == before
+
+
+def test_losses_on_a_device_are_read_only_if_someone_holds_them(counting: CountingEngine) -> None:
+    expected = losses_of(float)
+    counting.reads = 0
+    with training(lm.Model(network())) as attached:
+        attached.step(normal(8, 4, seed=0), labels(8))
+        held = attached.step(normal(8, 4, seed=1), labels(8))
+        assert counting.reads == 0
+        attached.step(normal(8, 4, seed=2), labels(8))
+        assert counting.reads == 1
+    assert float(held) == expected[1]
+    assert counting.reads == 1
 
 
 def test_an_evaluation_gives_back_all_that_it_took(counting: CountingEngine) -> None:
@@ -611,11 +634,20 @@ def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None
     assert (counting.allocations, counting.compilations) == before
 
 
-def test_a_released_training_leaves_no_arena_behind() -> None:
-    with training(lm.Model(network())) as attached:
-        arena = weakref.ref(attached._prepare(8).executable._arena.base)
-        assert arena() is not None
-    assert arena() is None
+def test_a_released_training_leaves_nothing_large_behind() -> None:
+    model = lm.Model(network())
+    with training(model, batch_size=200_000) as attached:  # what is cached is cached from here on
+        needed = attached.bill.program.plan.arena_bytes
+    assert needed > 10_000_000
+    tracemalloc.start()
+    try:
+        with training(model, batch_size=200_000) as released:
+            assert tracemalloc.get_traced_memory()[0] > needed
+        assert tracemalloc.get_traced_memory()[0] < needed / 10
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ReleasedError):
+        released.step(X, Y)
 
 
 # State --------------------------------------------------------------------------------------------

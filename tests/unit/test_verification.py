@@ -111,7 +111,7 @@ def test_integers_cannot_be_made_up() -> None:
     assert str(caught.value) == (
         "in verify: random examples cannot be made for an input of integers\n"
         "  input  Tensor(i64[batch], leaf)\n"
-        "  Give some: lm.verify(network, loss, data=(x, y))."
+        "  Give some: verify(..., data=(x, y))."
     )
 
 

@@ -1,0 +1,92 @@
+"""`lamina bench`: how long the workloads take on this machine, Lamina's side alone.
+
+`benchmarks/run.py` in the repository measures other frameworks beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import click
+
+import lamina as lm
+from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
+from lamina.files.atomic import write_atomically
+from lamina.reports import seconds_text, table_text
+from lamina.workloads import WORKLOADS, chosen, measure
+
+
+@click.command()
+@click.option(
+    "--engine",
+    metavar="NAME",
+    default=DEFAULT_ENGINE,
+    show_default=True,
+    help="Where it runs; `lamina devices` lists what there is.",
+)
+@click.option(
+    "--workload",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help=f"Only this one; may be given several times: {', '.join(WORKLOADS)}.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How long each is measured.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write everything that was measured there.",
+)
+def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path | None) -> None:
+    """Measure how long a step takes.
+
+    On networks from tiny to large; data is synthetic, and nothing is written unless --json asks.
+    """
+    if json_file is not None and not json_file.parent.is_dir():
+        raise click.UsageError(f"--json: there is no folder {json_file.parent}.")
+    workloads = chosen(names)
+    device = open_engine(engine).device
+    click.echo(f"lamina {lm.__version__} on {device.engine}: {device.description}\n")
+    rows: list[tuple[str, ...]] = []
+    found: dict[str, Any] = {}
+    for workload in workloads:
+        samples = measure(workload, engine, seconds)
+        median = statistics.median(samples)
+        rate = workload.flops() / median / 1e9
+        rows.append(
+            (
+                workload.name,
+                workload.timed,
+                str(workload.batch),
+                seconds_text(median),
+                f"{rate:.3g}",
+            )
+        )
+        found[workload.name] = {
+            "workload": workload.record(),
+            "samples": samples,
+            "median": median,
+            "gflops": rate,
+        }
+    header = ("workload", "timed", "batch", "per step", "GFLOP/s")
+    click.echo(table_text(header, rows, align="llrrr"))
+    if json_file is not None:
+        report = {
+            "lamina": lm.__version__,
+            "engine": device.engine,
+            "device": device.description,
+            "workloads": found,
+        }
+        write_atomically(json_file, f"{json.dumps(report, indent=1)}\n".encode())
+        click.echo(f"\nwrote {json_file}")

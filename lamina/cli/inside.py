@@ -1,0 +1,111 @@
+"""The commands that show what a step became, and where its time goes."""
+
+from __future__ import annotations
+
+import click
+
+import lamina as lm
+from lamina.cli.definition import Definition, read_definition
+from lamina.cli.loading import load_data
+from lamina.cli.options import (
+    batch_size_option,
+    engine_option,
+    file_argument,
+    seed_option,
+    targets_option,
+)
+from lamina.step import Loss, Optimizer
+
+_inference_option = click.option(
+    "--inference", is_flag=True, help="The forward pass, though FILE.py defines a loss."
+)
+
+
+@click.command()
+@file_argument
+@batch_size_option
+@_inference_option
+@engine_option
+@click.option("--step", type=click.IntRange(min=0), help="Show this step alone, as text.")
+@click.option(
+    "--as",
+    "language",
+    metavar="LANGUAGE",
+    default="program",
+    show_default=True,
+    help="What the step is shown as: program, or on the cpu engine llvm or assembly.",
+)
+def explain(
+    file: str,
+    batch_size: int | None,
+    inference: bool,
+    engine: str,
+    step: int | None,
+    language: str,
+) -> None:
+    """Show the program that a step becomes.
+
+    Each of its parts with its extents, arithmetic and traffic; one of them as machine code.
+
+    It is the training step if FILE.py defines a loss, else the forward pass.
+    """
+    definition = read_definition(file)
+    model = lm.Model(definition.network, engine=engine)
+    loss, optimizer = _training_of(definition, inference=inference)
+    explanation = model.explain(batch_size or definition.batch_size, loss, optimizer)
+    if step is None and language != "program":
+        raise click.UsageError(f"--as {language} shows one step: name it with --step.")
+    click.echo(str(explanation) if step is None else explanation.listing(step, language))
+
+
+@click.command()
+@file_argument
+@batch_size_option
+@_inference_option
+@click.option("--data", metavar="DATA", help="Examples to run on; random ones by default.")
+@targets_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.01, max=3600),
+    default=0.5,
+    show_default=True,
+    help="About how long the step is run without clocks, and again with them.",
+)
+@engine_option
+@seed_option
+def profile(
+    file: str,
+    batch_size: int | None,
+    inference: bool,
+    data: str | None,
+    targets: str | None,
+    seconds: float,
+    engine: str,
+    seed: int,
+) -> None:
+    """Show where the time of a step goes.
+
+    The time of each of its parts, the slowest first, its GFLOP/s and GB/s, and what this machine
+    can do at most.
+
+    It is the training step if FILE.py defines a loss, else the forward pass.
+    """
+    definition = read_definition(file)
+    model = lm.Model(definition.network, engine=engine, seed=seed)
+    loss, optimizer = _training_of(definition, inference=inference)
+    size = batch_size or definition.batch_size
+    examples = None
+    if data is not None:
+        loaded, _ = load_data(data, targets, None, seed)
+        examples = loaded.subset(0, min(size, len(loaded)))
+        size = len(examples)
+    click.echo(str(model.profile(size, loss, optimizer, data=examples, seconds=seconds)))
+
+
+def _training_of(
+    definition: Definition, *, inference: bool
+) -> tuple[Loss | None, Optimizer | None]:
+    """Loss and optimizer of the step that is meant; neither for a forward pass."""
+    if inference or definition.loss is None:
+        return None, None
+    return definition.loss, definition.optimizer

@@ -1,0 +1,33 @@
+"""The arguments and options that several commands have."""
+
+from __future__ import annotations
+
+import click
+
+from lamina.engines.discovery import DEFAULT_ENGINE
+
+FILE_PATH = click.Path(exists=True, dir_okay=False)
+file_argument = click.argument("file", metavar="FILE.py", type=FILE_PATH)
+engine_option = click.option(
+    "--engine",
+    metavar="NAME",
+    default=DEFAULT_ENGINE,
+    show_default=True,
+    help="Where it runs; `lamina devices` lists what there is.",
+)
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of all that is random.",
+)
+targets_option = click.option(
+    "--targets",
+    metavar="NAME",
+    help="What is to be learnt: a column of a table (name or number), an array of an .npz or .h5 "
+    "file, or the file of the labels.",
+)
+batch_size_option = click.option(
+    "--batch-size", type=click.IntRange(min=1), help="Examples in a step; instead of the file's."
+)

@@ -1,0 +1,170 @@
+"""What a compiled step does, step by step, and how long each takes: tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lamina.engines.engine import Engine, Peaks
+from lamina.errors import DefinitionError
+from lamina.program.cost import Cost, cost_of, space_of
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+from lamina.reports import bytes_text, count_text, seconds_text, table_text
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The steps of a compiled program; print it. Nothing is run, and nothing allocated.
+
+    Attributes:
+        batch_size: the number of examples it is for.
+        program: what is explained.
+        engine: which would run it.
+    """
+
+    batch_size: int
+    program: Program
+    engine: Engine = field(repr=False)
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """Of each step: its arithmetic, and the bytes it reads and writes."""
+        return tuple(cost_of(step, self.program.buffers) for step in self.program.steps)
+
+    def __str__(self) -> str:
+        costs = self.costs
+        rows = [
+            (*head, count_text(cost.operations), *_traffic(cost))
+            for head, cost in zip(_heads(self.program), costs, strict=True)
+        ]
+        total = _sum(costs)
+        footer = ("", "in all", "", "", count_text(total.operations), *_traffic(total))
+        header = ("step", "name", "kind", "over", "FLOPs", "read", "written")
+        table = table_text(header, rows, align="rlllrrr", footer=footer)
+        device = self.engine.device
+        title = f"{self.program.name}, {_examples(self.batch_size)}, on {device.engine}"
+        lines = [f"{title} ({device.description})", "", table]
+        beside = self.engine.workspace_bytes(self.program)
+        if beside is not None:
+            lines += ["", f"beside its memory bill it takes {bytes_text(beside)} of workspaces"]
+        return "\n".join(lines)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """In which languages the engine shows a step, the nearest to the machine last."""
+        return self.engine.languages
+
+    def listing(self, step: int, language: str = "program") -> str:
+        """One step as text.
+
+        Args:
+            step: its number.
+            language: `"program"`, what Lamina's compiler made; or another of `languages`, such as
+                `"llvm"` and `"assembly"` on the cpu engine.
+
+        Raises:
+            DefinitionError: if there is no such step or language.
+        """
+        count = len(self.program.steps)
+        if not 0 <= step < count:
+            raise DefinitionError(
+                "the program has no such step",
+                facts=(("expected", f"0 to {count - 1}"), ("found", str(step))),
+                where="listing",
+                advice="Print the explanation: it numbers the steps.",
+            )
+        if language not in self.languages:
+            raise DefinitionError(
+                f"the engine does not show its steps in {language!r}",
+                facts=(("expected", " or ".join(self.languages)), ("found", repr(language))),
+                where="listing",
+                advice=f"This is what the {self.engine.device.engine} engine has.",
+            )
+        return self.engine.listing(self.program, step, language)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How long each step of a program takes; print it: the slowest stands first.
+
+    Attributes:
+        explanation: what was run.
+        runs: how often it was run.
+        seconds: of each step, the mean of all runs.
+        seconds_alone: of a run of the program compiled without clocks, called from Python; the
+            median.
+        peaks: what the device can do at most, measured at the same time; None if the engine does
+            not say.
+    """
+
+    explanation: Explanation
+    runs: int
+    seconds: tuple[float, ...]
+    seconds_alone: float
+    peaks: Peaks | None
+
+    def __str__(self) -> str:
+        explanation, whole = self.explanation, sum(self.seconds)
+        costs = explanation.costs
+        rows = [
+            (*head[:2], head[3], *_speeds(cost, seconds, whole))
+            for head, cost, seconds in zip(
+                _heads(explanation.program), costs, self.seconds, strict=True
+            )
+        ]
+        order = sorted(range(len(rows)), key=lambda number: -self.seconds[number])
+        device = explanation.engine.device
+        size = _examples(explanation.batch_size)
+        title = f"{explanation.program.name}, {size}, on {device.engine} ({device.description})"
+        header = ("step", "name", "over", "time", "share", "GFLOP/s", "GB/s")
+        table = table_text(
+            header,
+            [rows[number] for number in order],
+            align="rllrrrr",
+            footer=("", "in all", "", *_speeds(_sum(costs), whole, whole)),
+        )
+        lines = [title, "", table, ""]
+        lines.append(
+            f"mean of {self.runs:,} runs; without the clocks a run takes "
+            f"{seconds_text(self.seconds_alone)}, calling it from Python included"
+        )
+        if self.peaks is not None:
+            lines.append(
+                f"this machine's measured peaks: {self.peaks.operations / 1e9:.0f} GFLOP/s, "
+                f"{self.peaks.bytes / 1e9:.1f} GB/s from memory (caches are faster)"
+            )
+        return "\n".join(lines)
+
+
+def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
+    """Number, name, kind and extents of each step."""
+    for number, step in enumerate(program.steps):
+        kind = "contraction" if isinstance(step, Contraction) else "loop"
+        # Names begin with their number, which makes them unique.
+        yield str(number), step.name.partition(".")[2], kind, space_of(step)
+
+
+def _traffic(cost: Cost) -> tuple[str, str]:
+    return bytes_text(cost.read_bytes), bytes_text(cost.written_bytes)
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    return Cost(
+        sum(cost.operations for cost in costs),
+        sum(cost.read_bytes for cost in costs),
+        sum(cost.written_bytes for cost in costs),
+    )
+
+
+def _speeds(cost: Cost, seconds: float, whole: float) -> tuple[str, str, str, str]:
+    operations, moved = (
+        f"{count / seconds / 1e9:.1f}" if seconds else "-"
+        for count in (cost.operations, cost.bytes)
+    )
+    share = f"{100 * seconds / whole:.1f} %" if whole else "-"
+    return seconds_text(seconds), share, operations, moved
+
+
+def _examples(count: int) -> str:
+    return f"{count:,} example{'' if count == 1 else 's'}"

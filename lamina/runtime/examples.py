@@ -1,0 +1,54 @@
+"""Random examples of a network's inputs and targets, for what needs some and cares for none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lamina.data import Dataset
+from lamina.errors import DataError
+from lamina.network import Network
+from lamina.program.philox import VERIFICATION_STREAM, random_bits
+from lamina.shapes import Array, DType, bind, size_of
+from lamina.step import Loss, default_targets
+
+
+def random_normal(shape: tuple[int, ...], seed: int, number: int) -> Array:
+    """Numbers of mean 0 and deviation 1, bounded: a sum of uniform ones."""
+    size = size_of(shape)
+    words = random_bits(seed, number, np.arange(4 * size, dtype=np.int64), VERIFICATION_STREAM)
+    uniform = words.astype(np.float64).reshape(4, size) * 2.0**-32
+    return ((uniform.sum(axis=0) - 2.0) * np.sqrt(3.0)).reshape(shape)
+
+
+def random_examples(
+    network: Network, loss: Loss | None, batch: int, seed: int, dtype: DType, *, where: str
+) -> Dataset:
+    """So many examples; with targets that the loss accepts, if there is one.
+
+    Args:
+        where: the public function that asks for them and takes `data`, for the error.
+
+    Raises:
+        DataError: if the network takes integers: which ones mean something is not known.
+    """
+    inputs: list[Array] = []
+    for number, tensor in enumerate(network.inputs):
+        if not tensor.dtype.is_float:
+            raise DataError(
+                "random examples cannot be made for an input of integers",
+                facts=(("input", repr(tensor)),),
+                where=where,
+                advice=f"Give some: {where}(..., data=(x, y)).",
+            )
+        noise = random_normal(bind(tensor.shape, batch), seed, number)
+        inputs.append(noise.astype(dtype.numpy))
+    targets: list[Array] = []
+    specs = () if loss is None else default_targets(network, loss, dtype)
+    # Lamina's losses know what their targets look like; for a function any numbers do.
+    suited = getattr(loss, "example_targets", None)
+    for number, (shape, kind) in enumerate(specs):
+        noise = random_normal(bind(shape, batch), seed, 1000 + number)
+        if suited is not None:
+            noise = suited(noise, bind(network.outputs[number].shape, batch))
+        targets.append(noise.astype(kind.numpy))
+    return Dataset(tuple(inputs), tuple(targets) or None)

@@ -1,0 +1,54 @@
+"""How long each step of a compiled program takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from lamina.engines.engine import Engine
+from lamina.explanation import Explanation, Profile
+from lamina.runtime.parameters import Prepared
+from lamina.shapes import Array, DType
+
+# Runs before clocks count: caches fill, threads wake, the processor speeds up.
+_WARM_UP_SHARE = 0.2
+_LEAST_RUNS = 3
+
+
+def profiled(
+    plain: Prepared,
+    timed: Prepared,
+    arrays: Sequence[Array],
+    engine: Engine,
+    dtype: DType,
+    seconds: float,
+) -> Profile:
+    """Runs the same step many times, without and with clocks.
+
+    Args:
+        plain, timed: the step, compiled both ways.
+        arrays: its inputs and targets.
+        engine: where it runs.
+        dtype: the numbers in which the device's peaks are measured.
+        seconds: about how long each of the two is run.
+    """
+    _repeat(lambda: plain.run(arrays), seconds * _WARM_UP_SHARE)
+    taken = _repeat(lambda: plain.run(arrays), seconds)
+    _repeat(lambda: timed.run(arrays), seconds * _WARM_UP_SHARE)
+    timed.executable.step_seconds()
+    runs = len(_repeat(lambda: timed.run(arrays), seconds))
+    steps = timed.executable.step_seconds() / runs
+    explanation = Explanation(len(arrays[0]), plain.program, engine)
+    return Profile(explanation, runs, tuple(steps.tolist()), median(taken), engine.peaks(dtype))
+
+
+def _repeat(call: Callable[[], None], seconds: float) -> list[float]:
+    """The seconds of each call, until so many have passed."""
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(taken) < _LEAST_RUNS or time.perf_counter() < end:
+        started = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started)
+    return taken

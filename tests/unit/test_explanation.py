@@ -1,0 +1,200 @@
+"""What explanations and profiles say: costs counted by hand, tables, listings, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import lamina as lm
+from lamina import ops
+from lamina.cli import main
+from lamina.engines.discovery import devices
+from lamina.errors import DataError
+from lamina.program.cost import cost_of, space_of
+
+ENGINES = [device.engine for device in devices() if not device.problem]
+BATCH = 4
+
+
+def small_model(engine: str = "cpu") -> lm.Model:
+    net = lm.Sequential(lm.Input(6), lm.Linear(5), lm.ReLU(), lm.Linear(3))
+    return lm.Model(net, engine=engine)
+
+
+def test_a_contraction_costs_its_multiply_adds_and_what_it_touches() -> None:
+    (first, _) = small_model().explain(batch_size=BATCH).program.steps
+    cost = cost_of(first, small_model().explain(batch_size=BATCH).program.buffers)
+    # 2 for each product, 1 for the bias, 1 for the activation.
+    assert cost.operations == BATCH * 5 * (2 * 6 + 1 + 1)
+    assert cost.read_bytes == 4 * (BATCH * 6 + 5 * 6 + 5)
+    assert cost.written_bytes == 4 * BATCH * 5
+    assert cost.bytes == cost.read_bytes + cost.written_bytes
+    assert space_of(first) == "4 x 5 x 6"
+
+
+def test_a_reduction_costs_an_operation_for_each_element() -> None:
+    x = lm.Input(7)
+    model = lm.Model(lm.Network(inputs=x, outputs=lm.ops.sum(x, 1)))
+    explanation = model.explain(batch_size=BATCH)
+    (step,), (cost,) = explanation.program.steps, explanation.costs
+    assert (cost.operations, cost.read_bytes, cost.written_bytes) == (BATCH * 7, 4 * 28, 4 * BATCH)
+    assert space_of(step) == "4 : 7"
+
+
+def test_no_more_is_read_than_a_buffer_has() -> None:
+    x = lm.Input(8)
+    doubled = lm.ops.concat([x, x], axis=1)
+    model = lm.Model(lm.Network(inputs=x, outputs=lm.ops.sum(doubled, 1, keepdims=True) + x))
+    for cost in model.explain(batch_size=BATCH).costs:
+        assert cost.read_bytes <= 4 * BATCH * 8 + 4 * BATCH
+
+
+def test_an_explanation_lists_every_step_and_the_sums() -> None:
+    explanation = small_model().explain(BATCH, lm.CrossEntropy(), lm.Adam(1e-3))
+    lines = str(explanation).splitlines()
+    assert lines[0].startswith("training step, 4 examples, on cpu (")
+    assert lines[2].split() == ["step", "name", "kind", "over", "FLOPs", "read", "written"]
+    assert len(lines) == len(explanation.program.steps) + 8
+    total = sum(cost.operations for cost in explanation.costs)
+    assert lines[-3].split()[:3] == ["in", "all", f"{total:,}"]
+    assert lines[-1].startswith("beside its memory bill it takes ")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_shows_every_step_in_all_its_languages(engine: str) -> None:
+    explanation = small_model(engine).explain(BATCH, lm.CrossEntropy(), lm.SGD(0.1))
+    for number, step in enumerate(explanation.program.steps):
+        for language in explanation.languages:
+            text = explanation.listing(number, language)
+            assert text == str(step) if language == "program" else f"step{number}" in text
+
+
+def test_the_cpu_engine_shows_code_for_one_step_alone() -> None:
+    explanation = small_model().explain(BATCH, lm.CrossEntropy(), lm.SGD(0.1))
+    text = explanation.listing(1, "llvm")
+    assert "define internal void @step1(" in text
+    assert "@step0(" not in text
+    assert "ret" in explanation.listing(1, "assembly")
+
+
+def test_what_cannot_be_listed_is_said() -> None:
+    explanation = small_model("interpreter").explain()
+    with pytest.raises(lm.errors.DefinitionError) as caught:
+        explanation.listing(9)
+    assert str(caught.value) == (
+        "in listing: the program has no such step\n"
+        "  expected  0 to 1\n"
+        "  found     9\n"
+        "  Print the explanation: it numbers the steps."
+    )
+    with pytest.raises(lm.errors.DefinitionError) as caught:
+        explanation.listing(0, "assembly")
+    assert str(caught.value) == (
+        "in listing: the engine does not show its steps in 'assembly'\n"
+        "  expected  program\n"
+        "  found     'assembly'\n"
+        "  This is what the interpreter engine has."
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_profile_times_every_step_and_leaves_the_model_as_it_is(engine: str) -> None:
+    model = small_model(engine)
+    before = model.parameters()
+    profile = model.profile(BATCH, lm.CrossEntropy(), lm.Adam(1e-2), seconds=0.02)
+    assert len(profile.seconds) == len(profile.explanation.program.steps)
+    assert min(profile.seconds) >= 0
+    assert sum(profile.seconds) > 0
+    assert profile.runs >= 3
+    for name, value in model.parameters().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_a_profile_names_the_slowest_step_first_and_the_peaks() -> None:
+    profile = small_model().profile(BATCH, seconds=0.02)
+    lines = str(profile).splitlines()
+    assert lines[0].startswith("inference, 4 examples, on cpu (")
+    slowest = max(range(len(profile.seconds)), key=lambda number: profile.seconds[number])
+    assert lines[4].split()[0] == str(slowest)
+    assert profile.peaks is not None
+    assert profile.peaks.operations > 1e8
+    assert profile.peaks.bytes > 1e8
+    assert "this machine's measured peaks: " in lines[-1]
+
+
+def test_a_profile_runs_on_given_data() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(2))
+    x, y = np.zeros((BATCH, 4), "uint8"), np.zeros(BATCH, "int64")
+    profile = lm.Model(net).profile(
+        BATCH, lm.CrossEntropy(), lm.SGD(0.1), data=(x, y), seconds=0.01
+    )
+    kinds = {b.name: b.dtype.name for b in profile.explanation.program.of_kind("input")}
+    assert kinds == {"input0": "uint8", "target0": "int64"}
+
+
+def test_integers_cannot_be_made_up() -> None:
+    net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
+    with pytest.raises(DataError) as caught:
+        lm.Model(net).profile(BATCH)
+    assert str(caught.value) == (
+        "in profile: random examples cannot be made for an input of integers\n"
+        "  input  Tensor(i64[batch], leaf)\n"
+        "  Give some: profile(..., data=(x, y))."
+    )
+
+
+def test_half_a_training_is_refused() -> None:
+    with pytest.raises(lm.errors.DefinitionError) as caught:
+        small_model().profile(BATCH, lm.MSE())
+    assert str(caught.value).startswith(
+        "in profile: a training step needs both a loss and an optimizer\n  loss       MSE("
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import lamina as lm\n"
+        "net = lm.Sequential(lm.Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(3))\n"
+        "loss = lm.CrossEntropy()\n"
+        "batch_size = 4\n"
+    )
+    return str(path)
+
+
+def test_the_command_explain_shows_the_training_step_or_inference(file: str) -> None:
+    shown = CliRunner().invoke(main, ["explain", file])
+    assert shown.exit_code == 0
+    assert shown.output.startswith("training step, 4 examples, on cpu (")
+    shown = CliRunner().invoke(main, ["explain", file, "--inference", "--engine", "interpreter"])
+    assert shown.output.startswith("inference, 4 examples, on interpreter (")
+
+
+def test_the_command_explain_shows_one_step(file: str) -> None:
+    shown = CliRunner().invoke(main, ["explain", file, "--step", "1", "--as", "assembly"])
+    assert shown.exit_code == 0
+    assert "step1" in shown.output
+    shown = CliRunner().invoke(main, ["explain", file, "--as", "assembly"])
+    assert shown.exit_code == 2
+    assert "--as assembly shows one step: name it with --step." in shown.output
+
+
+def test_the_command_profile_shows_a_table(file: str) -> None:
+    shown = CliRunner().invoke(main, ["profile", file, "--seconds", "0.02"])
+    assert shown.exit_code == 0
+    assert shown.output.splitlines()[2].split() == [
+        *("step", "name", "over", "time", "share", "GFLOP/s", "GB/s")
+    ]
+
+
+def test_the_command_profile_takes_data(file: str, tmp_path: Path) -> None:
+    x, y = np.zeros((9, 6), "float32"), np.zeros(9, "int64")
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    data = str(tmp_path / "data.npz")
+    shown = CliRunner().invoke(main, ["profile", file, "--data", data, "--seconds", "0.02"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith("training, 4 examples")

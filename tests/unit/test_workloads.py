@@ -1,0 +1,186 @@
+"""The workloads, `lamina bench`, and the arithmetic of the benchmarks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lamina.cli.bench import bench
+from lamina.errors import DefinitionError
+from lamina.workloads import LONGEST_RUN, WORKLOADS, Runner, chosen, measure, samples
+
+HARNESS = Path(__file__).parents[2] / "benchmarks" / "harness.py"
+
+
+@pytest.fixture(scope="module")
+def harness() -> ModuleType:
+    if not HARNESS.exists():
+        pytest.skip("the benchmarks are not in this copy")
+    specification = importlib.util.spec_from_file_location("harness", HARNESS)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+# Records ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> None:
+    workload = WORKLOADS[name]
+    x, y = workload.data()
+    network = workload.network()
+    assert x.dtype == np.float32
+    assert x.shape[1:] == network.inputs[0].shape[1:]
+    assert (y is None) == (workload.loss is None)
+    assert network.plan(workload.batch, workload.loss, workload.optimizer).peak_bytes > 0
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_record_is_plain_data(name: str) -> None:
+    record = WORKLOADS[name].record()
+    assert json.loads(json.dumps(record)) == record
+    assert record["layers"][0]["kind"] == "Linear"
+
+
+def test_the_data_is_the_same_each_time() -> None:
+    for first, second in zip(WORKLOADS["mlp"].data(), WORKLOADS["mlp"].data(), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_half_of_the_inputs_stand_there_twice_with_other_targets() -> None:
+    x, y = WORKLOADS["softmax"].data()
+    assert y is not None
+    np.testing.assert_array_equal(x[:50], x[50:])
+    assert (y[:50] != y[50:]).any()
+
+
+def test_flops_count_the_matrix_products_of_a_step() -> None:
+    products = [784 * 256, 256 * 128, 128 * 10]
+    backwards = 2 * sum(products) - products[0]
+    assert WORKLOADS["mlp"].flops() == 2 * 128 * (sum(products) + backwards)
+    assert WORKLOADS["wide-forward"].flops() == 2 * 2000 * (2000 * 1000 + 1000 * 200 + 200 * 10)
+
+
+def test_an_unknown_workload_is_refused_by_name() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        chosen(["huge"])
+    assert "there is no workload 'huge'" in str(caught.value)
+
+
+# Measuring ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tiny-step", "tiny-run"])
+def test_a_reset_runner_repeats_itself(name: str) -> None:
+    runner = Runner(WORKLOADS[name])
+    first = runner.parameters()
+    runner.run(7)
+    trained = runner.parameters()
+    runner.reset()
+    again = runner.parameters()
+    runner.run(7)
+    repeated = runner.parameters()
+    runner.release()
+    for parameter in first:
+        np.testing.assert_array_equal(first[parameter], again[parameter])
+        np.testing.assert_array_equal(trained[parameter], repeated[parameter])
+    assert any((first[parameter] != trained[parameter]).any() for parameter in first)
+
+
+def test_measuring_gives_seconds_per_step() -> None:
+    found = measure(WORKLOADS["tiny-step"], "interpreter", seconds=0.03)
+    assert 1e-6 < min(found) <= max(found) < 1
+
+
+def test_quick_steps_are_timed_in_groups() -> None:
+    groups: list[int] = []
+
+    def run(steps: int) -> float:
+        groups.append(steps)
+        return steps * 1e-6
+
+    found = samples(run, seconds=0.1)
+    assert found == pytest.approx([1e-6] * len(found))
+    assert groups[-1] * 1e-6 >= 0.02
+    assert len(found) >= 4
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "whole"), [(1e-6, True), (LONGEST_RUN * 0.1 / 1000 * 1.1, False)]
+)
+def test_a_run_has_its_length_unless_it_takes_far_too_long(
+    step_seconds: float, whole: bool
+) -> None:
+    groups: list[int] = []
+
+    def run(steps: int) -> float:
+        groups.append(steps)
+        return steps * step_seconds
+
+    samples(run, seconds=0.1, run_length=1000)
+    assert (groups[-1] == 1000) == whole
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table_and_writes_everything(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    arguments = ["--workload", "tiny-step", "--seconds", "0.05", "--json", str(file)]
+    result = CliRunner().invoke(bench, arguments)
+    assert result.exit_code == 0, result.output
+    assert "tiny-step" in result.output
+    assert "GFLOP/s" in result.output
+    report = json.loads(file.read_text())
+    found = report["workloads"]["tiny-step"]
+    assert found["median"] == np.median(found["samples"])
+    assert found["workload"]["optimizer"]["momentum"] == 0.9
+
+
+def test_the_command_looks_for_the_folder_before_it_measures(tmp_path: Path) -> None:
+    result = CliRunner().invoke(bench, ["--json", str(tmp_path / "missing" / "bench.json")])
+    assert result.exit_code == 2
+    assert "there is no folder" in result.stderr
+
+
+# The benchmarks' arithmetic -----------------------------------------------------------------------
+
+
+def test_rounds_count_alike_however_many_samples_they_have(harness: ModuleType) -> None:
+    assert harness.middle([[1.0], [2.0, 2.0, 9.0], [5.0] * 9]) == 2.0
+
+
+def test_ratios_say_how_many_times_lamina_others_take(harness: ModuleType) -> None:
+    medians = {"lamina": 2.0, "pytorch": 6.0, "jax": 1.0}
+    assert harness.ratios(medians) == {"pytorch": 3.0, "jax": 0.5}
+    assert harness.best_of(medians) == "jax"
+    assert harness.best_of({"lamina": 2.0}) is None
+
+
+def test_peers_that_compute_something_else_are_named(harness: ModuleType) -> None:
+    prints = {"lamina": 1.0, "pytorch": 1.0001, "jax": 1.01, "other": float("nan")}
+    assert harness.differing(prints) == ["jax", "other"]
+
+
+def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(harness: ModuleType) -> None:
+    log = "Traceback\n  File 1\ntorch.exc.InductorError: no compiler\n\nSet VERBOSE=1 for more\n"
+    assert harness.reason(log) == "torch.exc.InductorError: no compiler"
+    assert harness.reason("killed\n\n") == "killed"
+
+
+def test_no_openblas_setting_reaches_a_worker(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    variables = harness.environment(3)
+    assert not [name for name in variables if name.startswith("OPENBLAS_")]
+    assert variables["LAMINA_THREADS"] == variables["OMP_NUM_THREADS"] == "3"
