@@ -7,10 +7,10 @@ The network is 784-256-128-10 with ReLU, cross-entropy and Adam, in float32. Run
 The textbook scheme is counted: every layer keeps z and a, two gradients as wide as the widest
 layer are alive at once, and every parameter has a gradient. PyTorch is measured, where it is
 installed: every tensor it makes on the CPU is followed from creation to release, and the peak of
-living bytes is taken over the third step. Lamina's figure is its bill: what an engine needs that
-runs the program as planned. The interpreter computes every step of the program through NumPy
-temporaries besides; the last line is what it really takes, measured with tracemalloc over the
-third step of a training, model and data included.
+living bytes is taken over the third step. Lamina's plan is its bill; the last two lines are what
+its engines really take: NumPy's memory, followed with tracemalloc over the third step of a
+training, model and data included. The cpu engine has workspaces for packed operands beside the
+plan, and the interpreter computes every step of the program through NumPy temporaries.
 """
 
 from __future__ import annotations
@@ -114,19 +114,21 @@ def torch_bytes(batch: int) -> tuple[str, int] | None:
     return torch.__version__, counter.peak
 
 
-def interpreter_bytes(batch: int) -> int:
-    """The peak of NumPy's memory over a step on the interpreter, with all that lives beside it."""
+def engine_bytes(batch: int, engine: str) -> int:
+    """The peak of NumPy's memory over a step on an engine, with all that lives beside it."""
     x = np.zeros((batch, SIZES[0]), "float32")
     y = np.zeros(batch, "int64")
     tracemalloc.start()
-    model = lm.Model(network(), engine="interpreter")
+    model = lm.Model(network(), engine=engine)
     training = model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-3), batch_size=batch)
     for _ in range(3):
         tracemalloc.reset_peak()
         float(training.step(x, y))
-    peak = tracemalloc.get_traced_memory()[1]
+    now, peak = tracemalloc.get_traced_memory()
+    arrays = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+    living = tracemalloc.take_snapshot().filter_traces([arrays])
     tracemalloc.stop()
-    return peak
+    return sum(trace.size for trace in living.traces) + peak - now
 
 
 def main() -> None:
@@ -140,7 +142,8 @@ def main() -> None:
     if measured is not None:
         found.append((f"PyTorch {measured[0]} eager (measured)", measured[1]))
     found.append(("Lamina (planned)", bill.peak_bytes))
-    found.append(("Lamina's interpreter (measured)", interpreter_bytes(batch)))
+    for engine in ("cpu", "interpreter"):
+        found.append((f"Lamina, {engine} engine (measured)", engine_bytes(batch, engine)))
     rows = [(name, bytes_text(size), f"{size / bill.peak_bytes:.2f}") for name, size in found]
     print(table_text(("scheme", "bytes", "ratio"), rows, align="lrr"))
     print(f"\nLamina's bill for {batch} examples\n{bill}")

@@ -1,0 +1,77 @@
+"""How long it takes to compile the training step of a workload, with and without the object cache.
+
+    python benchmarks/compile_time.py [--workload mlp]... [--rounds 5]
+
+Every round is two fresh processes, one with an empty object cache and one that finds what the
+first one left; the medians of the rounds are shown. A process times `import lamina`, making the
+model (the first one loads llvmlite), and attaching the training, which is what compiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from lamina.reports import seconds_text, table_text
+from lamina.workloads import WORKLOADS, chosen
+
+SCRIPT = """
+import json, sys, time
+clock = [time.perf_counter()]
+import lamina as lm
+clock.append(time.perf_counter())
+from lamina.workloads import WORKLOADS
+workload = WORKLOADS[sys.argv[1]]
+clock.append(time.perf_counter())
+model = lm.Model(workload.network())
+clock.append(time.perf_counter())
+training = model.training(
+    loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
+)
+clock.append(time.perf_counter())
+importing, _, making, compiling = (later - one for one, later in zip(clock, clock[1:]))
+print(json.dumps([importing, making, compiling]))
+"""
+
+
+def timed(workload: str, cache: str) -> list[float]:
+    """Seconds for importing, making the model and compiling, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, workload],
+        env=os.environ | {"LAMINA_CACHE": cache},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    trained = [name for name, workload in WORKLOADS.items() if workload.loss is not None]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workload", action="append", choices=trained, default=[])
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    rows: list[tuple[str, ...]] = []
+    for workload in chosen(given.workload or trained):
+        found: dict[str, list[list[float]]] = {"empty": [], "warm": []}
+        for _ in range(given.rounds):
+            with tempfile.TemporaryDirectory() as cache:
+                for state in found:
+                    found[state].append(timed(workload.name, cache))
+        for state, rounds in found.items():
+            medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+            rows.append((workload.name, state, *(seconds_text(median) for median in medians)))
+    header = ("workload", "cache", "import lamina", "model", "compiling the step")
+    print(table_text(header, rows, align="llr"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""JAX's worker: the whole step is one jitted function that is given its old state to overwrite.
+
+Optimizers are written by hand with PyTorch's formulas. Data and state are JAX's own arrays before
+the clock starts. A run of many steps is one call: a loop inside the compiled program, which
+gathers each step's examples.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+from jax import Array, lax
+from worker import Data, Workload, serve
+
+ACTIVATIONS = {"ReLU": jax.nn.relu, "Sigmoid": jax.nn.sigmoid, "Tanh": jnp.tanh}
+
+# For each layer a weight (in, out) and a bias.
+Parameters = list[tuple[Array, Array]]
+
+
+class Jax:
+    def __init__(self, workload: Workload, data: Data) -> None:
+        self._workload = workload
+        pairs = zip(data.parameters[::2], data.parameters[1::2], strict=True)
+        self._first = [(np.ascontiguousarray(weight.T), bias) for weight, bias in pairs]
+        self._x, self._y, self._rows = jax.device_put((data.x, data.y, data.rows))
+        self._forward = jax.jit(lambda parameters, x: forward(workload, parameters, x))
+        self._step = jax.jit(lambda *given: step(workload, *given), donate_argnums=(0, 1))
+        self._many = jax.jit(lambda *given: many(workload, *given), donate_argnums=(0, 1))
+        self.reset()
+
+    def reset(self) -> None:
+        # Copies, for what is donated is gone.
+        self._parameters = jax.tree.map(jnp.array, self._first)
+        self._state = initial_state(self._workload, self._parameters)
+
+    def run(self, steps: int) -> None:
+        x, y = self._x, self._y
+        if self._workload.timed == "forward":
+            for _ in range(steps):
+                self._outputs = self._forward(self._parameters, x)
+            jax.block_until_ready(self._outputs)
+            return
+        if self._workload.timed == "run":
+            self._parameters, self._state = self._many(
+                self._parameters, self._state, x, y, self._rows, steps
+            )
+        else:
+            for _ in range(steps):
+                self._parameters, self._state, self._loss = self._step(
+                    self._parameters, self._state, x, y
+                )
+        jax.block_until_ready((self._parameters, self._state))
+
+    def result(self) -> list[np.ndarray]:
+        if self._workload.timed == "forward":
+            return [np.array(self._outputs)]
+        return [np.array(array) for array in jax.tree.leaves(self._parameters)]
+
+
+def forward(workload: Workload, parameters: Parameters, x: Array) -> Array:
+    remaining = iter(parameters)
+    for layer in workload.layers:
+        if layer.kind == "Linear":
+            weight, bias = next(remaining)
+            x = x @ weight + bias
+        else:
+            x = ACTIVATIONS[layer.kind](x)
+    return x
+
+
+def loss_of(workload: Workload, parameters: Parameters, x: Array, y: Array) -> Array:
+    p = forward(workload, parameters, x)
+    if workload.loss.kind == "MSE":
+        return jnp.mean(jnp.square(p - y))
+    if workload.loss.kind == "BCE":
+        # PyTorch's bound: a logarithm is not less than -100.
+        log, log1m = (jnp.maximum(jnp.log(value), -100.0) for value in (p, 1 - p))
+        return -jnp.mean(y * log + (1 - y) * log1m)
+    if workload.loss.kind == "CrossEntropy":
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(p), y[:, None], axis=1)
+        return -jnp.mean(chosen)
+    raise NotImplementedError(workload.loss.kind)
+
+
+def initial_state(workload: Workload, parameters: Parameters) -> Any:
+    def zeros() -> Parameters:
+        return jax.tree.map(jnp.zeros_like, parameters)
+
+    how = workload.optimizer
+    if how is None or (how.kind == "SGD" and not how.momentum):
+        return ()
+    return zeros() if how.kind == "SGD" else (zeros(), zeros(), jnp.zeros((), "int32"))
+
+
+def decays(workload: Workload) -> list[tuple[float, float]]:
+    """The strength of L2 for each parameter."""
+    return [
+        tuple(
+            penalty.strength if penalty else 0.0
+            for penalty in (layer.weight_regularizer, layer.bias_regularizer)
+        )
+        for layer in workload.layers
+        if layer.kind == "Linear"
+    ]
+
+
+def step(
+    workload: Workload, parameters: Parameters, state: Any, x: Array, y: Array
+) -> tuple[Parameters, Any, Array]:
+    loss, gradients = jax.value_and_grad(lambda p: loss_of(workload, p, x, y))(parameters)
+    gradients = jax.tree.map(
+        lambda gradient, parameter, decay: gradient + decay * parameter if decay else gradient,
+        *(gradients, parameters, decays(workload)),
+    )
+    how = workload.optimizer
+    if how.kind == "SGD":
+        if how.momentum:
+            gradients = state = jax.tree.map(lambda b, g: how.momentum * b + g, state, gradients)
+        new = jax.tree.map(lambda p, g: p - how.rate * g, parameters, gradients)
+        return new, state, loss
+    if how.kind == "Adam":
+        mean, square, count = state
+        count = count + 1
+        mean = jax.tree.map(lambda m, g: how.beta1 * m + (1 - how.beta1) * g, mean, gradients)
+        square = jax.tree.map(
+            lambda v, g: how.beta2 * v + (1 - how.beta2) * g * g, square, gradients
+        )
+        length = how.rate / (1 - how.beta1**count)
+        scale = 1 / jnp.sqrt(1 - how.beta2**count)
+        new = jax.tree.map(
+            lambda p, m, v: p - length * m / (jnp.sqrt(v) * scale + how.epsilon),
+            *(parameters, mean, square),
+        )
+        return new, (mean, square, count), loss
+    raise NotImplementedError(how.kind)
+
+
+def many(
+    workload: Workload,
+    parameters: Parameters,
+    state: Any,
+    x: Array,
+    y: Array,
+    rows: Array,
+    steps: Array,
+) -> tuple[Parameters, Any]:
+    def body(number: Array, carried: tuple[Parameters, Any]) -> tuple[Parameters, Any]:
+        batch = rows[number]
+        return step(workload, *carried, x[batch], y[batch])[:2]
+
+    return lax.fori_loop(0, steps, body, (parameters, state))
+
+
+make = Jax
+
+
+def versions() -> dict[str, Any]:
+    return {
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "python": sys.version.split()[0],
+        "blas": "XLA's own",
+        "devices": [str(device) for device in jax.devices()],
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
+        "NPROC": os.environ.get("NPROC"),
+    }
+
+
+if __name__ == "__main__":
+    serve(make, versions())

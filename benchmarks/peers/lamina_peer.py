@@ -1,0 +1,62 @@
+"""Lamina's worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+from worker import Data, Workload, serve
+
+import lamina as lm
+from lamina.engines.discovery import open_engine
+from lamina.shapes import float32
+from lamina.workloads import WORKLOADS, Runner
+
+
+class Lamina:
+    def __init__(self, workload: Workload, _: Data) -> None:
+        # The record, the data and the initial parameters are Lamina's own: no need to carry them.
+        self._runner = Runner(WORKLOADS[workload.name])
+        self._trains = workload.loss is not None
+        self.run = self._runner.run
+        self.reset = self._runner.reset
+
+    def result(self) -> list[np.ndarray]:
+        if self._trains:
+            return list(self._runner.parameters().values())
+        return [self._runner.outputs()]
+
+
+make = Lamina
+
+
+def versions() -> dict[str, Any]:
+    from importlib.metadata import version  # a cold start has no need of it
+
+    return {
+        "lamina": lm.__version__,
+        "llvmlite": version("llvmlite"),
+        "numpy": np.__version__,
+        "python": sys.version.split()[0],
+        "device": open_engine("cpu").device.description,
+        "blas": "none",
+        "LAMINA_THREADS": os.environ.get("LAMINA_THREADS"),
+    }
+
+
+def measured_peak() -> dict[str, Any]:
+    """What the processor does at most, with all threads that are allowed."""
+    peaks = open_engine("cpu").peaks(float32)
+    if peaks is None:
+        return {"problem": "the engine measures no peak"}
+    return {
+        "gflops": peaks.operations / 1e9,
+        "gigabytes_per_second": peaks.bytes / 1e9,
+        "how": "Lamina's multiply-add kernel in registers; STREAM's triad for the memory",
+    }
+
+
+if __name__ == "__main__":
+    serve(make, versions(), measured_peak)

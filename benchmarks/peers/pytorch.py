@@ -1,0 +1,134 @@
+"""PyTorch's worker: `python pytorch.py eager`, or `compile` for torch.compile.
+
+Written as its users write it: a Sequential, a loss, an optimizer of torch.optim with its default
+implementation. torch.compile is given the network and the loss together; the optimizer stays as
+it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from worker import Data, Workload, serve, threads
+
+ACTIVATIONS = {"ReLU": nn.ReLU, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
+LOSSES = {"MSE": nn.MSELoss, "BCE": nn.BCELoss, "CrossEntropy": nn.CrossEntropyLoss}
+
+
+class PyTorch:
+    def __init__(self, workload: Workload, data: Data, *, compiled: bool) -> None:
+        torch.set_num_threads(threads())
+        self._workload = workload
+        self._model = network(workload)
+        with torch.no_grad():
+            for parameter, value in zip(self._model.parameters(), data.parameters, strict=True):
+                parameter.copy_(torch.from_numpy(value))
+        self._first = {name: value.clone() for name, value in self._model.state_dict().items()}
+        self._x = torch.from_numpy(data.x)
+        if workload.loss is None:
+            self._forward = torch.compile(self._model) if compiled else self._model
+            return
+        assert data.y is not None
+        self._y = torch.from_numpy(data.y)
+        self._rows = None if data.rows is None else torch.from_numpy(data.rows)
+        loss = LOSSES[workload.loss.kind]()
+
+        def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return loss(self._model(x), y)
+
+        self._loss = torch.compile(loss_of) if compiled else loss_of
+        self._optimizer = optimizer(workload, self._model)
+
+    def run(self, steps: int) -> None:
+        if self._workload.timed == "forward":
+            with torch.inference_mode():
+                for _ in range(steps):
+                    self._outputs = self._forward(self._x)
+            return
+        if self._workload.timed == "run":
+            for rows in self._rows[:steps]:
+                loss = self._step(self._x[rows], self._y[rows])
+        else:
+            for _ in range(steps):
+                loss = self._step(self._x, self._y)
+        loss.item()
+
+    def _step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self._optimizer.zero_grad()
+        loss = self._loss(x, y)
+        loss.backward()
+        self._optimizer.step()
+        return loss
+
+    def reset(self) -> None:
+        self._model.load_state_dict(self._first)
+        if self._workload.optimizer is not None:
+            self._optimizer.state.clear()
+
+    def result(self) -> list[np.ndarray]:
+        if self._workload.timed == "forward":
+            return [self._outputs.numpy()]
+        return [parameter.detach().numpy().copy() for parameter in self._model.parameters()]
+
+
+def network(workload: Workload) -> nn.Sequential:
+    (features,) = workload.input_shape
+    layers: list[nn.Module] = []
+    for layer in workload.layers:
+        if layer.kind == "Linear":
+            layers.append(nn.Linear(features, layer.features))
+            features = layer.features
+        else:
+            layers.append(ACTIVATIONS[layer.kind]())
+    return nn.Sequential(*layers)
+
+
+def optimizer(workload: Workload, model: nn.Sequential) -> torch.optim.Optimizer:
+    """One group of parameters for each strength of L2, whose gradient is that of weight decay."""
+    groups: dict[float, list[nn.Parameter]] = defaultdict(list)
+    for layer, module in zip(workload.layers, model, strict=True):
+        if layer.kind == "Linear":
+            for penalty, parameter in (
+                (layer.weight_regularizer, module.weight),
+                (layer.bias_regularizer, module.bias),
+            ):
+                groups[penalty.strength if penalty else 0.0].append(parameter)
+    given = [{"params": group, "weight_decay": decay} for decay, group in groups.items()]
+    how = workload.optimizer
+    if how.kind == "SGD":
+        return torch.optim.SGD(given, lr=how.rate, momentum=how.momentum)
+    betas = (how.beta1, how.beta2)
+    return {"Adam": torch.optim.Adam}[how.kind](given, lr=how.rate, betas=betas, eps=how.epsilon)
+
+
+def make(workload: Workload, data: Data) -> PyTorch:
+    return PyTorch(workload, data, compiled=False)
+
+
+def make_compiled(workload: Workload, data: Data) -> PyTorch:
+    return PyTorch(workload, data, compiled=True)
+
+
+def versions() -> dict[str, Any]:
+    torch.set_num_threads(threads())
+    built = torch.__config__.show()
+    blas = ("MKL" if torch.backends.mkl.is_available() else "") + (
+        " oneDNN" if torch.backends.mkldnn.is_available() else ""
+    )
+    return {
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "blas": blas.strip() or "unknown",
+        "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "built": [line.strip(" -") for line in built.splitlines()[1:]],
+    }
+
+
+if __name__ == "__main__":
+    serve({"eager": make, "compile": make_compiled}[sys.argv[1]], versions())

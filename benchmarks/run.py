@@ -1,0 +1,188 @@
+"""Time per step of the workloads, Lamina beside its peers, which take turns.
+
+    python benchmarks/run.py [--workload NAME]... [--rounds 7] [--peers pytorch jax] [--json FILE]
+
+benchmarks/README.md says what is measured and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from harness import (
+    OURS,
+    SCRIPTS,
+    Unavailable,
+    Worker,
+    best_of,
+    busy_seconds,
+    differing,
+    machine,
+    middle,
+    print_versions,
+    ratios,
+    time_text,
+    write_data,
+    write_json,
+)
+
+from lamina.reports import table_text
+from lamina.workloads import WORKLOADS, Workload, chosen, samples
+
+# Threads that wait for more work by spinning get so long to go to sleep before the next peer runs.
+PAUSE_SECONDS = 0.05
+# Above this, other processes had a part in the times: threads that wait for one another may take
+# many times as long when one of them has to share its core.
+DISTURBING_CORES = 0.2
+
+
+def measured_round(
+    worker: Worker, workload: Workload, seconds: float
+) -> tuple[list[float], float | None]:
+    """Seconds per step, from the initial parameters on; how many cores others used meanwhile."""
+    time.sleep(PAUSE_SECONDS)
+    worker.ask(reset=workload.name)
+    started, busy, own = time.perf_counter(), busy_seconds(), -time.process_time()
+
+    def run(steps: int) -> float:
+        nonlocal own
+        answer = worker.ask(run=workload.name, steps=steps)
+        own += answer["cpu_seconds"]
+        return answer["seconds"]
+
+    found = samples(run, seconds, workload.steps)
+    own += time.process_time()
+    elapsed, after = time.perf_counter() - started, busy_seconds()
+    if busy is None or after is None:
+        return found, None
+    return found, max(after - busy - own, 0.0) / elapsed
+
+
+def measured(
+    workload: Workload, workers: dict[str, Worker], rounds: int, seconds: float, folder: Path
+) -> dict[str, Any]:
+    """What is found about one workload: everything that goes into the JSON file."""
+    data = folder / f"{workload.name}.npz"
+    write_data(workload, data)
+    peers: dict[str, dict[str, Any]] = {}
+    problems: dict[str, str] = {}
+    for name, worker in workers.items():
+        try:
+            peers[name] = worker.ask(prepare=workload.record(), data=str(data))
+            peers[name] |= {"rounds": [], "others": []}
+        except Unavailable as problem:
+            problems[name] = str(problem)
+    for number in range(rounds):
+        # Back and forth, so that nobody always follows the same peer.
+        for name in list(peers)[:: -1 if number % 2 else 1]:
+            try:
+                found, others = measured_round(workers[name], workload, seconds)
+                peers[name]["rounds"].append(found)
+                peers[name]["others"].append(others)
+            except Unavailable as problem:
+                problems[name] = str(problem)
+                del peers[name]
+    for peer in peers.values():
+        peer["median"] = middle(peer["rounds"])
+    medians = {name: peer["median"] for name, peer in peers.items()}
+    report = {"workload": workload.record(), "flops": workload.flops(), "peers": peers}
+    report |= {"problems": problems, "best": best_of(medians)}
+    if OURS in medians:
+        report["ratios"] = ratios(medians)
+        report["gflops"] = workload.flops() / medians[OURS] / 1e9
+        report["differing"] = differing({name: peer["fingerprint"] for name, peer in peers.items()})
+    return report
+
+
+def row(name: str, found: dict[str, Any], names: list[str], peak: float | None) -> list[str]:
+    ratio: dict[str, float] = found.get("ratios", {})
+    cells = [
+        time_text(found["peers"].get(peer, {}).get("median"), ratio.get(peer)) for peer in names
+    ]
+    best = f"{ratio[found['best']]:.2f}x" if found["best"] and ratio else ""
+    gflops = found.get("gflops")
+    if gflops is None:
+        return [name, *cells, best, "", ""]
+    return [name, *cells, best, f"{gflops:.3g}", f"{gflops / peak:.0%}" if peak else ""]
+
+
+def notes(found: dict[str, dict[str, Any]]) -> list[str]:
+    """What the table cannot say."""
+    lines: list[str] = []
+    for name, one in found.items():
+        lines += [f"{name}: {peer} is unavailable: {why}" for peer, why in one["problems"].items()]
+        for peer in one.get("differing", ()):
+            own, other = (one["peers"][who]["fingerprint"] for who in (OURS, peer))
+            lines.append(f"{name}: {peer} COMPUTES SOMETHING ELSE: {other:.6g}, Lamina {own:.6g}")
+        others = [used for peer in one["peers"].values() for used in peer["others"] if used]
+        disturbed = [used for used in others if used > DISTURBING_CORES]
+        if disturbed:
+            rounds = sum(len(peer["rounds"]) for peer in one["peers"].values())
+            lines.append(
+                f"{name}: DISTURBED in {len(disturbed)} of {rounds} rounds: other processes used "
+                f"up to {max(disturbed):.1f} cores"
+            )
+    return lines
+
+
+def print_table(report: dict[str, Any], names: list[str]) -> None:
+    peak, found = report["peak"], report["workloads"]
+    header = ("workload", *names, "best peer", "GFLOP/s", "of peak")
+    rows = [row(name, one, names, peak and peak["gflops"]) for name, one in found.items()]
+    print("\nTime per step; how many times Lamina's it is; Lamina's GFLOP/s.\n")
+    print(table_text(header, rows, align="lr"))
+    if peak:
+        print(f"\npeak: {peak['gflops']:.0f} GFLOP/s, {peak['gigabytes_per_second']:.1f} GB/s")
+        print(f"      ({peak['how']})")
+    for line in notes(found):
+        print(line)
+
+
+def main() -> None:
+    others = [name for name in SCRIPTS if name != OURS]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workload", action="append", choices=list(WORKLOADS), default=[])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each peer in each round")
+    parser.add_argument("--threads", type=int, default=2, help="of each peer")
+    parser.add_argument("--peers", nargs="*", choices=others, default=others)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "threads": given.threads}
+    report |= {"peers": {}, "problems": {}, "workloads": {}}
+    workers: dict[str, Worker] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for name in (OURS, *given.peers):
+            try:
+                workers[name] = Worker(name, given.threads)
+                stack.callback(workers[name].close)
+                report["peers"][name] = workers[name].versions
+            except Unavailable as problem:
+                report["problems"][name] = str(problem)
+        print_versions(report["peers"])
+        for name, why in report["problems"].items():
+            print(f"{name} is unavailable: {why}")
+        peaks: list[dict[str, Any]] = []
+        for workload in chosen(given.workload):
+            print(f"... {workload.name}", flush=True)
+            with suppress(Unavailable, KeyError):  # a table without a peak is one all the same
+                peaks.append(workers[OURS].ask(peak=True))
+            found = measured(workload, workers, given.rounds, given.seconds, folder)
+            report["workloads"][workload.name] = found
+    # Others may use the machine as well: the most that was ever seen is the roof.
+    report["peak"] = max(peaks, key=lambda found: found["gflops"], default=None)
+    print_table(report, list(workers))
+    if given.json:
+        write_json(given.json, report)
+
+
+if __name__ == "__main__":
+    main()
