@@ -48,6 +48,8 @@ SHORTEST_CHUNK = 512
 _PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
 # A left operand that is read along its rows by at least this many panels of columns is packed.
 PANELS_WORTH_PACKING = 6
+# Numbers of the left operand that lie k by k are fetched into the cache so many k ahead.
+K_AHEAD = 64
 
 
 def emit_contraction(
@@ -201,12 +203,15 @@ class _Tiled:
         plain = as_plain(self._matrix.left, self._matrix.row, self._matrix)
         if plain is None or 1 not in (plain.stride, plain.inner_stride):
             return None
-        elements = self._matrix.row.extent * self._matrix.inner.extent
-        size = elements * self._matrix.step.dtype.itemsize
-        fits = size <= self._context.processor.level1_bytes // 2
+        fits = self._left_bytes() <= self._context.processor.level1_bytes // 2
         if plain.inner_stride == 1 or fits or self._panels.count < PANELS_WORTH_PACKING:
             return plain
         return None
+
+    def _left_bytes(self) -> int:
+        """The size of one matrix of the left operand."""
+        matrix = self._matrix
+        return matrix.row.extent * matrix.inner.extent * matrix.step.dtype.itemsize
 
     # Parts
 
@@ -351,17 +356,24 @@ class _Tiled:
                 zero = constant(0, Type(self._element, lanes))
                 for position in range(rows * vectors):
                     code.store(zero, code.offset(sums, position * lanes, self._element))
-            kernel = emit_tile(
-                self._context.module,
-                Tile(
-                    rows, vectors, lanes, self._element, row_stride, left_stride, one.right_stride
-                ),
-            )
+            strides = (row_stride, left_stride, one.right_stride)
+            fetched = self._fetched(row_stride, left_stride)
+            tile = Tile(rows, vectors, lanes, self._element, *strides, fetched)
+            kernel = emit_tile(self._context.module, tile)
             code.call_void(kernel, left, one.right, constant(len(one.chunk), I64), sums)
         if one.chunk.stop == matrix.inner.extent:
             batch = points.axis(matrix.batch)
             operands = (one.table, sums, batch, row, constant(rows, I64), one.column)
             code.call_void(f"{one.name}_epilogue", *operands)
+
+    def _fetched(self, row_stride: int, left_stride: int) -> int:
+        """How far ahead the left operand is fetched: some k, or what the next tile reads."""
+        processor = self._context.processor
+        if row_stride == 1:
+            far = self._left_bytes() > processor.level1_bytes
+            return K_AHEAD * left_stride if far else 0
+        far = self._left_bytes() > processor.level2_bytes // 2
+        return self._rows * row_stride if far else 0
 
     def _dot_tiles(
         self, code: Function, one: _Pass, left: Value, row_stride: int, rows: int

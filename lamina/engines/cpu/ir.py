@@ -352,6 +352,10 @@ class Function:
         word = "fcmp" if left.type.is_float else "icmp"
         return self.instruction(f"{word} {relation} {left}, {right.text}", left.type.of("i1"))
 
+    def minimum(self, left: Value, right: Value) -> Value:
+        """The smaller of two integers."""
+        return self.select(self.compare("slt", left, right), left, right)
+
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         return self.instruction(f"select {condition}, {yes}, {no}", yes.type)
 
@@ -415,6 +419,12 @@ class Function:
 
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
         self.line(f"store {value}, {pointer}, align {align or _bytes(value.type)}")
+
+    def fetch(self, pointer: Value, level: int) -> None:
+        """Has a cache fetch what lies there, the first or the second one; anywhere is allowed."""
+        self.module.declare("llvm.prefetch.p0", "void", [POINTER, I32, I32, I32])
+        read, data = constant(0, I32), constant(1, I32)
+        self.call_void("llvm.prefetch.p0", pointer, read, constant(4 - level, I32), data)
 
     def text(self) -> str:
         """The function in LLVM's assembly language."""

@@ -160,7 +160,7 @@ class _LoopWriter:
                 stop = min(last, full)
             elif rest:
                 limit = constant(full, I64)
-                stop = code.select(code.compare("slt", last, limit), last, limit)
+                stop = code.minimum(last, limit)
             opened = code.begin_loop(first, stop)
             base = code.multiply(opened.index, constant(lanes, I64))
             with self._points.along(axis, base, lanes, multiple=lanes, before=opened.before):

@@ -27,6 +27,8 @@ class Tile:
         row_stride: elements between two rows of the left operand.
         left_stride: elements between two k of the left operand.
         right_stride: elements between two k of the right operand; its columns are contiguous.
+        fetched: how many elements beyond what it reads of the left operand a kernel has the caches
+            fetch; 0 if nothing.
     """
 
     rows: int
@@ -36,12 +38,16 @@ class Tile:
     row_stride: int
     left_stride: int
     right_stride: int
+    fetched: int = 0
 
     @property
     def name(self) -> str:
-        strides = f"{self.row_stride}_{self.left_stride}_{self.right_stride}"
+        strides = f"{self.row_stride}_{self.left_stride}_{self.right_stride}_{self.fetched}"
         return f"tile_{self.element}_{self.rows}x{self.vectors}x{self.lanes}_{strides}"
 
+
+# What a processor fetches into its caches at a time, in bytes.
+_LINE = 64
 
 # Two vectors of columns: with one, numbers would be broadcast for a single multiply-add each, and
 # with more there were too few rows.
@@ -189,6 +195,8 @@ def emit_tile(module: Module, tile: Tile) -> str:
     ]
     offset = code.multiply(loop.index, constant(tile.left_stride, I64))
     start = code.offset(left, offset, tile.element)
+    if tile.fetched:
+        _fetch(code, tile, code.offset(start, tile.fetched, tile.element), loop.index)
     received: list[Value] = []
     for row in range(tile.rows):
         place = code.offset(start, row * tile.row_stride, tile.element)
@@ -201,3 +209,19 @@ def emit_tile(module: Module, tile: Tile) -> str:
         code.store(result, place)
     code.finish()
     return tile.name
+
+
+def _fetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
+    """Has the caches fetch one k of numbers, or, where rows are contiguous, lines of some rows.
+
+    A line has many k of a row: at each k other rows have their turn.
+    """
+    line = _LINE // (4 if tile.element == "float" else 8)
+    if tile.row_stride == 1:
+        code.fetch(start, level=1)
+        return
+    turn = code.binary("and", k, constant(line - 1, I64))
+    for first in range(0, tile.rows, line):
+        row = code.add(turn, constant(first, I64))
+        skipped = code.multiply(row, constant(tile.row_stride, I64))
+        code.fetch(code.offset(start, skipped, tile.element), level=2)
