@@ -12,7 +12,7 @@ from lamina.engines.cpu.clock import ticks_per_second
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native_program import NativeProgram, write_program
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.team import Job, remember_lock, run
+from lamina.engines.cpu.team import Job, mend_after_fork, run
 from lamina.engines.engine import Memory
 from lamina.engines.host import HostMemory, address_of, aligned, host_array, host_memory
 from lamina.program.program import Program
@@ -51,8 +51,9 @@ class CpuProgram:
         exported = ("program", "load") if native.load_threads else ("program",)
         self._library = Library(compiled(native.text, processor), exported)
         self._program = program
-        self.make_lock()
-        remember_lock(self)
+        self._tickets = aligned(native.workspaces.tickets_bytes)
+        self.after_fork()
+        mend_after_fork(self)
         self._arrays = _buffers_of(program, memories)
         self._outputs = {
             name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
@@ -65,7 +66,7 @@ class CpuProgram:
         shared, own, packed, *extra = self._workspaces
         places = [array.ctypes.data for array in (*buffers, shared, own)]
         places.append(native.workspaces.thread_bytes)
-        places += [array.ctypes.data for array in (packed, self._counters, *extra)]
+        places += [array.ctypes.data for array in (packed, self._counters, self._tickets, *extra)]
         self._table = np.array(places, np.uint64)
         self._job = Job(self._library.address("program"), self._table, native.threads)
         self._load: Job | None = None
@@ -99,8 +100,10 @@ class CpuProgram:
         self._changes_memories = any(program.buffers[n].kind in _OUTSIDE for n in written)
         self._loaded = -1
 
-    def make_lock(self) -> None:
+    def after_fork(self) -> None:
+        """In the child, where a run that was under way in another thread does not go on."""
         self._lock = Lock()
+        self._tickets[:] = 0
 
     def run(self, inputs: Sequence[Array]) -> None:
         with self._lock:

@@ -13,11 +13,12 @@ from lamina.engines.cpu.ahead import Ahead, packed_ahead
 from lamina.engines.cpu.clock import emit_ticks
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.contractions import emit_contraction, panels_of
-from lamina.engines.cpu.ir import I64, Function, Module, Value, constant
+from lamina.engines.cpu.ir import I64, Module, constant
 from lamina.engines.cpu.loops import Part, emit_loop
 from lamina.engines.cpu.native_loop import PROGRAM_PARAMETERS, emit_barrier, waiting_for
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.riders import riders_of
+from lamina.engines.cpu.sharing import emit_shared
 from lamina.engines.cpu.split import split_reductions
 from lamina.engines.cpu.workspaces import Workspaces
 from lamina.program.program import Buffer, Plan, Program
@@ -219,10 +220,7 @@ def _write_entry(
             code.call_void("barrier", barrier, threads)
         takes_part = code.compare("slt", thread, constant(share, I64))
         with code.when(takes_part):
-            first = _cut(code, part.units, thread, share)
-            following = code.add(thread, constant(1, I64))
-            last = _cut(code, part.units, following, share)
-            code.call_void(part.function, table, thread, first, last)
+            emit_shared(code, part, share, context.workspaces, table, thread)
         if before is not None:
             code.call_void("barrier", barrier, threads)
             now = emit_ticks(code)
@@ -233,9 +231,3 @@ def _write_entry(
                 code.store(code.add(code.load(place, I64), spent), place)
             before = now
     code.finish()
-
-
-def _cut(code: Function, units: int, thread: Value, share: int) -> Value:
-    """Where the slice of a thread begins: units * thread / share."""
-    scaled = code.multiply(thread, constant(units, I64))
-    return code.binary("udiv", scaled, constant(share, I64))

@@ -181,10 +181,10 @@ def run(job: Job) -> None:
         team().run(job)
 
 
-class Locked(Protocol):
-    """Something that holds a lock while it uses the team."""
+class Mendable(Protocol):
+    """Something that a fork may find in the middle of a run."""
 
-    def make_lock(self) -> None: ...
+    def after_fork(self) -> None: ...
 
 
 class _Current:
@@ -193,8 +193,7 @@ class _Current:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.team: Team | None = None
-        # Programs, whose locks a forked child makes anew.
-        self.programs: weakref.WeakSet[Locked] = weakref.WeakSet()
+        self.mended: weakref.WeakSet[Mendable] = weakref.WeakSet()
 
 
 _current = _Current()
@@ -208,17 +207,17 @@ def team() -> Team:
         return _current.team
 
 
-def remember_lock(owner: Locked) -> None:
-    """Has the owner make its lock anew in a forked child: the old one's holder may be missing."""
-    _current.programs.add(owner)
+def mend_after_fork(owner: Mendable) -> None:
+    """Has the owner's `after_fork` called in a forked child, which lacks the other threads."""
+    _current.mended.add(owner)
 
 
 def _forget() -> None:
     """After a fork: the child has no helpers, and locks may be held by threads it lacks."""
     _current.lock = threading.Lock()
     _current.team = None
-    for owner in _current.programs:
-        owner.make_lock()
+    for owner in _current.mended:
+        owner.after_fork()
 
 
 def _leave() -> None:

@@ -11,7 +11,7 @@ from lamina.engines.cpu.ir import I64, POINTER, Function, Value
 
 _ALIGNMENT = 64
 # Its own places in the table of addresses, and the one of the counters of a timed program.
-_SLOTS = 5
+_SLOTS = 6
 
 
 @final
@@ -19,8 +19,8 @@ class Workspaces:
     """Collects what the steps of a program need, and says where they find it.
 
     In the table of addresses stand, from `slot` on: the workspace that all threads see, the
-    memory of the single threads, how many bytes each of them has, what was packed ahead, and the
-    counters of ticks; then the buffers that steps have asked for.
+    memory of the single threads, how many bytes each of them has, what was packed ahead, the
+    counters of ticks, and those of units; then the buffers that steps have asked for.
     """
 
     # How a part says that it reads or writes the shared workspace.
@@ -32,6 +32,7 @@ class Workspaces:
         self.shared_bytes = 0
         self.thread_bytes = 0
         self.packed_bytes = 0
+        self.tickets_bytes = 0
 
     def need_shared(self, size: int) -> None:
         """Asks for bytes that all threads see; later they are another step's."""
@@ -47,9 +48,16 @@ class Workspaces:
         self.packed_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         return start
 
+    def take(self, size: int) -> int:
+        """Asks for bytes of counters, which are zero between runs; gives where they begin."""
+        self.tickets_bytes += size
+        return self.tickets_bytes - size
+
     def total_bytes(self, threads: int) -> int:
         """What all of it takes."""
-        return self.shared_bytes + self.thread_bytes * threads + self.packed_bytes
+        return (
+            self.shared_bytes + self.thread_bytes * threads + self.packed_bytes + self.tickets_bytes
+        )
 
     def next_slot(self) -> int:
         """A place in the table for one more buffer."""
@@ -59,6 +67,10 @@ class Workspaces:
     def counters(self, code: Function, table: Value) -> Value:
         """The address of the counters of ticks."""
         return code.load(code.offset(table, self._slot + 4, "ptr"), POINTER)
+
+    def tickets(self, code: Function, table: Value) -> Value:
+        """The address of the counters of units."""
+        return code.load(code.offset(table, self._slot + 5, "ptr"), POINTER)
 
     def packed(self, code: Function, table: Value) -> Value:
         """The address of what was packed ahead."""
