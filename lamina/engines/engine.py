@@ -66,8 +66,8 @@ class Memory(Protocol):
 class Executable(Protocol):
     """A program compiled for a device, with its arena, constants and inputs.
 
-    It is bound to the memories of its parameters and states. Running allocates nothing. Calls from
-    several threads wait for each other.
+    It is bound to the memories of its parameters and states. Running allocates nothing. One thread
+    at a time may call it.
 
     Attributes:
         synchronous: whether the results are there when `run` returns.

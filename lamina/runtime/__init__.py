@@ -11,5 +11,5 @@ from lamina.runtime.attached import Recorded as Recorded
 from lamina.runtime.inference import Function as Function
 from lamina.runtime.inference import Inference as Inference
 from lamina.runtime.parameters import Parameters as Parameters
-from lamina.runtime.parameters import prepare as prepare
+from lamina.runtime.prepared import prepare as prepare
 from lamina.runtime.training import Training as Training

@@ -12,15 +12,10 @@ import numpy as np
 
 from lamina.data import Dataset
 from lamina.engines.engine import Memory
-from lamina.errors import DTypeError, ReleasedError
+from lamina.errors import DefinitionError, DTypeError, ReleasedError
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
-from lamina.runtime.parameters import (
-    Parameters,
-    Prepared,
-    prepare,
-    release_all,
-    with_random_state,
-)
+from lamina.runtime.parameters import Parameters, release_all, with_random_state
+from lamina.runtime.prepared import Prepared, prepare
 from lamina.shapes import Array, DType, as_dtype
 from lamina.step import (
     Loss,
@@ -101,6 +96,14 @@ class Attached:
         self._prepared: dict[int, Prepared] = {}
         self._released = False
         self._graph: StepGraph
+
+    def __getstate__(self) -> dict[str, Any]:
+        kind = type(self).__name__.lower()
+        raise DefinitionError(
+            f"{'an' if kind[0] == 'e' else 'a'} {kind} cannot be copied or pickled",
+            where=type(self).__name__,
+            advice="Copy the model and attach another; state() and restore() carry the rest over.",
+        )
 
     def _prepare(self, batch: int) -> Prepared:
         """The step for a batch size, compiled when first asked for."""
@@ -183,10 +186,11 @@ class Attached:
             resident: the data set on the engine.
             rows: int64 (steps, batch): the examples of each step.
         """
-        self._require_alive()
-        prepared = self._prepare(rows.shape[1])
-        names = [name for name, _ in prepared.program.outputs]
-        found = prepared.executable.run_many(resident, rows, names)
+        with self._parameters.turns.lock:
+            self._require_alive()
+            prepared = self._prepare(rows.shape[1])
+            names = [name for name, _ in prepared.program.outputs]
+            found = prepared.executable.run_many(resident, rows, names)
         examples = np.full(len(rows), rows.shape[1], np.int64)
         losses = found.pop("loss")
         summed = getattr(self._loss, "reduction", "mean") == "sum"
@@ -194,12 +198,13 @@ class Attached:
 
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
-        for prepared in self._prepared.values():
-            prepared.executable.release()
-        models = self._parameters.memories
-        release_all({name: one for name, one in self._shared.items() if name not in models})
-        self._prepared, self._shared = {}, {}
-        self._released = True
+        with self._parameters.turns.lock:
+            for prepared in self._prepared.values():
+                prepared.executable.release()
+            models = self._parameters.memories
+            release_all({name: one for name, one in self._shared.items() if name not in models})
+            self._prepared, self._shared = {}, {}
+            self._released = True
 
     def _require_alive(self) -> None:
         if self._released:

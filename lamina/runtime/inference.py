@@ -13,15 +13,15 @@ from lamina.explanation import Profile
 from lamina.graph import Tensor
 from lamina.network import Network
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
-from lamina.runtime.parameters import Parameters, Prepared, prepare, with_random_state
+from lamina.runtime.parameters import Parameters, with_random_state
+from lamina.runtime.prepared import Prepared, RecentSteps, prepare
 from lamina.runtime.profile import profiled
+from lamina.runtime.turns import Turns
 from lamina.shapes import Array, DType, as_dtype, float32, shape_text
 from lamina.step import inference_step
 
 # Predictions run in batches of at most this many examples.
 LARGEST_INFERENCE_BATCH = 256
-# Programs for this many batch sizes are kept.
-MOST_INFERENCE_PROGRAMS = 16
 
 
 @final
@@ -31,13 +31,8 @@ class Inference:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._shared: dict[str, Memory] = {}
-        # The program used last stands last.
-        self._prepared: dict[tuple[int, tuple[DType, ...]], Prepared] = {}
+        self._prepared: RecentSteps[tuple[int, tuple[DType, ...]]] = RecentSteps()
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Copies, and models that come from another machine, compile their own programs.
-        return self.__dict__ | {"_prepared": {}}
 
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
         """The outputs for arrays of inputs, computed in batches of at most 256 examples.
@@ -48,9 +43,10 @@ class Inference:
         names = [f"input {n}" for n in range(len(arrays))]
         count = check_batch(arrays, self._specs, names)
         parts: list[list[Array]] = []
-        for start in range(0, count, LARGEST_INFERENCE_BATCH):
-            stop = min(start + LARGEST_INFERENCE_BATCH, count)
-            parts.append(self._run([array[start:stop] for array in arrays], stop - start))
+        with self._parameters.turns.lock:
+            for start in range(0, count, LARGEST_INFERENCE_BATCH):
+                stop = min(start + LARGEST_INFERENCE_BATCH, count)
+                parts.append(self._run([array[start:stop] for array in arrays], stop - start))
         return tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
 
     def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
@@ -63,13 +59,12 @@ class Inference:
         arrays = self._converted(inputs)
         count = check_batch(arrays, self._specs, [f"input {n}" for n in range(len(arrays))])
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
-        plain, timed = (self._compile(count, dtypes, timed=timed) for timed in (False, True))
-        engine, dtype = self._parameters.engine, self._parameters.dtype
-        try:
-            return profiled(plain, timed, arrays, engine, dtype, seconds)
-        finally:
-            plain.executable.release()
-            timed.executable.release()
+        return profiled(
+            lambda timed: self._compile(count, dtypes, timed=timed),
+            arrays,
+            self._parameters,
+            seconds,
+        )
 
     def _converted(self, inputs: Any) -> list[Array]:
         given = as_arrays(inputs, len(self._specs), "input")
@@ -92,15 +87,7 @@ class Inference:
         return outputs
 
     def _prepare(self, batch: int, dtypes: tuple[DType, ...]) -> Prepared:
-        """The program for a batch size; those least recently used are given up."""
-        key = (batch, dtypes)
-        prepared = self._prepared.pop(key, None)
-        if prepared is None:
-            prepared = self._compile(batch, dtypes)
-        self._prepared[key] = prepared
-        if len(self._prepared) > MOST_INFERENCE_PROGRAMS:
-            self._prepared.pop(next(iter(self._prepared))).executable.release()
-        return prepared
+        return self._prepared.get((batch, dtypes), lambda: self._compile(batch, dtypes))
 
     def _compile(self, batch: int, dtypes: tuple[DType, ...], *, timed: bool = False) -> Prepared:
         parameters = self._parameters
@@ -119,7 +106,8 @@ class Function:
     ) -> None:
         self._network = Network(inputs, outputs)
         self._engine = engine
-        self._prepared: dict[int, Prepared] = {}
+        self._turns = Turns()
+        self._prepared: RecentSteps[int] = RecentSteps()
         # Every input keeps the dtype it was written down with.
         self._graph = inference_step(
             self._network, dtype=float32, input_dtypes=[t.dtype for t in inputs]
@@ -150,8 +138,10 @@ class Function:
             for value, (_, dtype), name in zip(given, specs, names, strict=True)
         ]
         batch = check_batch(ready, specs, names) if ready else 1
-        if batch not in self._prepared:
-            self._prepared[batch] = prepare(self._graph, batch, self._engine, {}, "function")
-        prepared = self._prepared[batch]
-        prepared.run(ready)
-        return tuple(prepared.executable.output(name) for name, _ in prepared.program.outputs)
+        with self._turns.lock:
+            prepared = self._prepared.get(batch, lambda: self._compile(batch))
+            prepared.run(ready)
+            return tuple(prepared.executable.output(name) for name, _ in prepared.program.outputs)
+
+    def _compile(self, batch: int) -> Prepared:
+        return prepare(self._graph, batch, self._engine, {}, "function")

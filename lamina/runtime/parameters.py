@@ -1,28 +1,28 @@
-"""A model's values on an engine, and steps compiled for one batch size."""
+"""A model's values, in the memory of an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines.engine import Engine, Executable, Memory
+from lamina.engines.engine import Engine, Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
 from lamina.layers.scope import Variable
 from lamina.network import Network
-from lamina.program.program import Program
 from lamina.runtime.arrays import convert
+from lamina.runtime.turns import Turns
 from lamina.shapes import Array, DType, shape_text, static
-from lamina.step import StepGraph
 
 
 @final
 class Parameters:
     """The values of a network's parameters and states, in an engine's memory.
+
+    Whoever uses the memories, or runs a program that is bound to them, takes its turn:
+    `with parameters.turns.lock`.
 
     Args:
         network: whose variables these are.
@@ -44,6 +44,7 @@ class Parameters:
         self.engine = engine
         self.dtype = dtype
         self.seed = seed
+        self.turns = Turns()
         record = network.trace(dtype=dtype, training=True).record
         inference = network.trace(dtype=dtype, training=False).record
         self.variables: dict[str, Variable] = {**inference.parameters, **record.parameters}
@@ -63,7 +64,8 @@ class Parameters:
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Copies of values by name."""
-        return {name: self.memories[name].read() for name in names}
+        with self.turns.lock:
+            return {name: self.memories[name].read() for name in names}
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Replaces values; all are checked before the first is written.
@@ -90,8 +92,9 @@ class Parameters:
                     advice="Linear weights are (outputs, inputs).",
                 )
             ready[name] = array.astype(self.dtype.numpy)
-        for name, array in ready.items():
-            self.memories[name].write(array)
+        with self.turns.lock:
+            for name, array in ready.items():
+                self.memories[name].write(array)
 
 
 def _first_value(variable: Variable, shape: tuple[int, ...], seed: int, dtype: DType) -> Array:
@@ -136,43 +139,3 @@ def own_states(
         states[name] = engine.allocate((), np.dtype("int64"))
         states[name].write(np.array(value, "int64"))
     return states
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A step compiled for one batch size.
-
-    Attributes:
-        program: what runs.
-        executable: the same, on the engine.
-        order: for each input of the program, its number among the network's inputs and targets;
-            None if the program takes them as they come.
-    """
-
-    program: Program
-    executable: Executable
-    order: tuple[int, ...] | None
-
-    def run(self, arrays: Sequence[Array]) -> None:
-        """Runs the step on arrays for the network's inputs and targets."""
-        if self.order is not None:
-            arrays = [arrays[number] for number in self.order]
-        self.executable.run(arrays)
-
-
-def prepare(
-    graph: StepGraph,
-    batch: int,
-    engine: Engine,
-    shared: Mapping[str, Memory],
-    name: str,
-    *,
-    timed: bool = False,
-) -> Prepared:
-    """Compiles a step for a batch size; timed, if the time of its parts is wanted."""
-    program = compile_graph(graph.graph, batch=batch, name=name)
-    names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
-    order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
-    as_given = order == tuple(range(len(names)))
-    executable = engine.compile(program, shared, timed=timed)
-    return Prepared(program, executable, None if as_given else order)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from lamina.engines.engine import Engine
 from lamina.explanation import Explanation, Profile
-from lamina.runtime.parameters import Prepared
-from lamina.shapes import Array, DType
+from lamina.runtime.parameters import Parameters
+from lamina.runtime.prepared import Prepared
+from lamina.shapes import Array
 
 # Runs before clocks count: caches fill, threads wake, the processor speeds up.
 _WARM_UP_SHARE = 0.2
@@ -17,30 +17,45 @@ _LEAST_RUNS = 3
 
 
 def profiled(
-    plain: Prepared,
-    timed: Prepared,
+    make: Callable[[bool], Prepared],
     arrays: Sequence[Array],
-    engine: Engine,
-    dtype: DType,
+    parameters: Parameters,
     seconds: float,
 ) -> Profile:
     """Runs the same step many times, without and with clocks.
 
     Args:
-        plain, timed: the step, compiled both ways.
+        make: compiles the step, to be timed or not.
         arrays: its inputs and targets.
-        engine: where it runs.
-        dtype: the numbers in which the device's peaks are measured.
+        parameters: of the model.
         seconds: about how long each of the two is run.
     """
+    plain, timed = make(False), make(True)
+    try:
+        with parameters.turns.lock:
+            return _profiled(plain, timed, arrays, parameters, seconds)
+    finally:
+        plain.executable.release()
+        timed.executable.release()
+
+
+def _profiled(
+    plain: Prepared,
+    timed: Prepared,
+    arrays: Sequence[Array],
+    parameters: Parameters,
+    seconds: float,
+) -> Profile:
     _repeat(lambda: plain.run(arrays), seconds * _WARM_UP_SHARE)
     taken = _repeat(lambda: plain.run(arrays), seconds)
     _repeat(lambda: timed.run(arrays), seconds * _WARM_UP_SHARE)
     timed.executable.step_seconds()
     runs = len(_repeat(lambda: timed.run(arrays), seconds))
     steps = timed.executable.step_seconds() / runs
+    engine = parameters.engine
     explanation = Explanation(len(arrays[0]), plain.program, engine)
-    return Profile(explanation, runs, tuple(steps.tolist()), median(taken), engine.peaks(dtype))
+    peaks = engine.peaks(parameters.dtype)
+    return Profile(explanation, runs, tuple(steps.tolist()), median(taken), peaks)
 
 
 def _repeat(call: Callable[[], None], seconds: float) -> list[float]:

@@ -123,8 +123,9 @@ class Training(Attached):
     @property
     def steps_done(self) -> int:
         """The number of finished steps; reads it from the device."""
-        self._require_alive()
-        return int(self._slots["step"].read())
+        with self._parameters.turns.lock:
+            self._require_alive()
+            return int(self._slots["step"].read())
 
     def step(self, x: Any, y: Any = None) -> DeferredLoss:
         """One training step on a batch of at most `batch_size` examples.
@@ -140,8 +141,6 @@ class Training(Attached):
             ShapeError, DTypeError, DataError: before anything is computed.
             ReleasedError: after `release`.
         """
-        if self._released:
-            self._require_alive()
         arrays = self._as_compiled(x, y) or self._converted(x, y)
         count = len(arrays[0])
         if count > self.batch_size:
@@ -151,17 +150,20 @@ class Training(Attached):
                 where="step",
                 advice=f"Make it with batch_size={count}, or give fewer examples.",
             )
-        if self._pending is not None:
-            self._settle()
-        prepared = self._prepared.get(count) or self._prepare(count)
-        prepared.run(arrays)
-        executable = prepared.executable
-        loss = DeferredLoss(executable)
-        if executable.synchronous:
-            loss.resolve()
-        else:
-            self._pending = weakref.ref(loss)
-        return loss
+        with self._parameters.turns.lock:
+            if self._released:
+                self._require_alive()
+            if self._pending is not None:
+                self._settle()
+            prepared = self._prepared.get(count) or self._prepare(count)
+            prepared.run(arrays)
+            executable = prepared.executable
+            loss = DeferredLoss(executable)
+            if executable.synchronous:
+                loss.resolve()
+            else:
+                self._pending = weakref.ref(loss)
+            return loss
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
         """The arrays themselves, where they are just what a whole batch was compiled for.
@@ -316,18 +318,18 @@ class Training(Attached):
         self._require_alive()
         self._settle()
         arrays = self._converted(x, y)
-        plain, timed = (self._compile(len(arrays[0]), timed=timed) for timed in (False, True))
-        engine, dtype = self._parameters.engine, self._parameters.dtype
-        try:
-            return profiled(plain, timed, arrays, engine, dtype, seconds)
-        finally:
-            plain.executable.release()
-            timed.executable.release()
+        return profiled(
+            lambda timed: self._compile(len(arrays[0]), timed=timed),
+            arrays,
+            self._parameters,
+            seconds,
+        )
 
     def state(self) -> dict[str, Array]:
         """Everything needed to go on later: optimizer state, step and seed, by name."""
-        self._require_alive()
-        return {name: memory.read() for name, memory in self._slots.items()}
+        with self._parameters.turns.lock:
+            self._require_alive()
+            return {name: memory.read() for name, memory in self._slots.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Goes on from a state that `state` gave; checked before anything is written.
@@ -348,13 +350,15 @@ class Training(Attached):
                 ),
                 advice="Resume with the same network and the same optimizer.",
             )
-        for name, memory in self._slots.items():
-            memory.write(np.asarray(state[name], memory.read().dtype))
+        with self._parameters.turns.lock:
+            for name, memory in self._slots.items():
+                memory.write(np.asarray(state[name], memory.read().dtype))
 
     def release(self) -> None:
-        self._settle()
-        super().release()
-        self._slots = {}
+        with self._parameters.turns.lock:
+            self._settle()
+            super().release()
+            self._slots = {}
 
     def __enter__(self) -> Training:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from typing import final
 
 import numpy as np
@@ -52,7 +51,6 @@ class CpuProgram:
         self._library = Library(compiled(native.text, processor), exported)
         self._program = program
         self._tickets = aligned(native.workspaces.tickets_bytes)
-        self.after_fork()
         mend_after_fork(self)
         self._arrays = _buffers_of(program, memories)
         self._outputs = {
@@ -102,28 +100,27 @@ class CpuProgram:
 
     def after_fork(self) -> None:
         """In the child, where a run that was under way in another thread does not go on."""
-        self._lock = Lock()
         self._tickets[:] = 0
 
     def run(self, inputs: Sequence[Array]) -> None:
-        with self._lock:
-            for number, staging in self._copied:
-                staging[...] = inputs[number]
-            for number, place in self._read_in_place:
-                self._table[place] = address_of(inputs[number])
-            self._job.once()
-            self._run()
+        for number, staging in self._copied:
+            staging[...] = inputs[number]
+        for number, place in self._read_in_place:
+            self._table[place] = address_of(inputs[number])
+        self._job.once()
+        self._run()
 
     def _run(self) -> None:
         if self._load is not None:
             count = sum(changes.count for changes in self._changes)
             if count != self._loaded:
-                self._loaded = count
                 run(self._load)
-        run(self._job)
+                self._loaded = count
         if self._changes_memories:
+            # Before the run: when Ctrl-C was pressed meanwhile, nothing after it is done.
             for changes in self._changes:
                 changes.count += 1
+        run(self._job)
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -139,23 +136,20 @@ class CpuProgram:
             array = self._outputs[name]
             kept[name] = np.empty((len(rows), *array.shape), array.dtype)
             outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
-        with self._lock:
-            for number, place in self._read_in_place:
-                self._table[place] = self._staging[number].ctypes.data
-            self._job.many(rows, inputs, outputs)
-            self._run()
+        for number, place in self._read_in_place:
+            self._table[place] = self._staging[number].ctypes.data
+        self._job.many(rows, inputs, outputs)
+        self._run()
         return kept
 
     def step_seconds(self) -> Array:
-        with self._lock:
-            ticks = np.zeros(len(self._program.steps), np.int64)
-            np.add.at(ticks, list(self._steps), self._counters)
-            self._counters[:] = 0
-            return ticks / ticks_per_second()
+        ticks = np.zeros(len(self._program.steps), np.int64)
+        np.add.at(ticks, list(self._steps), self._counters)
+        self._counters[:] = 0
+        return ticks / ticks_per_second()
 
     def output(self, name: str) -> Array:
-        with self._lock:
-            return self._outputs[name].copy()
+        return self._outputs[name].copy()
 
     def scalar(self, name: str) -> float:
         return self._outputs[name].item()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from typing import Any, final
 
 import numpy as np
@@ -73,7 +72,6 @@ class InterpretedProgram:
     def __init__(self, program: Program, memories: Mapping[str, Memory], *, poison: bool) -> None:
         self._program = program
         self._poison = poison
-        self._lock = Lock()
         self._memories = memories
         self._inputs = program.of_kind("input")
         self._arena = aligned(program.plan.arena_bytes)
@@ -88,10 +86,6 @@ class InterpretedProgram:
         self._seconds = np.zeros(len(program.steps))
 
     def run(self, inputs: Sequence[Array]) -> None:
-        with self._lock:
-            self._run(inputs)
-
-    def _run(self, inputs: Sequence[Array]) -> None:
         if self._poison:
             self._arena.fill(POISON)
         flat = dict(self._own)
@@ -110,11 +104,10 @@ class InterpretedProgram:
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
         kept: dict[str, list[Array]] = {name: [] for name in recorded}
-        with self._lock:
-            for examples in rows:
-                self._run([host_array(resident[b.name])[examples] for b in self._inputs])
-                for name in recorded:
-                    kept[name].append(self.output(name))
+        for examples in rows:
+            self.run([host_array(resident[b.name])[examples] for b in self._inputs])
+            for name in recorded:
+                kept[name].append(self.output(name))
         return {name: np.array(values) for name, values in kept.items()}
 
     def output(self, name: str) -> Array:
@@ -125,9 +118,8 @@ class InterpretedProgram:
         return self.output(name).item()
 
     def step_seconds(self) -> Array:
-        with self._lock:
-            seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))
-            return seconds
+        seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))
+        return seconds
 
     def release(self) -> None:
         self._own, self._last, self._arena = {}, {}, aligned(0)
