@@ -13,20 +13,15 @@ from typing import Any
 import click
 
 import lamina as lm
-from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
+from lamina.cli.options import engine_option
+from lamina.engines.discovery import open_engine
 from lamina.files.atomic import write_atomically
 from lamina.reports import seconds_text, table_text
 from lamina.workloads import WORKLOADS, chosen, measure
 
 
 @click.command()
-@click.option(
-    "--engine",
-    metavar="NAME",
-    default=DEFAULT_ENGINE,
-    show_default=True,
-    help="Where it runs; `lamina devices` lists what there is.",
-)
+@engine_option
 @click.option(
     "--workload",
     "names",

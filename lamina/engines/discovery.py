@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lamina.engines.engine import Device, Engine, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import EngineError
 
 DEFAULT_ENGINE = "cpu"
 
@@ -40,4 +41,13 @@ def devices() -> tuple[Device, ...]:
         >>> lm.devices()[0].engine
         'cpu'
     """
-    return tuple(make().device for make in _ENGINES.values())
+    return tuple(device for name in _ENGINES for device in _devices_of(name))
+
+
+def _devices_of(name: str) -> Sequence[Device]:
+    try:
+        return [_ENGINES[name]().device]
+    except EngineError as error:
+        # In one line, as it stands in a table.
+        facts = ", ".join(f"{name} {value}" for name, value in error.facts)
+        return [Device(name, "", None, f"{error.problem} ({facts})")]

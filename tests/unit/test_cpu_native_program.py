@@ -152,6 +152,20 @@ def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
     assert (long.threads, len(long.extra)) == (2, 1)
 
 
+@pytest.mark.parametrize("rest", [0, 1, 17, 31])
+def test_what_is_left_after_the_blocks_counts_too(rest: int) -> None:
+    size = 65_536 + rest
+    x = lm.Input(size)
+    results = [lm.ops.sum(x), lm.ops.max(x), lm.ops.logsumexp(x)]
+    function = lm.compile(inputs=[x], outputs=results, engine="cpu")
+    values = np.random.default_rng(rest).normal(size=(1, size)).astype("float32")
+    values[0, -1] = 7.0
+    total, largest, combined = (found.item() for found in function(values))
+    assert total == pytest.approx(values.sum(dtype="float64"), rel=1e-5)
+    assert largest == 7.0
+    assert combined == pytest.approx(np.log(np.exp(values.astype("float64")).sum()), rel=1e-6)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_blocks_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     script = f"""

@@ -79,13 +79,22 @@ def test_a_damaged_entry_is_made_again(damage: str, place: Path) -> None:
     assert make.calls == 2
 
 
-@pytest.mark.parametrize("value", ["off", "0", ""])
+@pytest.mark.parametrize("value", ["off", "OFF", "0", ""])
 def test_the_cache_can_be_turned_off(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_CACHE", value)
     make = Maker()
     assert [cached("k", make) for _ in range(2)] == [CONTENT] * 2
     assert make.calls == 2
     assert folder() is None
+
+
+def test_the_folder_may_begin_with_the_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("LAMINA_CACHE", "~/elsewhere")
+    assert folder() == tmp_path / "elsewhere" / "objects"
 
 
 def test_without_the_variable_it_lies_in_the_users_cache(
@@ -150,6 +159,17 @@ def test_the_entries_used_longest_ago_are_removed_first(
     cached("a", Maker())
     cached("d", Maker())
     assert sorted(path.stem for path in place.iterdir()) == ["a", "c", "d"]
+
+
+def test_what_a_process_left_unfinished_is_removed(place: Path) -> None:
+    cached("a", Maker())
+    old, new = place / "old.part", place / "new.part"
+    for path in (old, new):
+        path.write_bytes(CONTENT)
+    os.utime(old, ns=(1, 1))
+    cached("b", Maker())
+    assert not old.exists()
+    assert new.exists()
 
 
 def test_writers_at_the_same_time_leave_one_whole_entry(place: Path) -> None:

@@ -96,6 +96,18 @@ def test_a_wrong_number_of_threads_is_refused(value: str, monkeypatch: pytest.Mo
     )
 
 
+def test_an_engine_that_cannot_be_used_is_listed_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAMINA_THREADS", "0")
+    problems = {device.engine: device.problem for device in lm.devices()}
+    assert problems["interpreter"] == ""
+    assert problems["cpu"] == (
+        "LAMINA_THREADS is not a number of threads "
+        "(expected a whole number from 1 to 1024, found '0')"
+    )
+
+
 def test_systems_without_a_way_to_wait_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lamina.engines.cpu.processor._CAN_WAIT", False)
     monkeypatch.delenv("LAMINA_THREADS", raising=False)

@@ -15,10 +15,14 @@ import pytest
 from lamina.engines.cpu import native_loop
 from lamina.engines.cpu import team as teams
 from lamina.engines.cpu.ir import I64, POINTER, Module, constant
+from lamina.engines.cpu.loops import PART_PARAMETERS, Part
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native_loop import emit_barrier
 from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.sharing import emit_shared
 from lamina.engines.cpu.team import Job, Team
+from lamina.engines.cpu.workspaces import Workspaces
+from lamina.engines.host import aligned
 from lamina.shapes import Array
 
 ROUNDS = 2000
@@ -139,6 +143,66 @@ def test_helpers_leave_when_they_are_sent_home() -> None:
     assert not any(helper.is_alive() for helper in team._helpers)
 
 
+def test_a_helper_that_could_not_be_started_is_started_later(
+    own_team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = native_loop.waiting_for(os.uname().machine)
+    Meeting(2, waiting, 20).run(own_team)
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    meeting = Meeting(4, waiting, 20)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(RuntimeError, match="can't start"):
+        meeting.run(own_team)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    meeting.run(own_team)
+    meeting.check()
+    assert len(own_team._helpers) == 3
+
+
+# Sharing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("units", [3, 64, 1001])
+def test_every_unit_is_done_once_whoever_does_it(units: int, threads: int, own_team: Team) -> None:
+    module = Module(fused=False)
+    work = module.function("work", PART_PARAMETERS)
+    table, _, first, last = work.parameters
+    counts = work.load(table, POINTER)
+    loop = work.begin_loop(first, last)
+    place = work.offset(counts, loop.index, "i64")
+    # The first units take longer: the others come to help.
+    turns = work.select(
+        work.compare("slt", loop.index, constant(units // threads, I64)),
+        constant(2000, I64),
+        constant(1, I64),
+    )
+    inner = work.begin_loop(constant(0, I64), turns)
+    work.instruction(f"atomicrmw add {place}, i64 1 monotonic", I64)
+    work.end_loop(inner)
+    work.end_loop(loop)
+    work.finish()
+    code = module.function("program", native_loop.PROGRAM_PARAMETERS, internal=False)
+    workspaces = Workspaces(1)
+    part = Part("work", units, 1e9, frozenset(), frozenset())
+    emit_shared(code, part, threads, workspaces, *code.parameters[:2])
+    code.finish()
+    library = Library(compiled(module.text(), host()))
+    done, tickets = np.zeros(units, np.int64), aligned(workspaces.tickets_bytes)
+    addresses = np.zeros(8, np.uint64)
+    addresses[0], addresses[6] = done.ctypes.data, tickets.ctypes.data
+    job = Job(library.address("program"), addresses, threads)
+    for run in range(1, 20):
+        own_team.run(job)
+        expected = np.where(np.arange(units) < units // threads, 2000 * run, run)
+        np.testing.assert_array_equal(done, expected)
+        assert not tickets.any()
+
+
 # The native loop ----------------------------------------------------------------------------------
 
 
@@ -246,6 +310,88 @@ with training() as one:
     assert_prints(run_script(script, LAMINA_THREADS="2"), "0\n3000\n")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_goes_on_with_a_program_that_was_running_when_it_was_forked() -> None:
+    script = """
+wide = lm.Sequential(lm.Input(300), lm.Linear(1500), lm.Tanh(), lm.Linear(5))
+model = lm.Model(wide, engine="cpu", seed=0)
+first = model.parameters()
+with model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=400) as one:
+    def losses():
+        model.set_parameters(first)
+        return [float(one.step(x, y)) for _ in range(3)]
+    expected = losses()
+    worker = threading.Thread(target=lambda: one.run((x, y), 200))
+    worker.start()
+    for _ in range(20):
+        time.sleep(0.007)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if losses() == expected else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    worker.join()
+print("done")
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "done\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_forked_while_another_thread_compiles_can_compile() -> None:
+    script = """
+def compile_on():
+    for width in range(20, 32):
+        other = lm.Sequential(lm.Input(3), lm.Linear(width), lm.Tanh(), lm.Linear(1))
+        lm.Model(other).predict(np.ones((2, 3), "float32"))
+worker = threading.Thread(target=compile_on)
+worker.start()
+children = []
+while worker.is_alive():
+    child = os.fork()
+    if child == 0:
+        lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1))).predict(np.ones((1, 2), "float32"))
+        os._exit(0)
+    children.append(child)
+    time.sleep(0.1)
+print({os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children})
+"""
+    assert_prints(run_script(script, LAMINA_CACHE="off"), "{0}\n")
+
+
+def test_exit_handlers_run_models_while_the_helpers_are_there() -> None:
+    script = """
+import atexit
+atexit.register(lambda: print(model.predict(x).shape))
+print(model.predict(x).shape)
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "(400, 5)\n(400, 5)\n")
+
+
+def test_an_exit_handler_after_the_helpers_have_left_gets_an_error() -> None:
+    script = """
+    import atexit
+    def late():
+        try:
+            model.predict(x)
+        except lm.errors.EngineError as error:
+            print(error)
+    atexit.register(late)
+    """
+    lines = [line[4:] for line in script.splitlines()]
+    result = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines) + COMMON + "model.predict(x)"],
+        env=os.environ | {"LAMINA_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    expected = (
+        "the process is ending: the threads that run programs have left\n"
+        "  Register an exit handler after its model is made: it then comes before they leave.\n"
+    )
+    assert_prints(result, expected)
+
+
 def test_the_process_ends_in_the_middle_of_a_run() -> None:
     script = """
 one = training()
@@ -306,3 +452,27 @@ except KeyboardInterrupt:
     print(0 < done < 10**6, np.isfinite(float(one.step(x[:100], y[:100]))))
 """
     assert_prints(run_script(script, LAMINA_THREADS="2"), "True True\n")
+
+
+def test_ctrl_c_in_the_middle_of_a_step_leaves_nothing_stale() -> None:
+    script = """
+import signal
+wide = lm.Sequential(lm.Input(300), lm.Linear(400), lm.Tanh(), lm.Linear(300))
+model = lm.Model(wide, engine="cpu", seed=0)
+x = np.tile(x, (30, 1))
+before = model.predict(x[:50])
+with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.5), batch_size=len(x)) as one:
+    one.step(x, x)
+    model.predict(x[:50])
+    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            one.step(x, x)
+    except KeyboardInterrupt:
+        pass
+fresh = lm.Model(wide, engine="cpu", seed=1)
+fresh.set_parameters(model.parameters())
+print((fresh.predict(x[:50]) == model.predict(x[:50])).all(), (before == model.predict(x[:50])).all())
+"""
+    for _ in range(3):
+        assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")

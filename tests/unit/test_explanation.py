@@ -64,8 +64,11 @@ def test_an_explanation_lists_every_step_and_the_sums() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_shows_every_step_in_all_its_languages(engine: str) -> None:
-    explanation = small_model(engine).explain(BATCH, lm.CrossEntropy(), lm.SGD(0.1))
+@pytest.mark.parametrize("width", [5, 200])
+def test_an_engine_shows_every_step_in_all_its_languages(width: int, engine: str) -> None:
+    # The wide network has gradients of biases that run inside of other steps.
+    net = lm.Sequential(lm.Input(200), lm.Linear(width), lm.ReLU(), lm.Linear(200))
+    explanation = lm.Model(net, engine=engine).explain(32, lm.CrossEntropy(), lm.SGD(0.1))
     for number, step in enumerate(explanation.program.steps):
         for language in explanation.languages:
             text = explanation.listing(number, language)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import sys
+import threading
 import tracemalloc
 from collections.abc import Callable
 from itertools import chain
@@ -648,6 +652,121 @@ def test_a_released_training_leaves_nothing_large_behind() -> None:
         tracemalloc.stop()
     with pytest.raises(ReleasedError):
         released.step(X, Y)
+
+
+# Threads ------------------------------------------------------------------------------------------
+
+
+def in_threads(work: Callable[[int], None], count: int = 4) -> None:
+    """Runs `work(number)` in several threads, which are exchanged often; raises what they raise."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
+
+
+def test_threads_with_one_model_get_their_own_results() -> None:
+    model = lm.Model(network())
+    inputs = [normal(5, 4, seed=number) for number in range(4)]
+    expected = [model.predict(x) for x in inputs]
+
+    def work(number: int) -> None:
+        for _ in range(1000):
+            np.testing.assert_array_equal(model.predict(inputs[number]), expected[number])
+
+    in_threads(work)
+
+
+def test_threads_with_one_function_get_their_own_results() -> None:
+    x = lm.Input()
+    double = lm.compile(inputs=[x], outputs=[x * 2.0])
+
+    def work(number: int) -> None:
+        for _ in range(2000):
+            (found,) = double(np.full(3, number, "float32"))
+            assert (found == 2 * number).all()
+
+    in_threads(work)
+
+
+def test_threads_that_predict_batches_of_many_sizes_do_not_disturb_each_other() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+
+    def work(number: int) -> None:
+        for size in range(1, 12):
+            assert model.predict(np.ones((size + number, 2), "float32")).shape[0] == size + number
+
+    in_threads(work)
+
+
+def test_predictions_beside_a_training_never_see_half_an_update() -> None:
+    # All columns of the output begin equal and are trained alike, so they stay equal.
+    model = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(300)))
+    weight = np.tile(normal(1, 8), (300, 1))
+    model.set_parameters({"1.weight": weight, "1.bias": np.zeros(300, "float32")})
+    x = normal(16, 8)
+    y = np.tile(normal(16, 1), (1, 300))
+    stop = threading.Event()
+
+    def train() -> None:
+        with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.01), batch_size=16) as attached:
+            for _ in range(1000):
+                attached.step(x, y)
+        stop.set()
+
+    def work(number: int) -> None:
+        if number == 0:
+            train()
+        while not stop.is_set():
+            found = model.predict(x)
+            np.testing.assert_array_equal(found, np.tile(found[:, :1], (1, 300)))
+
+    in_threads(work, 2)
+
+
+def test_a_training_is_not_copied() -> None:
+    with training(lm.Model(network())) as attached, pytest.raises(DefinitionError) as caught:
+        copy.deepcopy(attached)
+    assert str(caught.value) == (
+        "in Training: a training cannot be copied or pickled\n"
+        "  Copy the model and attach another; state() and restore() carry the rest over."
+    )
+
+
+def test_a_function_is_copied_and_pickled() -> None:
+    x = lm.Input()
+    double = lm.compile(inputs=[x], outputs=[x * 2.0])
+    double(np.ones(3, "float32"))
+    for other in (copy.deepcopy(double), pickle.loads(pickle.dumps(double))):
+        np.testing.assert_array_equal(other(np.ones(3, "float32"))[0], [2.0, 2.0, 2.0])
+
+
+def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine) -> None:
+    x = lm.Input()
+    double = lm.compile(inputs=[x], outputs=[x * 2.0])
+    for size in range(1, 40):
+        double(np.ones(size, "float32"))
+    before = counting.compilations
+    double(np.ones(39, "float32"))
+    assert counting.compilations == before
+    double(np.ones(1, "float32"))
+    assert counting.compilations == before + 1
 
 
 # State --------------------------------------------------------------------------------------------

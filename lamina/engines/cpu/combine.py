@@ -114,8 +114,7 @@ class _Position(Combiner):
         if value.type.lanes != lanes:
             # The missing lanes repeat the last value, at the same place: it is not better.
             own = value.type.lanes
-            value = self._padded_with_first(value, lanes)
-            found = self._code.shuffle(found, None, [min(lane, own - 1) for lane in range(lanes)])
+            value, found = self._repeated(value, lanes), self._repeated(found, lanes)
             present = constants([1 if lane < own else 0 for lane in range(lanes)], "i1")
         else:
             present = None
@@ -130,7 +129,7 @@ class _Position(Combiner):
             self._code.select(better, found, place),
         )
 
-    def _padded_with_first(self, value: Value, lanes: int) -> Value:
+    def _repeated(self, value: Value, lanes: int) -> Value:
         own = value.type.lanes
         return self._code.shuffle(value, None, [min(lane, own - 1) for lane in range(lanes)])
 

@@ -196,7 +196,8 @@ class _LoopWriter:
             return 0
         if isinstance(stage, Write) and stage.sequential:
             return 0
-        return _fitting_lanes(self._choice.lanes, stage.axes[-1].extent)
+        lanes = _fitting_lanes(self._choice.lanes, stage.axes[-1].extent)
+        return lanes if lanes > 1 else 0
 
     def _reduced(self, stage: Reduce) -> Value:
         if not stage.axes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 from functools import cache
 from typing import Any, final
 
@@ -18,8 +18,6 @@ binding: Any = _binding
 # The IR is written with explicit vectors and registers, so that no passes over it pay; the code
 # generator selects, schedules and allocates at its default level.
 _CODE_GENERATION = 2
-
-_numbers = itertools.count()
 
 
 @cache
@@ -68,12 +66,6 @@ def listing(text: str, processor: Processor) -> str:
     return machine.emit_assembly(module)
 
 
-@cache
-def _linker() -> Any:
-    _initialize()
-    return binding.create_lljit_compiler()
-
-
 @final
 class Library:
     """Machine code in memory, until it is released.
@@ -84,10 +76,13 @@ class Library:
     """
 
     def __init__(self, code: bytes, exported: tuple[str, ...] = ("program",)) -> None:
+        _initialize()
         builder = binding.JITLibraryBuilder().add_object_img(code)
         for name in exported:
             builder.export_symbol(name)
-        self._tracker: Any = builder.link(_linker(), f"lamina{next(_numbers)}")
+        # One for each library: what it keeps of a library it keeps as long as it lives.
+        self._linker: Any = binding.create_lljit_compiler()
+        self._tracker: Any = builder.link(self._linker, "lamina")
 
     def address(self, name: str) -> int:
         """Where an exported function begins."""
@@ -96,3 +91,23 @@ class Library:
     def release(self) -> None:
         """Frees the code; none of its functions may be running."""
         self._tracker = None
+        self._linker.close()
+
+
+def _hold_during_forks() -> None:
+    """Has nobody use LLVM while the process forks: in the child it would stay locked forever.
+
+    llvmlite has a lock for all its functions, but no public way to take it.
+    """
+    lock = getattr(binding.ffi.lib, "_lock", None)
+    if lock is not None and hasattr(os, "register_at_fork"):
+
+        def give_back() -> None:
+            lock.__exit__(None, None, None)
+
+        os.register_at_fork(
+            before=lock.__enter__, after_in_parent=give_back, after_in_child=give_back
+        )
+
+
+_hold_during_forks()

@@ -123,8 +123,10 @@ def _write_parts(program: Program, context: Context, only: int | None = None) ->
     written = _Parts()
     riders = riders_of(steps, meet, context.processor)
     ahead = packed_ahead(program, context, meet)
+    if only in riders:
+        only = riders[only][0]
     for number, step in enumerate(steps):
-        if number in riders or (only is not None and riders.get(only, only) != number):
+        if number in riders or only not in (None, number):
             continue
         name = f"step{number}"
         if isinstance(step, Loop):

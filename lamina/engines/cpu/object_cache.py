@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +25,9 @@ _LENGTH_BYTES, _CHECKSUM_BYTES = 8, 32
 _HEADER_BYTES = len(MAGIC) + _LENGTH_BYTES + _CHECKSUM_BYTES
 # When more lies in the folder, the entries that were not used for longest are removed.
 LARGEST_BYTES = 256 << 20
-_SUFFIX = ".object"
+_SUFFIX, _UNFINISHED = ".object", ".part"
+# What is still unfinished after so long was left behind by a process that ended.
+_UNFINISHED_SECONDS = 3600
 
 
 def folder() -> Path | None:
@@ -34,10 +37,10 @@ def folder() -> Path | None:
     `off`, `0` or empty. None if there is no cache.
     """
     wanted = os.environ.get("LAMINA_CACHE")
-    if wanted in ("off", "0", ""):
+    if wanted is not None and wanted.lower() in ("off", "0", ""):
         return None
-    path = Path(wanted or platformdirs.user_cache_dir("lamina")) / "objects"
     try:
+        path = Path(wanted or platformdirs.user_cache_dir("lamina")).expanduser() / "objects"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path if _is_ours_alone(path) else None
     except OSError:
@@ -98,7 +101,7 @@ def _write(place: Path, key: str, content: bytes) -> None:
     """Atomically: readers see all of an entry or nothing."""
     temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=place, suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=place, suffix=_UNFINISHED)
         with os.fdopen(handle, "wb") as file:
             file.write(_header(content) + content)
         os.replace(temporary, place / f"{key}{_SUFFIX}")
@@ -110,7 +113,11 @@ def _write(place: Path, key: str, content: bytes) -> None:
 
 
 def _trim(place: Path) -> None:
-    """Removes the entries used longest ago until the rest is small enough."""
+    """Removes the entries used longest ago until the rest is small enough, and what was left."""
+    for path in place.glob(f"*{_UNFINISHED}"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _UNFINISHED_SECONDS:
+                path.unlink()
     entries = [(path.stat(), path) for path in place.glob(f"*{_SUFFIX}")]
     size = sum(status.st_size for status, _ in entries)
     for status, path in sorted(entries, key=lambda entry: entry[0].st_mtime_ns):

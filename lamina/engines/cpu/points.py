@@ -60,8 +60,9 @@ class _Level:
 
     Attributes:
         axes: the values of the axes that this level binds.
+        locals: the values of the locals that are defined here.
         known: what was computed here.
-        loop: the loop that was opened inside this level, if one is open.
+        inner_before: the block in front of the loop that was opened inside this level.
     """
 
     axes: dict[Axis, Value] = field(default_factory=dict[Axis, Value])

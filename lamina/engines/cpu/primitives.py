@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lamina.engines.cpu import functions
-from lamina.engines.cpu.ir import Function, Type, Value, constant, constants
+from lamina.engines.cpu.ir import Function, Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.shapes import DType
 
@@ -307,8 +307,3 @@ EMITTERS: Mapping[str, Emitter] = {
     "shift_right": _shift_right,
 }
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
-
-
-def vector_type(dtype: DType, lanes: int) -> Type:
-    """The type of a value of the dtype in that many lanes; 0 for a scalar."""
-    return Type(element(dtype), lanes)

@@ -22,6 +22,7 @@ from lamina.engines.cpu import native_loop
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
 from lamina.engines.host import aligned
+from lamina.errors import EngineError
 from lamina.shapes import Array
 
 # How long the end of the process waits for a job that is under way.
@@ -133,23 +134,26 @@ class Team:
         self._native = _native()
         self._lock = threading.Lock()
         self._meeting = _Gate(self._native.waiting)
-        self._mailboxes: list[_Gate] = []
+        # Helpers that were started, and the mailbox of each; no mailbox is ever given back.
         self._helpers: list[threading.Thread] = []
-        self._addresses = np.zeros(1, np.uint64)
+        self._mailboxes: list[_Gate] = []
+        self._started: list[int] = []
+        self._over = False
+        self._addresses = np.zeros(0, np.uint64)
         self._gates = int(self._addresses.ctypes.data)
 
     def run(self, job: Job) -> None:
         """Runs a job of several threads and returns when it is done; jobs take turns."""
         with self._lock:
+            if self._over:
+                _refuse()
             self._ensure(job.threads - 1)
             job.meet_at(self._meeting.address)
             self._native.post(self._gates, job.threads - 1, job.address)
 
     def _ensure(self, helpers: int) -> None:
-        if len(self._helpers) >= helpers:
-            return
-        while len(self._helpers) < helpers:
-            number = len(self._helpers) + 1
+        while len(self._started) < helpers:
+            number = len(self._started) + 1
             gate = _Gate(self._native.waiting)
             helper = threading.Thread(
                 target=self._native.park,
@@ -158,19 +162,32 @@ class Team:
                 daemon=True,
             )
             self._mailboxes.append(gate)
-            self._helpers.append(helper)
+            # May fail, or be interrupted: what was started before is used all the same.
             helper.start()
-        self._addresses = np.array([gate.address for gate in self._mailboxes], np.uint64)
-        self._gates = int(self._addresses.ctypes.data)
+            self._helpers.append(helper)
+            self._started.append(gate.address)
+        if len(self._addresses) != len(self._started):
+            self._addresses = np.array(self._started, np.uint64)
+            self._gates = int(self._addresses.ctypes.data)
 
     def leave(self) -> None:
-        """Sends the helpers home, after the job under way."""
+        """Sends the helpers home, after the job under way; nothing more is run."""
         if self._lock.acquire(timeout=PATIENCE_SECONDS):
-            # Never given back: nothing more is run.
-            count = len(self._helpers)
-            self._native.post(self._gates, count, None)
+            self._over = True
+            self._native.post(self._gates, len(self._started), None)
             for helper in self._helpers:
                 helper.join(PATIENCE_SECONDS)
+            self._lock.release()
+
+
+def _refuse() -> None:
+    """Ends a run after the helpers have left: an error, or silence in threads that end anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
+    raise EngineError(
+        "the process is ending: the threads that run programs have left",
+        advice="Register an exit handler after its model is made: it then comes before they leave.",
+    )
 
 
 def run(job: Job) -> None:
