@@ -472,7 +472,8 @@ with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.5), batch_size=len(x)) as 
         pass
 fresh = lm.Model(wide, engine="cpu", seed=1)
 fresh.set_parameters(model.parameters())
-print((fresh.predict(x[:50]) == model.predict(x[:50])).all(), (before == model.predict(x[:50])).all())
+found = model.predict(x[:50])
+print((fresh.predict(x[:50]) == found).all(), (before == found).all())
 """
     for _ in range(3):
         assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")
