@@ -457,6 +457,8 @@ except KeyboardInterrupt:
 def test_ctrl_c_in_the_middle_of_a_step_leaves_nothing_stale() -> None:
     script = """
 import signal
+# Whoever started the tests may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 wide = lm.Sequential(lm.Input(300), lm.Linear(400), lm.Tanh(), lm.Linear(300))
 model = lm.Model(wide, engine="cpu", seed=0)
 x = np.tile(x, (30, 1))
