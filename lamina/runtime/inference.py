@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -17,11 +18,12 @@ from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.prepared import Prepared, RecentSteps, prepare
 from lamina.runtime.profile import profiled
 from lamina.runtime.turns import Turns
-from lamina.shapes import Array, DType, as_dtype, float32, shape_text
+from lamina.shapes import Array, DType, as_dtype, bind, float32, shape_text, size_of
 from lamina.step import inference_step
 
-# Predictions run in batches of at most this many examples.
-LARGEST_INFERENCE_BATCH = 256
+# Predictions run in batches of a power of two, the largest of these whose tensors all fit.
+LARGEST_BATCH, SMALLEST_BATCH = 4096, 16
+LARGEST_TENSOR_BYTES = 8 << 20
 
 
 @final
@@ -35,7 +37,8 @@ class Inference:
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
-        """The outputs for arrays of inputs, computed in batches of at most 256 examples.
+        """The outputs for arrays of inputs, computed in batches: of so many examples that no tensor
+        between inputs and outputs takes more than 8 MiB, and of 16 to 4,096.
 
         Nothing is filled up: a network that mixes the examples of a batch sees those alone.
         """
@@ -44,10 +47,31 @@ class Inference:
         count = check_batch(arrays, self._specs, names)
         parts: list[list[Array]] = []
         with self._parameters.turns.lock:
-            for start in range(0, count, LARGEST_INFERENCE_BATCH):
-                stop = min(start + LARGEST_INFERENCE_BATCH, count)
+            size = count if count <= SMALLEST_BATCH else self._largest_batch
+            for start in range(0, count, size):
+                stop = min(start + size, count)
                 parts.append(self._run([array[start:stop] for array in arrays], stop - start))
         return tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+
+    @cached_property
+    def _largest_batch(self) -> int:
+        parameters = self._parameters
+        graph = inference_step(parameters.network, dtype=parameters.dtype).graph
+
+        def size(tensor: Tensor, batch: int) -> int:
+            return size_of(bind(tensor.shape, batch)) * tensor.dtype.itemsize
+
+        # Leaves are the caller's arrays, and the model's.
+        made = [tensor for tensor in graph.nodes() if tensor.operands]
+        growing = [tensor for tensor in made if size(tensor, 1) != size(tensor, 2)]
+
+        def largest_bytes(batch: int) -> int:
+            return max((size(tensor, batch) for tensor in growing), default=0)
+
+        batch = LARGEST_BATCH
+        while batch > SMALLEST_BATCH and largest_bytes(batch) > LARGEST_TENSOR_BYTES:
+            batch //= 2
+        return batch
 
     def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
         """How long each part of a forward pass takes.

@@ -13,6 +13,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, DTypeError, EngineError, ShapeError
+from lamina.runtime import prepare
 
 Array = np.ndarray
 
@@ -38,13 +39,32 @@ def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
 # Prediction ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 300, 600])
+@pytest.mark.parametrize("count", [1, 2, 3, 255, 4095, 4096, 4097, 9000])
 def test_any_number_of_examples_can_be_predicted(count: int) -> None:
     model = lm.Model(network())
     x = normal(count, 4)
     found = model.predict(x)
     assert found.shape == (count, 3)
     np.testing.assert_allclose(found, forward(model.parameters(), x), rtol=1e-5, atol=1e-6)
+
+
+def test_predictions_run_in_batches_whose_tensors_are_not_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches: list[int] = []
+
+    def recorded(graph: Any, batch: int, *others: Any, **how: Any) -> Any:
+        batches.append(batch)
+        return prepare(graph, batch, *others, **how)
+
+    monkeypatch.setattr("lamina.runtime.inference.prepare", recorded)
+    monkeypatch.setattr("lamina.runtime.inference.LARGEST_TENSOR_BYTES", 100 * 4 * 80)
+    model = lm.Model(lm.Sequential(lm.Input(300), lm.Linear(100), lm.Linear(3)))
+    x = normal(150, 300)
+    found = model.predict(x)
+    assert batches == [64, 22]
+    single = np.concatenate([model.predict(row[None]) for row in x])
+    np.testing.assert_allclose(found, single, rtol=1e-4, atol=1e-5)
 
 
 def test_no_examples_cannot_be_predicted() -> None:
@@ -112,7 +132,9 @@ def test_integers_are_converted_on_the_device(dtype: str) -> None:
     model = lm.Model(network())
     x = np.random.default_rng(0).integers(0, 2, (6, 4)).astype(dtype)
     np.testing.assert_array_equal(model.predict(x), model.predict(x.astype("float32")))
-    (prepared,) = [p for key, p in model._inference._prepared.items() if key[1][0].name == dtype]
+    (prepared,) = [
+        p for key, p in model._inference._prepared._steps.items() if key[1][0].name == dtype
+    ]
     assert prepared.program.buffers["input0"].dtype.name == dtype
 
 
@@ -434,7 +456,7 @@ def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
     model = lm.Model(network())
     for count in range(1, 40):
         assert model.predict(normal(count, 4)).shape == (count, 3)
-    assert len(model._inference._prepared) == 16
+    assert len(model._inference._prepared._steps) == 16
 
 
 def test_a_summed_loss_is_the_sum_over_all_examples_whatever_the_batch() -> None:
