@@ -80,6 +80,7 @@ class Attached:
     ) -> None:
         self.batch_size = check_batch_size(batch_size, type(self).__name__)
         self._parameters = parameters
+        self._turns = parameters.turns
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
         inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
@@ -186,7 +187,7 @@ class Attached:
             resident: the data set on the engine.
             rows: int64 (steps, batch): the examples of each step.
         """
-        with self._parameters.turns.lock:
+        with self._turns.lock:
             self._require_alive()
             prepared = self._prepare(rows.shape[1])
             names = [name for name, _ in prepared.program.outputs]
@@ -198,7 +199,7 @@ class Attached:
 
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
-        with self._parameters.turns.lock:
+        with self._turns.lock:
             for prepared in self._prepared.values():
                 prepared.executable.release()
             models = self._parameters.memories

@@ -32,13 +32,18 @@ _Exact = tuple[tuple[Any, ...], Callable[[Array], None] | None]
 
 @final
 class DeferredLoss:
-    """The loss of a step; `float(loss)` waits for the device, and so do sums and comparisons."""
+    """The loss of a step; `float(loss)` waits for the device, and so do sums and comparisons.
+
+    Args:
+        executable: of the step; None if its value is known already.
+        value: the loss, if it is.
+    """
 
     __slots__ = ("__weakref__", "_executable", "_value")
 
-    def __init__(self, executable: Executable) -> None:
-        self._executable: Executable | None = executable
-        self._value = 0.0
+    def __init__(self, executable: Executable | None, value: float = 0.0) -> None:
+        self._executable = executable
+        self._value = value
 
     def resolve(self) -> float:
         """Reads the value, once."""
@@ -123,7 +128,7 @@ class Training(Attached):
     @property
     def steps_done(self) -> int:
         """The number of finished steps; reads it from the device."""
-        with self._parameters.turns.lock:
+        with self._turns.lock:
             self._require_alive()
             return int(self._slots["step"].read())
 
@@ -150,7 +155,7 @@ class Training(Attached):
                 where="step",
                 advice=f"Make it with batch_size={count}, or give fewer examples.",
             )
-        with self._parameters.turns.lock:
+        with self._turns.lock:
             if self._released:
                 self._require_alive()
             if self._pending is not None:
@@ -158,11 +163,10 @@ class Training(Attached):
             prepared = self._prepared.get(count) or self._prepare(count)
             prepared.run(arrays)
             executable = prepared.executable
-            loss = DeferredLoss(executable)
             if executable.synchronous:
-                loss.resolve()
-            else:
-                self._pending = weakref.ref(loss)
+                return DeferredLoss(None, executable.scalar("loss"))
+            loss = DeferredLoss(executable)
+            self._pending = weakref.ref(loss)
             return loss
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
@@ -327,7 +331,7 @@ class Training(Attached):
 
     def state(self) -> dict[str, Array]:
         """Everything needed to go on later: optimizer state, step and seed, by name."""
-        with self._parameters.turns.lock:
+        with self._turns.lock:
             self._require_alive()
             return {name: memory.read() for name, memory in self._slots.items()}
 
@@ -350,12 +354,12 @@ class Training(Attached):
                 ),
                 advice="Resume with the same network and the same optimizer.",
             )
-        with self._parameters.turns.lock:
+        with self._turns.lock:
             for name, memory in self._slots.items():
                 memory.write(np.asarray(state[name], memory.read().dtype))
 
     def release(self) -> None:
-        with self._parameters.turns.lock:
+        with self._turns.lock:
             self._settle()
             super().release()
             self._slots = {}
