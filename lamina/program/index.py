@@ -105,6 +105,10 @@ class Index:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Index], tuple[int, tuple[tuple[Atom, int], ...]]]:
+        # Hashes of strings are another process's own.
+        return Index, (self.constant, self.terms)
+
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.constant + other, self.terms)

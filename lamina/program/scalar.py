@@ -169,6 +169,10 @@ class Apply:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Apply], tuple[str, tuple[Scalar, ...], DType]]:
+        # Hashes of strings are another process's own.
+        return Apply, (self.primitive, self.operands, self.dtype)
+
     def __eq__(self, other: object) -> bool:
         pairs: list[tuple[object, object]] = [(self, other)]
         compared: set[tuple[int, int]] = set()

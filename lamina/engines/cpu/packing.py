@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lamina.engines.cpu.context import Context
-from lamina.engines.cpu.ir import I64, Function, Type, Value, constant
+from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Type, Value, constant
 from lamina.engines.cpu.loops import PART_PARAMETERS, Part
 from lamina.engines.cpu.matrix import Matrix, Plain, as_plain
 from lamina.engines.cpu.points import Points
@@ -133,22 +133,40 @@ def _transpose(
     first = code.add(first, code.multiply(column, constant(plain.stride, I64)))
     first = code.add(first, constant(chunk.start, I64))
     source = code.offset(points.base(plain.buffer), first, name)
-    vector = Type(name, lanes)
-    loop = code.begin_loop(constant(0, I64), constant(len(chunk), I64), lanes)
-    start = code.offset(target, code.multiply(loop.index, constant(panel.width, I64)), name)
+    numbers = [constant(number, I64) for number in (plain.stride, panel.width, len(chunk))]
     for number in range(panel.vectors):
-        columns: list[Value] = []
-        for lane in range(lanes):
-            if lane < panel.present(number):
-                skipped = constant((number * lanes + lane) * plain.stride, I64)
-                place = code.offset(source, code.add(loop.index, skipped), name)
-                columns.append(code.load(place, vector))
-            else:
-                columns.append(constant(0, vector))
-        for position, turned in enumerate(transposed(code, columns)):
-            distance = position * panel.width + number * lanes
-            code.store(turned, code.offset(start, distance, name))
+        turn = _emit_turn(code.module, Type(name, lanes), panel.present(number))
+        columns = code.offset(source, number * lanes * plain.stride, name)
+        place = code.offset(target, number * lanes, name)
+        code.call_void(turn, columns, place, *numbers)
+
+
+def _emit_turn(module: Module, vector: Type, present: int) -> str:
+    """Writes `turn(source, target, stride, width, count)`, once in a module; gives its name.
+
+    It reads some columns that lie `stride` apart, `count` numbers of each, and writes the first
+    numbers of all columns side by side, the second ones `width` further, and so on. Columns that
+    are not there are zeros.
+    """
+    name = f"turn_{vector.element}_{vector.lanes}_{present}"
+    if any(function.name == name for function in module.functions):
+        return name
+    numbers = (("stride", I64), ("width", I64), ("count", I64))
+    code = module.function(name, (("source", POINTER), ("target", POINTER), *numbers))
+    source, target, stride, width, count = code.parameters
+    loop = code.begin_loop(constant(0, I64), count, vector.lanes)
+    start = code.offset(source, loop.index, vector.element)
+    columns: list[Value] = []
+    for lane in range(present):
+        skipped = code.multiply(stride, constant(lane, I64))
+        columns.append(code.load(code.offset(start, skipped, vector.element), vector))
+    columns += [constant(0, vector)] * (vector.lanes - present)
+    for position, turned in enumerate(transposed(code, columns)):
+        row = code.multiply(code.add(loop.index, constant(position, I64)), width)
+        code.store(turned, code.offset(target, row, vector.element))
     code.end_loop(loop)
+    code.finish()
+    return name
 
 
 def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
