@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.native_program import NativeProgram, write_program
 from lamina.engines.cpu.processor import host
 from lamina.program.program import Program
@@ -49,7 +53,7 @@ def calls(native: NativeProgram, function: str) -> list[str]:
 def test_gradients_of_biases_ride_along_with_the_contraction_that_makes_them() -> None:
     program = training_program(classifier(200, 128, 64, 10), 64)
     native = write_program(program, PROCESSOR)
-    missing = set(range(len(program.steps))) - set(native.steps)
+    missing = set(range(len(program.steps))) - set(native.layout.steps)
     # The last layer's comes from the loss, which is no contraction.
     assert len(missing) == 2
     for number in missing:
@@ -65,7 +69,7 @@ def test_nothing_rides_that_needs_more_than_a_column() -> None:
     for outputs in (lm.ops.sum(y, 1), lm.ops.sum(y)):
         program = lm.Network(inputs=x, outputs=[outputs, y]).plan(64).program
         native = write_program(program, PROCESSOR)
-        assert set(native.steps) == set(range(len(program.steps)))
+        assert set(native.layout.steps) == set(range(len(program.steps)))
 
 
 # Packing ahead ------------------------------------------------------------------------------------
@@ -74,16 +78,16 @@ def test_nothing_rides_that_needs_more_than_a_column() -> None:
 def test_inference_packs_its_weights_when_they_change() -> None:
     program = classifier(200, 96, 64).plan(64).program
     native = write_program(program, PROCESSOR)
-    assert native.load_threads >= 1
-    assert native.workspaces.packed_bytes == 4 * (200 * 96 + 96 * 64)
+    assert native.layout.load_threads >= 1
+    assert native.layout.packed_bytes == 4 * (200 * 96 + 96 * 64)
     assert [name for name in calls(native, "load") if name != "barrier"] == ["pack0", "pack1"]
     assert not [name for name in calls(native, "program") if name.startswith("pack")]
 
 
 def test_training_keeps_no_packed_weights() -> None:
     native = write_program(training_program(classifier(200, 96, 64), 64), PROCESSOR)
-    assert native.load_threads == 0
-    assert native.workspaces.packed_bytes == 0
+    assert native.layout.load_threads == 0
+    assert native.layout.packed_bytes == 0
     assert "load" not in functions(native)
 
 
@@ -95,7 +99,7 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     native = write_program(program, PROCESSOR)
     packing = [name for name in calls(native, "program") if name.startswith("pack")]
     assert len(packing) == 1
-    assert native.workspaces.packed_bytes == 4 * 200 * 96
+    assert native.layout.packed_bytes == 4 * 200 * 96
 
 
 def test_packed_weights_follow_the_parameters() -> None:
@@ -148,8 +152,8 @@ def reduction(size: int) -> Program:
 
 def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
     short, long = (write_program(reduction(size), PROCESSOR) for size in (1000, 100_000))
-    assert (short.threads, len(short.extra)) == (1, 0)
-    assert (long.threads, len(long.extra)) == (2, 1)
+    assert (short.layout.threads, len(short.layout.extra_bytes)) == (1, 0)
+    assert (long.layout.threads, len(long.layout.extra_bytes)) == (2, 1)
 
 
 @pytest.mark.parametrize("rest", [0, 1, 17, 31])
@@ -187,28 +191,64 @@ def _printed(script: str) -> str:
     return done.stdout
 
 
+# The cache ----------------------------------------------------------------------------------------
+
+
+def test_a_program_that_was_compiled_before_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    program = training_program(classifier(20, 40, 10), 8)
+    first = compile_program(program, PROCESSOR)
+    monkeypatch.setattr("lamina.engines.cpu.compilation.write_program", None)
+    assert compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR) == first
+    others: tuple[dict[str, Any], ...] = (
+        {"program": training_program(classifier(20, 41, 10), 8), "processor": PROCESSOR},
+        {"program": program, "processor": replace(PROCESSOR, threads=3)},
+        {"program": program, "processor": PROCESSOR, "timed": True},
+    )
+    for other in others:
+        with pytest.raises(TypeError, match="not callable"):
+            compile_program(**other)
+
+
+def test_other_processes_find_a_program_under_the_same_name(tmp_path: Path) -> None:
+    script = """
+import lamina as lm
+net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
+lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3)
+"""
+    names: list[set[str]] = []
+    for seed in ("1", "2", "3"):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "LAMINA_CACHE": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+        names.append({path.name for path in tmp_path.glob("objects/*")})
+    assert len(names[0]) > 0
+    assert names[0] == names[1] == names[2]
+
+
 # Threads ------------------------------------------------------------------------------------------
 
 
 def test_small_programs_are_run_by_one_thread_without_barriers() -> None:
     native = write_program(training_program(classifier(2, 40, 10, 2), 1), PROCESSOR)
-    assert (native.threads, native.barriers) == (1, 0)
+    assert (native.layout.threads, native.layout.barriers) == (1, 0)
 
 
 def test_threads_meet_only_where_they_need_each_other() -> None:
     program = training_program(classifier(784, 256, 128, 10), 128)
     native = write_program(program, PROCESSOR)
-    assert native.threads == 2
+    assert native.layout.threads == 2
     # Two chains of dependent steps, forward and backward; updates wait for nobody.
-    assert native.barriers < len(native.steps)
+    assert native.layout.barriers < len(native.layout.steps)
 
 
 def test_two_independent_steps_need_no_barrier() -> None:
     a, b = lm.Input(300), lm.Input(300)
     net = lm.Network(inputs=[a, b], outputs=[lm.Linear(200)(a), lm.Linear(200)(b)])
     native = write_program(net.plan(100).program, PROCESSOR)
-    assert native.threads == 2
-    assert native.barriers == 0
+    assert native.layout.threads == 2
+    assert native.layout.barriers == 0
 
 
 # Inputs -------------------------------------------------------------------------------------------

@@ -192,15 +192,15 @@ def test_every_unit_is_done_once_whoever_does_it(units: int, threads: int, own_t
     emit_shared(code, part, threads, workspaces, *code.parameters[:2])
     code.finish()
     library = Library(compiled(module.text(), host()))
-    done, tickets = np.zeros(units, np.int64), aligned(workspaces.tickets_bytes)
+    done, counters = np.zeros(units, np.int64), aligned(workspaces.counter_bytes)
     addresses = np.zeros(8, np.uint64)
-    addresses[0], addresses[6] = done.ctypes.data, tickets.ctypes.data
+    addresses[0], addresses[6] = done.ctypes.data, counters.ctypes.data
     job = Job(library.address("program"), addresses, threads)
     for run in range(1, 20):
         own_team.run(job)
         expected = np.where(np.arange(units) < units // threads, 2000 * run, run)
         np.testing.assert_array_equal(done, expected)
-        assert not tickets.any()
+        assert not counters.any()
 
 
 # The native loop ----------------------------------------------------------------------------------

@@ -55,8 +55,7 @@ class CpuEngine:
         return text if language == "llvm" else listing(text, self.processor)
 
     def workspace_bytes(self, program: Program) -> int:
-        native = write_program(program, self.processor)
-        return native.workspaces.total_bytes(native.threads) + sum(b.bytes for b in native.extra)
+        return write_program(program, self.processor).layout.total_bytes
 
     def peaks(self, dtype: DType) -> Peaks:
         return measured_peaks(self.processor, dtype)

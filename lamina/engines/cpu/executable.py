@@ -8,8 +8,9 @@ from typing import final
 import numpy as np
 
 from lamina.engines.cpu.clock import ticks_per_second
-from lamina.engines.cpu.machine_code import Library, compiled
-from lamina.engines.cpu.native_program import NativeProgram, write_program
+from lamina.engines.cpu.compilation import compile_program
+from lamina.engines.cpu.machine_code import Library
+from lamina.engines.cpu.native_program import Layout
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.team import Job, mend_after_fork, run
 from lamina.engines.engine import Memory
@@ -46,36 +47,38 @@ class CpuProgram:
         *,
         timed: bool = False,
     ) -> None:
-        native = write_program(program, processor, timed=timed)
-        exported = ("program", "load") if native.load_threads else ("program",)
-        self._library = Library(compiled(native.text, processor), exported)
+        layout, code = compile_program(program, processor, timed=timed)
+        exported = ("program", "load") if layout.load_threads else ("program",)
+        self._library = Library(code, exported)
         self._program = program
-        self._tickets = aligned(native.workspaces.tickets_bytes)
+        self._unit_counters = aligned(layout.counter_bytes)
         mend_after_fork(self)
         self._arrays = _buffers_of(program, memories)
         self._outputs = {
             name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
             for name, buffer in program.outputs
         }
-        self._steps = native.steps
-        self._counters = np.zeros(len(native.steps), np.int64)
-        self._workspaces = _workspaces_of(native)
-        buffers = [self._arrays[name] for name in native.buffers]
+        self._steps = layout.steps
+        self._ticks = np.zeros(len(layout.steps), np.int64)
+        self._workspaces = _workspaces_of(layout)
+        buffers = [self._arrays[name] for name in program.buffers]
         shared, own, packed, *extra = self._workspaces
         places = [array.ctypes.data for array in (*buffers, shared, own)]
-        places.append(native.workspaces.thread_bytes)
-        places += [array.ctypes.data for array in (packed, self._counters, self._tickets, *extra)]
+        places.append(layout.thread_bytes)
+        counters = (self._ticks, self._unit_counters)
+        places += [array.ctypes.data for array in (packed, *counters, *extra)]
         self._table = np.array(places, np.uint64)
-        self._job = Job(self._library.address("program"), self._table, native.threads)
+        self._job = Job(self._library.address("program"), self._table, layout.threads)
         self._load: Job | None = None
-        if native.load_threads:
-            self._load = Job(self._library.address("load"), self._table, native.load_threads)
-        self._take_inputs(native)
+        if layout.load_threads:
+            self._load = Job(self._library.address("load"), self._table, layout.load_threads)
+        self._take_inputs()
         self._watch(memories)
 
-    def _take_inputs(self, native: NativeProgram) -> None:
+    def _take_inputs(self) -> None:
         """Decides which inputs of a single run are copied, and which are read in place."""
         self._inputs = self._program.of_kind("input")
+        places = list(self._program.buffers)
         self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
         # Inputs that are results, too, must outlast the run.
         returned = {buffer for _, buffer in self._program.outputs}
@@ -86,7 +89,7 @@ class CpuProgram:
             if buffer.bytes <= COPIED_BYTES or buffer.name in returned:
                 self._copied.append((number, self._staging[number]))
             else:
-                self._read_in_place.append((number, native.buffers.index(buffer.name)))
+                self._read_in_place.append((number, places.index(buffer.name)))
 
     def _watch(self, memories: Mapping[str, Memory]) -> None:
         """Sees when memories change: what was packed from them is then packed again."""
@@ -100,7 +103,7 @@ class CpuProgram:
 
     def after_fork(self) -> None:
         """In the child, where a run that was under way in another thread does not go on."""
-        self._tickets[:] = 0
+        self._unit_counters[:] = 0
 
     def run(self, inputs: Sequence[Array]) -> None:
         for number, staging in self._copied:
@@ -144,8 +147,8 @@ class CpuProgram:
 
     def step_seconds(self) -> Array:
         ticks = np.zeros(len(self._program.steps), np.int64)
-        np.add.at(ticks, list(self._steps), self._counters)
-        self._counters[:] = 0
+        np.add.at(ticks, list(self._steps), self._ticks)
+        self._ticks[:] = 0
         return ticks / ticks_per_second()
 
     def output(self, name: str) -> Array:
@@ -177,8 +180,8 @@ def _buffers_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, A
     return arrays
 
 
-def _workspaces_of(native: NativeProgram) -> list[Array]:
+def _workspaces_of(layout: Layout) -> list[Array]:
     """What all threads share, what each has, what is packed ahead, and what steps asked for."""
-    needed = native.workspaces
-    sizes = (needed.shared_bytes, needed.thread_bytes * native.threads, needed.packed_bytes)
-    return [aligned(size) for size in (*sizes, *(buffer.bytes for buffer in native.extra))]
+    own_bytes = layout.thread_bytes * layout.threads
+    sizes = (layout.shared_bytes, own_bytes, layout.packed_bytes, *layout.extra_bytes)
+    return [aligned(size) for size in sizes]

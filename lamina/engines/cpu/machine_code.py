@@ -18,6 +18,8 @@ binding: Any = _binding
 # The IR is written with explicit vectors and registers, so that no passes over it pay; the code
 # generator selects, schedules and allocates at its default level.
 _CODE_GENERATION = 2
+# What code depends on beside the text and the processor.
+VERSIONS = (llvmlite.__version__, str(binding.llvm_version_info), str(_CODE_GENERATION))
 
 
 @cache
@@ -55,9 +57,8 @@ def compiled(text: str, processor: Processor) -> bytes:
 
     The text holds all that Lamina decides, so of versions only those of LLVM matter.
     """
-    versions = (llvmlite.__version__, str(binding.llvm_version_info), str(_CODE_GENERATION))
     target = (processor.triple, processor.name, processor.features)
-    return cached(key_of((*versions, *target, text)), lambda: assemble(text, processor))
+    return cached(key_of((*VERSIONS, *target, text)), lambda: assemble(text, processor))
 
 
 def listing(text: str, processor: Processor) -> str:

@@ -21,12 +21,50 @@ from lamina.engines.cpu.riders import riders_of
 from lamina.engines.cpu.sharing import emit_shared
 from lamina.engines.cpu.split import split_reductions
 from lamina.engines.cpu.workspaces import Workspaces
-from lamina.program.program import Buffer, Plan, Program
+from lamina.program.program import Plan, Program
 from lamina.program.steps import Loop
 
 # Threads are worth waking for parts of so many cycles each; once they are awake, they take their
 # share of smaller parts as well.
 CYCLES_WORTH_WAKING, CYCLES_WORTH_SHARING = 4000.0, 1500.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a native program is to be run: threads, and memory beside the program's buffers.
+
+    In the table of addresses the program's buffers stand first, in its order, then the
+    workspaces, then what steps asked for.
+
+    Attributes:
+        threads: how many threads `program` is worth.
+        load_threads: the same of `load`, which is run once after the parameters were changed; 0 if
+            there is none.
+        barriers: how often the threads meet in `program`.
+        shared_bytes: a workspace that all threads see.
+        thread_bytes: one for every thread.
+        packed_bytes: what is packed ahead, and stays from run to run.
+        counter_bytes: counters, which are zero between runs.
+        extra_bytes: buffers that steps asked for.
+        steps: for each part of `program` the number of its step.
+    """
+
+    threads: int
+    load_threads: int
+    barriers: int
+    shared_bytes: int
+    thread_bytes: int
+    packed_bytes: int
+    counter_bytes: int
+    extra_bytes: Sequence[int]
+    steps: Sequence[int]
+
+    @property
+    def total_bytes(self) -> int:
+        """What all of the memory takes."""
+        own = self.thread_bytes * self.threads
+        kept = self.packed_bytes + self.counter_bytes + sum(self.extra_bytes)
+        return self.shared_bytes + own + kept
 
 
 @dataclass(frozen=True)
@@ -36,23 +74,11 @@ class NativeProgram:
     Attributes:
         text: the module in LLVM's assembly language; it exports `program`, and `load` if there is
             something to be done once after the parameters were changed.
-        buffers: the program's in the order in which they stand in the table of addresses.
-        workspaces: the memory that it needs beside them, which stands behind them.
-        extra: buffers that come last.
-        threads: how many threads `program` is worth.
-        load_threads: the same of `load`; 0 if there is none.
-        barriers: how often the threads meet in `program`.
-        steps: for each part of `program` the number of its step.
+        layout: what it needs to run.
     """
 
     text: str
-    buffers: tuple[str, ...]
-    workspaces: Workspaces
-    extra: tuple[Buffer, ...]
-    threads: int
-    load_threads: int
-    barriers: int
-    steps: tuple[int, ...]
+    layout: Layout
 
 
 @dataclass
@@ -92,16 +118,20 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
     shares = _shares(parts, processor)
     barriers = _barriers(program.plan, parts, shares)
     _write_entry(context, "program", parts, shares, barriers, timed=timed)
-    return NativeProgram(
-        context.module.text(),
-        tuple(program.buffers),
-        context.workspaces,
-        tuple(b for name, b in context.buffers.items() if name not in program.buffers),
-        max(shares, default=1),
-        load_threads,
-        sum(barriers),
-        tuple(written.steps[number] for number in used),
+    workspaces = context.workspaces
+    extra = [b.bytes for name, b in context.buffers.items() if name not in program.buffers]
+    layout = Layout(
+        threads=max(shares, default=1),
+        load_threads=load_threads,
+        barriers=sum(barriers),
+        shared_bytes=workspaces.shared_bytes,
+        thread_bytes=workspaces.thread_bytes,
+        packed_bytes=workspaces.packed_bytes,
+        counter_bytes=workspaces.counter_bytes,
+        extra_bytes=tuple(extra),
+        steps=tuple(written.steps[number] for number in used),
     )
+    return NativeProgram(context.module.text(), layout)
 
 
 def text_of_step(program: Program, number: int, processor: Processor) -> str:
@@ -227,7 +257,7 @@ def _write_entry(
             code.call_void("barrier", barrier, threads)
             now = emit_ticks(code)
             with code.when(code.compare("eq", thread, constant(0, I64))):
-                counters = context.workspaces.counters(code, table)
+                counters = context.workspaces.ticks(code, table)
                 place = code.offset(counters, number, "i64")
                 spent = code.subtract(now, before)
                 code.store(code.add(code.load(place, I64), spent), place)

@@ -39,7 +39,7 @@ def emit_shared(
         code.call_void(part.function, table, thread, first, last)
         return
     _emit_help(code.module)
-    counters = code.offset(workspaces.tickets(code, table), workspaces.take(share * _LINE), "i8")
+    counters = code.offset(workspaces.counters(code, table), workspaces.count(share * _LINE), "i8")
     at_once = max(1, int(part.units * CYCLES_AT_ONCE / part.cycles))
     numbers = (constant(number, I64) for number in (share, part.units, at_once))
     work = Value(f"@{part.function}", POINTER)

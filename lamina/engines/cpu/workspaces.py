@@ -32,7 +32,7 @@ class Workspaces:
         self.shared_bytes = 0
         self.thread_bytes = 0
         self.packed_bytes = 0
-        self.tickets_bytes = 0
+        self.counter_bytes = 0
 
     def need_shared(self, size: int) -> None:
         """Asks for bytes that all threads see; later they are another step's."""
@@ -48,27 +48,21 @@ class Workspaces:
         self.packed_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         return start
 
-    def take(self, size: int) -> int:
+    def count(self, size: int) -> int:
         """Asks for bytes of counters, which are zero between runs; gives where they begin."""
-        self.tickets_bytes += size
-        return self.tickets_bytes - size
-
-    def total_bytes(self, threads: int) -> int:
-        """What all of it takes."""
-        return (
-            self.shared_bytes + self.thread_bytes * threads + self.packed_bytes + self.tickets_bytes
-        )
+        self.counter_bytes += size
+        return self.counter_bytes - size
 
     def next_slot(self) -> int:
         """A place in the table for one more buffer."""
         self._next += 1
         return self._next - 1
 
-    def counters(self, code: Function, table: Value) -> Value:
+    def ticks(self, code: Function, table: Value) -> Value:
         """The address of the counters of ticks."""
         return code.load(code.offset(table, self._slot + 4, "ptr"), POINTER)
 
-    def tickets(self, code: Function, table: Value) -> Value:
+    def counters(self, code: Function, table: Value) -> Value:
         """The address of the counters of units."""
         return code.load(code.offset(table, self._slot + 5, "ptr"), POINTER)
 

@@ -1,0 +1,58 @@
+"""From a program to machine code and what it needs to run, by way of the cache on disk.
+
+An entry is found by the program itself, so that nothing is written that was compiled before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import lamina.program
+from lamina.engines.cpu.machine_code import VERSIONS, assemble
+from lamina.engines.cpu.native_program import Layout, write_program
+from lamina.engines.cpu.object_cache import cached, key_of
+from lamina.engines.cpu.processor import Processor
+from lamina.program.program import Program
+
+_LENGTH_BYTES = 8
+
+
+def compile_program(
+    program: Program, processor: Processor, *, timed: bool = False
+) -> tuple[Layout, bytes]:
+    """How the program is to be run, and its object code.
+
+    Args:
+        program: what to compile.
+        processor: for which processor.
+        timed: whether the time of its steps is taken.
+    """
+
+    def make() -> bytes:
+        native = write_program(program, processor, timed=timed)
+        layout = json.dumps(asdict(native.layout)).encode()
+        length = len(layout).to_bytes(_LENGTH_BYTES, "little")
+        return length + layout + assemble(native.text, processor)
+
+    # Only as a description that is the same in every process; nothing is ever unpickled.
+    described = hashlib.sha256(pickle.dumps(program)).hexdigest()
+    parts = (described, repr(processor), str(timed), _our_version(), *VERSIONS)
+    entry = cached(key_of(parts), make)
+    length = int.from_bytes(entry[:_LENGTH_BYTES], "little")
+    end = _LENGTH_BYTES + length
+    return Layout(**json.loads(entry[_LENGTH_BYTES:end])), entry[end:]
+
+
+@cache
+def _our_version() -> str:
+    """A checksum of everything that decides what is written for a program."""
+    digest = hashlib.sha256()
+    for folder in (Path(__file__).parent, Path(lamina.program.__file__).parent):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
