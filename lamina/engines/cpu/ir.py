@@ -90,7 +90,7 @@ def constant(value: float, type: Type) -> Value:
     else:
         text = str(int(value))
     if type.lanes:
-        text = "<" + ", ".join([f"{type.element} {text}"] * type.lanes) + ">"
+        text = f"splat ({type.element} {text})"
     return Value(text, type)
 
 
