@@ -111,7 +111,12 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
-            return Index(self.constant + other, self.terms)
+            return Index(self.constant + other, self.terms) if other else self
+        # Most sums are of little: no terms have to be merged.
+        if not other.terms:
+            return self + other.constant
+        if not self.terms:
+            return other + self.constant
         return _sum(self.constant + other.constant, (*self.terms, *other.terms))
 
     def __sub__(self, other: Index | int) -> Index:
@@ -120,6 +125,8 @@ class Index:
     def __mul__(self, factor: int) -> Index:
         if factor == 0:
             return Index()
+        if factor == 1 or not (self.constant or self.terms):
+            return self
         return Index(self.constant * factor, tuple((a, c * factor) for a, c in self.terms))
 
     def __floordiv__(self, divisor: int) -> Index:

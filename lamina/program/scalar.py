@@ -266,6 +266,8 @@ def operands_of(scalar: Scalar) -> tuple[Scalar, ...]:
     """The scalars a scalar depends on directly, gathered positions included."""
     if isinstance(scalar, Apply):
         return scalar.operands
+    if isinstance(scalar, Literal | Local):
+        return ()
     return tuple(value for index in indices_of(scalar) for value in _gathered(index))
 
 
