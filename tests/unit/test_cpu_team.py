@@ -392,6 +392,34 @@ def test_an_exit_handler_after_the_helpers_have_left_gets_an_error() -> None:
     assert_prints(result, expected)
 
 
+def test_an_exit_handler_can_read_a_model_that_was_being_trained() -> None:
+    script = (
+        """
+import atexit
+atexit.register(lambda: print(sorted(model.parameters())))
+import lamina as lm
+"""
+        + COMMON
+        + """
+one = training()
+def work():
+    while True:
+        one.step(x[:100], y[:100])
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+"""
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"LAMINA_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert_prints(result, "['1.bias', '1.weight', '3.bias', '3.weight']\n")
+
+
 def test_the_process_ends_in_the_middle_of_a_run() -> None:
     script = """
 one = training()

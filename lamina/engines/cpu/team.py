@@ -181,9 +181,10 @@ class Team:
 
 
 def _refuse() -> None:
-    """Ends a run after the helpers have left: an error, or silence in threads that end anyway."""
+    """Ends a run after the helpers have left."""
     if threading.current_thread() is not threading.main_thread():
-        threading.Event().wait()
+        # The thread ends in silence, and gives back the locks that exit handlers may want.
+        raise SystemExit
     raise EngineError(
         "the process is ending: the threads that run programs have left",
         advice="Register an exit handler after its model is made: it then comes before they leave.",
