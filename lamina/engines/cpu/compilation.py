@@ -10,9 +10,8 @@ import json
 import pickle
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 
-import lamina.program
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native_program import Layout, write_program
 from lamina.engines.cpu.object_cache import cached, key_of
@@ -52,7 +51,9 @@ def compile_program(
 def _our_version() -> str:
     """A checksum of everything that decides what is written for a program."""
     digest = hashlib.sha256()
-    for folder in (Path(__file__).parent, Path(lamina.program.__file__).parent):
-        for path in sorted(folder.glob("*.py")):
-            digest.update(path.read_bytes())
+    for package in ("lamina.engines.cpu", "lamina.program"):
+        # Sources; in some installations compiled ones, or an archive of them.
+        for file in sorted(files(package).iterdir(), key=lambda file: file.name):
+            if file.is_file():
+                digest.update(file.read_bytes())
     return digest.hexdigest()
