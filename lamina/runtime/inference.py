@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -33,6 +32,7 @@ class Inference:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._shared: dict[str, Memory] = {}
+        self._batch_limit: int | None = None
         self._prepared: RecentSteps[tuple[int, tuple[DType, ...]]] = RecentSteps()
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
@@ -47,14 +47,19 @@ class Inference:
         count = check_batch(arrays, self._specs, names)
         parts: list[list[Array]] = []
         with self._parameters.turns.lock:
-            size = count if count <= SMALLEST_BATCH else self._largest_batch
+            size = count if count <= SMALLEST_BATCH else self._largest_batch()
             for start in range(0, count, size):
                 stop = min(start + size, count)
                 parts.append(self._run([array[start:stop] for array in arrays], stop - start))
         return tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
 
-    @cached_property
     def _largest_batch(self) -> int:
+        """How many examples are run at once."""
+        if self._batch_limit is None:
+            self._batch_limit = self._find_largest_batch()
+        return self._batch_limit
+
+    def _find_largest_batch(self) -> int:
         parameters = self._parameters
         graph = inference_step(parameters.network, dtype=parameters.dtype).graph
 

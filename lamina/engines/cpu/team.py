@@ -13,7 +13,6 @@ import platform
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -102,9 +101,6 @@ class _Native:
         self.run_job = function("run_job", pointer, integer)
         self.park = function("park", pointer, integer)
         self.post = function("post", pointer, integer, pointer)
-
-
-_native = cache(_Native)
 
 
 class _Gate:
@@ -206,15 +202,24 @@ class Mendable(Protocol):
 
 
 class _Current:
-    """The team of this process; a forked child makes its own."""
+    """The native functions and the team of this process; a forked child makes its own team."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.native: _Native | None = None
         self.team: Team | None = None
         self.mended: weakref.WeakSet[Mendable] = weakref.WeakSet()
 
 
 _current = _Current()
+
+
+def _native() -> _Native:
+    """The native functions; never two of them, as jobs keep only addresses."""
+    if _current.native is None:
+        with _current.lock:
+            _current.native = _current.native or _Native()
+    return _current.native
 
 
 def team() -> Team:
@@ -232,7 +237,7 @@ def mend_after_fork(owner: Mendable) -> None:
 
 def _forget() -> None:
     """After a fork: the child has no helpers, and locks may be held by threads it lacks."""
-    _current.lock = threading.Lock()
+    _current.lock = threading.RLock()
     _current.team = None
     for owner in _current.mended:
         owner.after_fork()
