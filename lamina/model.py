@@ -382,6 +382,9 @@ class Model:
             >>> model.explain(batch_size=8).costs[0].operations  # 8 * 2 * (2 * 3 + 1)
             112
         """
+        batch_size = check_batch_size(batch_size, "explain")
+        if (loss is None) != (optimizer is None):
+            raise half_a_training(loss, optimizer, "explain")
         parameters = self._parameters
         bill = self.network.plan(batch_size, loss, optimizer, dtype=parameters.dtype, clip=clip)
         return Explanation(bill.batch_size, bill.program, parameters.engine)

@@ -49,5 +49,5 @@ def _devices_of(name: str) -> Sequence[Device]:
         return [_ENGINES[name]().device]
     except EngineError as error:
         # In one line, as it stands in a table.
-        facts = ", ".join(f"{name} {value}" for name, value in error.facts)
+        facts = ", ".join(f"{fact} {value}" for fact, value in error.facts)
         return [Device(name, "", None, f"{error.problem} ({facts})")]

@@ -37,9 +37,9 @@ class Inference:
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
-        """The outputs for arrays of inputs, computed in batches: of so many examples that no tensor
-        between inputs and outputs takes more than 8 MiB, and of 16 to 4,096.
+        """The outputs for arrays of inputs, computed in batches of 16 to 4,096 examples.
 
+        There are so many that tensors take at most 8 MiB each, if 16 examples take no more.
         Nothing is filled up: a network that mixes the examples of a batch sees those alone.
         """
         arrays = self._converted(inputs)

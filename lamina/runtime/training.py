@@ -122,8 +122,9 @@ class Training(Attached):
     @property
     def bill(self) -> MemoryBill:
         """What a step of `batch_size` examples needs, in bytes."""
-        self._require_alive()
-        return MemoryBill(self.batch_size, self._prepare(self.batch_size).program)
+        with self._turns.lock:
+            self._require_alive()
+            return MemoryBill(self.batch_size, self._prepare(self.batch_size).program)
 
     @property
     def steps_done(self) -> int:
@@ -146,6 +147,8 @@ class Training(Attached):
             ShapeError, DTypeError, DataError: before anything is computed.
             ReleasedError: after `release`.
         """
+        if self._released:
+            self._require_alive()
         arrays = self._as_compiled(x, y) or self._converted(x, y)
         count = len(arrays[0])
         if count > self.batch_size:
@@ -341,6 +344,10 @@ class Training(Attached):
         Raises:
             DefinitionError: if it belongs to another network or optimizer.
         """
+        with self._turns.lock:
+            self._restore(state)
+
+    def _restore(self, state: Mapping[str, Array]) -> None:
         self._require_alive()
         fits = state.keys() == self._slots.keys() and all(
             np.shape(state[name]) == memory.read().shape for name, memory in self._slots.items()
@@ -354,9 +361,8 @@ class Training(Attached):
                 ),
                 advice="Resume with the same network and the same optimizer.",
             )
-        with self._turns.lock:
-            for name, memory in self._slots.items():
-                memory.write(np.asarray(state[name], memory.read().dtype))
+        for name, memory in self._slots.items():
+            memory.write(np.asarray(state[name], memory.read().dtype))
 
     def release(self) -> None:
         with self._turns.lock:

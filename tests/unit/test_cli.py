@@ -345,6 +345,11 @@ def test_a_syntax_error_in_the_users_file():
     assert message.startswith("SyntaxError in wrong.py:2: invalid syntax\n    net = = 2\n")
 
 
+def test_a_file_that_is_not_text():
+    message = fail("check", write("net.safetensors", "a\0b"))
+    assert message.startswith("SyntaxError in net.safetensors: this is no Python file: ")
+
+
 def test_debug_shows_the_traceback():
     path = write("wrong.py", "net = {}['size']\n")
     result = run("--debug", "check", path)

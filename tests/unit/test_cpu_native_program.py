@@ -212,6 +212,15 @@ def test_a_program_that_was_compiled_before_is_not_written_again(
             compile_program(**other)
 
 
+def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    monkeypatch.setattr("lamina.engines.cpu.compilation._OUR_VERSION", "")
+    compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR)
+    assert not list(tmp_path.glob("objects/*"))
+
+
 def test_other_processes_find_a_program_under_the_same_name(tmp_path: Path) -> None:
     script = """
 import lamina as lm

@@ -203,6 +203,26 @@ def test_every_unit_is_done_once_whoever_does_it(units: int, threads: int, own_t
         assert not counters.any()
 
 
+def test_threads_that_run_their_first_programs_together_share_one_native_library() -> None:
+    script = """
+import sys
+sys.setswitchinterval(1e-6)
+meeting = threading.Barrier(4)
+models = [None] * 4
+def work(number):
+    meeting.wait()
+    models[number] = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4 + number)))
+    for _ in range(20):
+        models[number].predict(np.ones((3, 4), "float32"))
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print([one.predict(np.ones((3, 4), "float32")).shape for one in models])
+"""
+    for _ in range(3):
+        assert_prints(run_script(script), "[(3, 4), (3, 5), (3, 6), (3, 7)]\n")
+
+
 # The native loop ----------------------------------------------------------------------------------
 
 

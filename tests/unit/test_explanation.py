@@ -149,11 +149,12 @@ def test_integers_cannot_be_made_up() -> None:
     )
 
 
-def test_half_a_training_is_refused() -> None:
+@pytest.mark.parametrize("method", ["explain", "profile"])
+def test_half_a_training_is_refused(method: str) -> None:
     with pytest.raises(lm.errors.DefinitionError) as caught:
-        small_model().profile(BATCH, lm.MSE())
+        getattr(small_model(), method)(BATCH, lm.MSE())
     assert str(caught.value).startswith(
-        "in profile: a training step needs both a loss and an optimizer\n  loss       MSE("
+        f"in {method}: a training step needs both a loss and an optimizer\n  loss       MSE("
     )
 
 

@@ -9,8 +9,8 @@ import hashlib
 import json
 import pickle
 from dataclasses import asdict
-from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native_program import Layout, write_program
@@ -40,20 +40,30 @@ def compile_program(
 
     # Only as a description that is the same in every process; nothing is ever unpickled.
     described = hashlib.sha256(pickle.dumps(program)).hexdigest()
-    parts = (described, repr(processor), str(timed), _our_version(), *VERSIONS)
-    entry = cached(key_of(parts), make)
+    parts = (described, repr(processor), str(timed), _OUR_VERSION, *VERSIONS)
+    entry = cached(key_of(parts), make) if _OUR_VERSION else make()
     length = int.from_bytes(entry[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + length
-    return Layout(**json.loads(entry[_LENGTH_BYTES:end])), entry[end:]
+    fields: dict[str, Any] = json.loads(entry[_LENGTH_BYTES:end])
+    for name in ("extra_bytes", "steps"):
+        fields[name] = tuple(fields[name])
+    return Layout(**fields), entry[end:]
 
 
-@cache
 def _our_version() -> str:
-    """A checksum of everything that decides what is written for a program."""
-    digest = hashlib.sha256()
-    for package in ("lamina.engines.cpu", "lamina.program"):
+    """A checksum of everything that decides what is written for a program; "" if it is hidden."""
+    found = [
+        (file.name, file.read_bytes())
         # Sources; in some installations compiled ones, or an archive of them.
-        for file in sorted(files(package).iterdir(), key=lambda file: file.name):
-            if file.is_file():
-                digest.update(file.read_bytes())
-    return digest.hexdigest()
+        for package in ("lamina", "lamina.program", "lamina.engines.cpu")
+        for file in files(package).iterdir()
+        if file.is_file() and file.name.endswith((".py", ".pyc"))
+    ]
+    digest = hashlib.sha256()
+    for name, content in sorted(found):
+        digest.update(name.encode() + content)
+    return digest.hexdigest() if found else ""
+
+
+# As they are now, when they are imported: an upgrade may exchange them while the process runs.
+_OUR_VERSION = _our_version()

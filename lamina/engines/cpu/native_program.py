@@ -56,8 +56,8 @@ class Layout:
     thread_bytes: int
     packed_bytes: int
     counter_bytes: int
-    extra_bytes: Sequence[int]
-    steps: Sequence[int]
+    extra_bytes: tuple[int, ...]
+    steps: tuple[int, ...]
 
     @property
     def total_bytes(self) -> int:
@@ -243,7 +243,7 @@ def _write_entry(
     *,
     timed: bool = False,
 ) -> None:
-    """The function that each thread runs: its slice of every part, in order."""
+    """The function that each thread runs: its share of every part, in order."""
     code = context.module.function(name, PROGRAM_PARAMETERS, internal=False)
     table, thread, threads, barrier = code.parameters
     before = emit_ticks(code) if timed else None

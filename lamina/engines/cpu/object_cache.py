@@ -1,6 +1,6 @@
 """Compiled programs on disk, so that they are compiled once.
 
-An entry is named by what it was made from: the program's text, the processor, the versions. Each
+An entry is named by what it was made from: the program, the processor, the versions. Each
 carries a checksum; one that does not fit is removed and compiled again. Entries are machine code,
 so a folder that others could write to is not used. Nothing here ever makes a program fail: where
 the disk cannot be used, the engine compiles.

@@ -169,11 +169,13 @@ class Team:
     def leave(self) -> None:
         """Sends the helpers home, after the job under way; nothing more is run."""
         if self._lock.acquire(timeout=PATIENCE_SECONDS):
-            self._over = True
-            self._native.post(self._gates, len(self._started), None)
-            for helper in self._helpers:
-                helper.join(PATIENCE_SECONDS)
-            self._lock.release()
+            try:
+                self._over = True
+                self._native.post(self._gates, len(self._started), None)
+                for helper in self._helpers:
+                    helper.join(PATIENCE_SECONDS)
+            finally:
+                self._lock.release()
 
 
 def _refuse() -> None:

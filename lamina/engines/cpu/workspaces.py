@@ -10,7 +10,7 @@ from typing import final
 from lamina.engines.cpu.ir import I64, POINTER, Function, Value
 
 _ALIGNMENT = 64
-# Its own places in the table of addresses, and the one of the counters of a timed program.
+# Its own places in the table of addresses, counters included.
 _SLOTS = 6
 
 
