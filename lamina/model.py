@@ -413,6 +413,8 @@ class Model:
             DataError: if random examples cannot be made, because an input takes integers.
         """
         batch_size = check_batch_size(batch_size, "profile")
+        if (loss is None) != (optimizer is None):
+            raise half_a_training(loss, optimizer, "profile")
         copy = self._parameters.copy()
         if data is None:
             dataset = random_examples(
@@ -420,10 +422,8 @@ class Model:
             )
         else:
             dataset = as_dataset(data).subset(0, batch_size)
-        if loss is None and optimizer is None:
-            return Inference(copy).profile(dataset.inputs, seconds)
         if loss is None or optimizer is None:
-            raise half_a_training(loss, optimizer, "profile")
+            return Inference(copy).profile(dataset.inputs, seconds)
         with Training(
             copy,
             loss,

@@ -37,14 +37,6 @@ class Combiner(ABC):
     def finish(self, carried: tuple[Value, ...]) -> Value:
         """All lanes combined, always in the same order."""
 
-    def _padded(self, value: Value, lanes: int, neutral: float) -> Value:
-        """A narrower vector with something that changes nothing in the missing lanes."""
-        own = value.type.lanes
-        if own == lanes:
-            return value
-        picks = [lane if lane < own else own for lane in range(lanes)]
-        return self._code.shuffle(value, constant(neutral, value.type), picks)
-
 
 def combiner(stage: Reduce, code: Function) -> Combiner:
     """The way in which a reduction combines."""
@@ -71,9 +63,11 @@ class _Plain(Combiner):
         lanes, value = total.type.lanes, self._stage.value
         summed = self._stage.combine == "sum" and value.dtype.is_float
         if summed and isinstance(value, Apply) and value.primitive == "multiply":
-            left, right = (self._padded(points.vector(part), lanes, 0) for part in value.operands)
+            left, right = (
+                self._code.padded(points.vector(part), lanes, 0) for part in value.operands
+            )
             return (self._code.multiply_add(left, right, total),)
-        added = self._padded(points.vector(value), lanes, self._neutral())
+        added = self._code.padded(points.vector(value), lanes, self._neutral())
         return (self._combined(total, added),)
 
     def _combined(self, left: Value, right: Value) -> Value:

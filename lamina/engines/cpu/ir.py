@@ -160,6 +160,10 @@ class Module:
         self.functions.append(made)
         return made
 
+    def has(self, name: str) -> bool:
+        """Whether a function of that name was begun; what several steps call is written once."""
+        return any(function.name == name for function in self.functions)
+
     def declare(self, name: str, result: str, parameters: Sequence[Type]) -> None:
         """Declares an external function, once."""
         text = f"declare {result} @{name}({', '.join(map(str, parameters))})"
@@ -397,6 +401,14 @@ class Function:
         return self.instruction(
             f"shufflevector {left}, {other}, {mask_text}", left.type.wide(len(picks))
         )
+
+    def padded(self, vector: Value, lanes: int, filler: float) -> Value:
+        """The vector with so many lanes; those that it does not have hold the filler."""
+        own = vector.type.lanes
+        if own == lanes:
+            return vector
+        picks = [min(lane, own) for lane in range(lanes)]
+        return self.shuffle(vector, constant(filler, vector.type), picks)
 
     def extract(self, vector: Value, lane: int) -> Value:
         return self.instruction(f"extractelement {vector}, i64 {lane}", vector.type.scalar)

@@ -111,9 +111,7 @@ def pack_panel(
             base = code.add(column, constant(number * panel.lanes, I64))
             with points.along(matrix.column, base, lanes):
                 value = points.vector(matrix.right)
-            if lanes < panel.lanes:
-                picks = [min(lane, lanes) for lane in range(panel.lanes)]
-                value = code.shuffle(value, constant(0, value.type), picks)
+            value = code.padded(value, panel.lanes, 0)
             code.store(value, code.offset(start, number * panel.lanes, name))
         code.end_loop(inner)
 
@@ -149,7 +147,7 @@ def _emit_turn(module: Module, vector: Type, present: int) -> str:
     are not there are zeros.
     """
     name = f"turn_{vector.element}_{vector.lanes}_{present}"
-    if any(function.name == name for function in module.functions):
+    if module.has(name):
         return name
     numbers = (("stride", I64), ("width", I64), ("count", I64))
     code = module.function(name, (("source", POINTER), ("target", POINTER), *numbers))

@@ -59,7 +59,7 @@ def _emit_help(module: Module) -> None:
     Every slice has a counter of how often somebody took units of it. Each thread comes to each
     slice until nothing is left; the last of them to find that out sets the counter back to zero.
     """
-    if any(function.name == _HELP for function in module.functions):
+    if module.has(_HELP):
         return
     parameters = (
         *(("work", POINTER), ("counters", POINTER), ("table", POINTER)),

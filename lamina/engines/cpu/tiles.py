@@ -107,7 +107,7 @@ def dot_sides(processor: Processor) -> tuple[int, int]:
 
 def emit_dots(module: Module, tile: Dots) -> str:
     """Writes the kernel `(left, right, sums)`, once in a module; gives its name."""
-    if any(function.name == tile.name for function in module.functions):
+    if module.has(tile.name):
         return tile.name
     code = module.function(tile.name, (("left", POINTER), ("right", POINTER), ("sums", POINTER)))
     left, right, sums = code.parameters
@@ -119,11 +119,7 @@ def emit_dots(module: Module, tile: Dots) -> str:
 
         def vector(base: Value, offset: int) -> Value:
             place = code.offset(code.offset(base, position, tile.element), offset, tile.element)
-            loaded = code.load(place, kind)
-            if lanes == tile.lanes:
-                return loaded
-            picks = [min(lane, lanes) for lane in range(tile.lanes)]
-            return code.shuffle(loaded, constant(0, kind), picks)
+            return code.padded(code.load(place, kind), tile.lanes, 0)
 
         columns = [vector(right, number * tile.column_stride) for number in range(tile.columns)]
         rows = [vector(left, number * tile.row_stride) for number in range(tile.rows)]
@@ -173,7 +169,7 @@ def emit_tile(module: Module, tile: Tile) -> str:
 
     It adds the products of k steps to the sums, a row-major array of rows by vectors * lanes.
     """
-    if any(function.name == tile.name for function in module.functions):
+    if module.has(tile.name):
         return tile.name
     parameters = (("left", POINTER), ("right", POINTER), ("count", I64), ("sums", POINTER))
     code = module.function(tile.name, parameters)
