@@ -10,15 +10,18 @@ from lamina.ops import (
     broadcast,
     comparison,
     conversion,
+    convolution,
     creation,
     elementwise,
     indexing,
     joining,
     linalg,
     movement,
+    pooling,
     random,
     reduce,
     slicing,
+    windows,
 )
 from lamina.ops.arithmetic import add as add
 from lamina.ops.arithmetic import clip as clip
@@ -42,6 +45,8 @@ from lamina.ops.comparison import not_equal as not_equal
 from lamina.ops.comparison import where as where
 from lamina.ops.conversion import cast as cast
 from lamina.ops.conversion import stop_gradient as stop_gradient
+from lamina.ops.convolution import conv as conv
+from lamina.ops.convolution import conv_transpose as conv_transpose
 from lamina.ops.creation import arange as arange
 from lamina.ops.creation import full as full
 from lamina.ops.creation import ones_like as ones_like
@@ -82,6 +87,8 @@ from lamina.ops.movement import flip as flip
 from lamina.ops.movement import reshape as reshape
 from lamina.ops.movement import squeeze as squeeze
 from lamina.ops.movement import transpose as transpose
+from lamina.ops.pooling import window_max as window_max
+from lamina.ops.pooling import window_sum as window_sum
 from lamina.ops.random import bernoulli as bernoulli
 from lamina.ops.random import normal as normal
 from lamina.ops.random import uniform as uniform
@@ -102,6 +109,7 @@ from lamina.ops.reduce import sum as sum
 from lamina.ops.reduce import variance as variance
 from lamina.ops.slicing import getitem as getitem
 from lamina.ops.slicing import pad as pad
+from lamina.ops.windows import Window as Window
 
 ALL: tuple[Op, ...] = (
     *movement.OPS,
@@ -115,6 +123,9 @@ ALL: tuple[Op, ...] = (
     *creation.OPS,
     *reduce.OPS,
     *linalg.OPS,
+    *windows.OPS,
+    *convolution.OPS,
+    *pooling.OPS,
     *indexing.OPS,
     *random.OPS,
 )

@@ -28,7 +28,7 @@ Labels = tuple[str, ...]
 def _infer_contract(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     left, right = operands
     names: tuple[Labels, ...] = (attributes["left"], attributes["right"], attributes["output"])
-    _check_dtypes("contract", left, right)
+    check_dtypes("contract", left, right)
     extents: dict[str, Dim] = {}
     for x, labels in zip(operands, names[:2], strict=True):
         fits = len(labels) == x.rank and len(set(labels)) == x.rank
@@ -55,7 +55,8 @@ def _infer_contract(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
     return tuple(extents[label] for label in names[2]), left.dtype
 
 
-def _check_dtypes(name: str, left: Tensor, right: Tensor) -> None:
+def check_dtypes(name: str, left: Tensor, right: Tensor) -> None:
+    """Raises DTypeError unless both are of one dtype that has products."""
     if left.dtype != right.dtype or left.dtype.kind == "bool":
         raise DTypeError(
             f"{name}: the dtypes do not fit",
@@ -195,7 +196,7 @@ def _product_op(
     def infer(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
         left, right = operands
         first, second, output = labels_of(operands, attributes)
-        _check_dtypes(name, left, right)
+        check_dtypes(name, left, right)
         extents: dict[str, Dim] = {}
         rows = zip((*first, *second), (*left.shape, *right.shape), strict=True)
         for label, dim in rows:

@@ -1,0 +1,408 @@
+"""Convolutions and transposed convolutions in one, two and three dimensions.
+
+The layers of all dimensions are one: it takes its number from its name.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import place_of, require_choice, require_whole
+from lamina.layers.init import KaimingUniform, Uniform
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.shapes import size_of, static
+
+# A number for all axes, or one for each.
+Numbers = int | tuple[int, ...]
+# What is put before and after: the same for all axes, or for each a number or a pair.
+Padding = str | int | tuple[int | tuple[int, int], ...]
+
+
+def numbers_of(owner: object, name: str, value: Numbers, rank: int, minimum: int) -> list[int]:
+    """One number for each axis.
+
+    Raises:
+        DefinitionError: for anything but a whole number, or one for each axis.
+    """
+    given: Any = value
+    found = [given] * rank if isinstance(given, int) else given
+    if not isinstance(found, list | tuple) or len(cast(Sequence[Any], found)) != rank:
+        raise DefinitionError(
+            f"{name} is a whole number, or one for each of {rank} axes",
+            facts=(
+                ("expected", f"{name}=3 or {name}={tuple(range(3, 3 + rank))}"),
+                ("found", repr(value)),
+            ),
+            where=place_of(owner),
+        )
+    for number in cast(Sequence[Any], found):
+        require_whole(owner, name, number, minimum)
+    return list(cast(Sequence[int], found))
+
+
+def pairs_of(owner: object, name: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """A pair of widths for each axis.
+
+    Raises:
+        DefinitionError: for anything but a whole number, or for each axis one or a pair.
+    """
+    found: Any = (value,) * rank if isinstance(value, int) else value
+    if not isinstance(found, list | tuple) or len(cast(Sequence[Any], found)) != rank:
+        raise DefinitionError(
+            f"{name} is a whole number, or for each of {rank} axes one or a pair",
+            facts=(
+                ("expected", f"{name}=1 or {name}={tuple((1, 2) for _ in range(rank))}"),
+                ("found", repr(value)),
+            ),
+            where=place_of(owner),
+        )
+    pairs: list[tuple[int, int]] = []
+    for one in cast(Sequence[Any], found):
+        low, high = numbers_of(owner, name, one, 2, 0)
+        pairs.append((low, high))
+    return tuple(pairs)
+
+
+def check_image(layer: Layer, x: Tensor, rank: int) -> None:
+    """Raises ShapeError unless x is [batch, channels] and so many further axes, of floats."""
+    names = ("length", "height, width", "depth, height, width")[rank - 1]
+    if x.rank != rank + 2 or not x.dtype.is_float:
+        raise ShapeError(
+            f"{type(layer).__name__} needs channels and {rank} further "
+            f"{'axis' if rank == 1 else 'axes'}",
+            facts=(("expected", f"f32[batch, channels, {names}]"), ("found", described(x))),
+            advice="Write the channels in lm.Input as well: lm.Input(1, 28, 28).",
+        )
+
+
+@dataclass(frozen=True)
+class _Convolution(Layer, ABC):
+    channels: int
+    window: Numbers
+    stride: Numbers = 1
+    padding: Padding = 0
+    dilation: Numbers = 1
+    groups: int = 1
+    bias: bool = True
+    padding_mode: str = "zeros"
+    weight_init: Initializer | None = None
+    bias_init: Initializer | None = None
+    weight_regularizer: Regularizer | None = None
+    bias_regularizer: Regularizer | None = None
+
+    axes: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        require_whole(self, "channels", self.channels)
+        require_whole(self, "groups", self.groups)
+        numbers_of(self, "window", self.window, self.axes, 1)
+        numbers_of(self, "stride", self.stride, self.axes, 1)
+        numbers_of(self, "dilation", self.dilation, self.axes, 1)
+        require_choice(self, "padding_mode", self.padding_mode, _PADDING_MODES)
+        if isinstance(self.padding, str):
+            require_choice(self, "padding", self.padding, ("same", "valid"))
+        else:
+            pairs_of(self, "padding", self.padding, self.axes)
+        if self.channels % self.groups:
+            raise DefinitionError(
+                "the channels cannot be divided into groups",
+                facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
+                where=place_of(self),
+                advice="Both the channels given and those made must be multiples of groups.",
+            )
+
+    def _widths(self) -> tuple[tuple[int, int], ...]:
+        """What is put before and after, for each axis."""
+        if self.padding == "valid":
+            return ((0, 0),) * self.axes
+        if self.padding != "same":
+            return pairs_of(self, "padding", self.padding, self.axes)
+        sizes = numbers_of(self, "window", self.window, self.axes, 1)
+        strides = numbers_of(self, "stride", self.stride, self.axes, 1)
+        dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
+        if any(stride != 1 for stride in strides):
+            raise DefinitionError(
+                'padding="same" needs a stride of 1',
+                facts=(("stride", repr(self.stride)),),
+                where=place_of(self),
+                advice="Give the padding as a number, such as padding=1.",
+            )
+        widths = ((size - 1) * dilation for size, dilation in zip(sizes, dilations, strict=True))
+        # Where the window is even, the odd one goes behind, as in PyTorch.
+        return tuple((width // 2, width - width // 2) for width in widths)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the convolution and adds the bias."""
+        check_image(self, x, self.axes)
+        sizes = numbers_of(self, "window", self.window, self.axes, 1)
+        (inputs,) = static(x.shape[1:2])
+        _check_groups(self, x, self.groups)
+        weight = scope.parameter(
+            "weight",
+            (self.channels, inputs // self.groups, *sizes),
+            self.weight_init or KaimingUniform(slope=math.sqrt(5.0)),
+            self.weight_regularizer,
+        )
+        widths = self._widths()
+        if self.padding_mode != "zeros":
+            x = ops.pad_with(x, ((0, 0), (0, 0), *widths), self.padding_mode)
+            widths = ((0, 0),) * self.axes
+        y = ops.conv(
+            x,
+            weight,
+            numbers_of(self, "stride", self.stride, self.axes, 1),
+            widths,
+            numbers_of(self, "dilation", self.dilation, self.axes, 1),
+            self.groups,
+        )
+        if not self.bias:
+            return y
+        bound = 1.0 / math.sqrt(inputs // self.groups * size_of(sizes))
+        bias = scope.parameter(
+            "bias",
+            (self.channels,),
+            self.bias_init or Uniform(-bound, bound),
+            self.bias_regularizer,
+        )
+        return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))
+
+
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+def _check_groups(layer: Layer, x: Tensor, groups: int) -> None:
+    (inputs,) = static(x.shape[1:2])
+    if inputs % groups:
+        raise ShapeError(
+            "the channels cannot be divided into groups",
+            facts=(("found", described(x)), ("groups", str(groups))),
+            advice="Both the channels given and those made must be multiples of groups.",
+        )
+
+
+@dataclass(frozen=True)
+class Conv1d(_Convolution):
+    """The convolution of sequences: y[b, o, p] = sum of weight[o, c, w] x[b, c, p s + w d] + bias.
+
+    Takes f32 or f64 [batch, inputs, length]; see `Conv2d` for all arguments.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Conv1d(16, 3)(lm.Input(8, 100)).shape
+        (Size(coefficient=1, offset=0), 16, 98)
+    """
+
+    axes = 1
+
+
+@dataclass(frozen=True)
+class Conv2d(_Convolution):
+    """The convolution of images with a bank of windows, and a bias for each.
+
+    Takes f32 or f64 [batch, inputs, height, width] and gives [batch, channels, ...]; with window
+    k, stride s, dilation d and padding p before and q after, an extent n becomes
+    (n + p + q - d (k - 1) - 1) // s + 1. The weight is [channels, inputs / groups, kh, kw], as
+    PyTorch's. After LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document
+    recognition (1998).
+
+    Args:
+        channels: of the result.
+        window: its size, a number or one for each axis.
+        stride: between windows.
+        padding: zeros around, a number, one for each axis, or a pair (before, after) for each;
+            `"same"` keeps the extents, `"valid"` means none.
+        dilation: between the elements of a window.
+        groups: parts into which channels are cut that do not see each other; as many as there are
+            channels make it depthwise.
+        bias: whether a number is added to each channel.
+        padding_mode: what the padding is: `"zeros"`, `"reflect"`, `"replicate"` or `"circular"`.
+        weight_init, bias_init: first values, see `lamina.init`; by default those of PyTorch,
+            uniform within 1 / sqrt(inputs / groups * kh * kw).
+        weight_regularizer, bias_regularizer: penalties, such as `lm.L2(1e-4)`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to something else than images, or to such that are too small.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Conv2d(20, 5)(lm.Input(1, 28, 28)).shape
+        (Size(coefficient=1, offset=0), 20, 24, 24)
+    """
+
+    axes = 2
+
+
+@dataclass(frozen=True)
+class Conv3d(_Convolution):
+    """The convolution of volumes; see `Conv2d` for all arguments.
+
+    Takes f32 or f64 [batch, inputs, depth, height, width].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Conv3d(4, 3, padding="same")(lm.Input(2, 8, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 4, 8, 8, 8)
+    """
+
+    axes = 3
+
+
+@dataclass(frozen=True)
+class _TransposedConvolution(Layer, ABC):
+    channels: int
+    window: Numbers
+    stride: Numbers = 1
+    padding: int | tuple[int | tuple[int, int], ...] = 0
+    output_padding: Numbers = 0
+    dilation: Numbers = 1
+    groups: int = 1
+    bias: bool = True
+    weight_init: Initializer | None = None
+    bias_init: Initializer | None = None
+    weight_regularizer: Regularizer | None = None
+    bias_regularizer: Regularizer | None = None
+
+    axes: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        require_whole(self, "channels", self.channels)
+        require_whole(self, "groups", self.groups)
+        numbers_of(self, "window", self.window, self.axes, 1)
+        strides = numbers_of(self, "stride", self.stride, self.axes, 1)
+        dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
+        further = numbers_of(self, "output_padding", self.output_padding, self.axes, 0)
+        pairs_of(self, "padding", self.padding, self.axes)
+        for more, stride, dilation in zip(further, strides, dilations, strict=True):
+            if more >= max(stride, dilation):
+                raise DefinitionError(
+                    "output_padding must be smaller than the stride or the dilation",
+                    facts=(
+                        ("output_padding", repr(self.output_padding)),
+                        ("stride", repr(self.stride)),
+                        ("dilation", repr(self.dilation)),
+                    ),
+                    where=place_of(self),
+                    advice="It chooses between the extents that a convolution with this stride "
+                    "makes equal.",
+                )
+        if self.channels % self.groups:
+            raise DefinitionError(
+                "the channels cannot be divided into groups",
+                facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
+                where=place_of(self),
+                advice="Both the channels given and those made must be multiples of groups.",
+            )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the transposed convolution and adds the bias."""
+        check_image(self, x, self.axes)
+        sizes = numbers_of(self, "window", self.window, self.axes, 1)
+        strides = numbers_of(self, "stride", self.stride, self.axes, 1)
+        dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
+        further = numbers_of(self, "output_padding", self.output_padding, self.axes, 0)
+        widths = pairs_of(self, "padding", self.padding, self.axes)
+        _check_groups(self, x, self.groups)
+        (inputs,) = static(x.shape[1:2])
+        each = self.channels // self.groups
+        weight = scope.parameter(
+            "weight",
+            (inputs, each, *sizes),
+            self.weight_init or KaimingUniform(slope=math.sqrt(5.0)),
+            self.weight_regularizer,
+        )
+        rows = zip(static(x.shape[2:]), sizes, strides, dilations, widths, further, strict=True)
+        extents = [
+            (n - 1) * stride - low - high + (size - 1) * dilation + 1 + more
+            for n, size, stride, dilation, (low, high), more in rows
+        ]
+        if min(extents) < 1:
+            raise ShapeError(
+                "nothing is left of the result",
+                facts=(("found", described(x)), ("padding", repr(self.padding))),
+                advice="The padding cuts from the result what a convolution would add: less of it.",
+            )
+        y = ops.conv_transpose(x, weight, extents, strides, widths, dilations, self.groups)
+        if not self.bias:
+            return y
+        bound = 1.0 / math.sqrt(each * size_of(sizes))
+        bias = scope.parameter(
+            "bias",
+            (self.channels,),
+            self.bias_init or Uniform(-bound, bound),
+            self.bias_regularizer,
+        )
+        return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))
+
+
+@dataclass(frozen=True)
+class ConvTranspose1d(_TransposedConvolution):
+    """The transposed convolution of sequences; see `ConvTranspose2d` for all arguments.
+
+    Takes f32 or f64 [batch, inputs, length].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.ConvTranspose1d(4, 4, stride=2, padding=1)(lm.Input(8, 50)).shape
+        (Size(coefficient=1, offset=0), 4, 100)
+    """
+
+    axes = 1
+
+
+@dataclass(frozen=True)
+class ConvTranspose2d(_TransposedConvolution):
+    """The convolution turned round: each element is spread over a window of the result.
+
+    Takes f32 or f64 [batch, inputs, height, width] and gives [batch, channels, ...]; with window
+    k, stride s, dilation d, padding p before and q after, an extent n becomes
+    (n - 1) s - p - q + d (k - 1) + 1 + output_padding. The weight is
+    [inputs, channels / groups, kh, kw], as PyTorch's. After Zeiler, Krishnan, Taylor, Fergus:
+    Deconvolutional networks (CVPR 2010).
+
+    Args:
+        channels: of the result.
+        window: its size, a number or one for each axis.
+        stride: between the windows in the result.
+        padding: what is cut off around the result, a number, one for each axis, or a pair.
+        output_padding: what is added at the end of the result, less than the stride.
+        dilation: between the elements of a window.
+        groups: parts into which channels are cut that do not see each other.
+        bias: whether a number is added to each channel.
+        weight_init, bias_init: first values, see `lamina.init`; by default those of PyTorch.
+        weight_regularizer, bias_regularizer: penalties, such as `lm.L2(1e-4)`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to something else than images, or where nothing is left.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.ConvTranspose2d(16, 4, stride=2, padding=1)(lm.Input(32, 7, 7)).shape
+        (Size(coefficient=1, offset=0), 16, 14, 14)
+    """
+
+    axes = 2
+
+
+@dataclass(frozen=True)
+class ConvTranspose3d(_TransposedConvolution):
+    """The transposed convolution of volumes; see `ConvTranspose2d` for all arguments.
+
+    Takes f32 or f64 [batch, inputs, depth, height, width].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.ConvTranspose3d(4, 2, stride=2)(lm.Input(2, 4, 4, 4)).shape
+        (Size(coefficient=1, offset=0), 4, 8, 8, 8)
+    """
+
+    axes = 3

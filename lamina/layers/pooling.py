@@ -1,0 +1,427 @@
+"""Pooling: one number for each window of each channel.
+
+The layers of all dimensions are one: it takes its number from its name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, constant, described
+from lamina.layers.checks import place_of, require_number
+from lamina.layers.convolution import Numbers, check_image, numbers_of, pairs_of
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.ops import Window
+from lamina.shapes import static
+
+
+@dataclass(frozen=True)
+class _Pool(Layer, ABC):
+    window: Numbers
+    stride: Numbers | None = None
+    padding: int | tuple[int | tuple[int, int], ...] = 0
+    dilation: Numbers = 1
+    ceil_mode: bool = False
+
+    axes: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        for one in self._windows():
+            if max(one.before, one.after) > one.reach // 2:
+                raise DefinitionError(
+                    "padding is at most half of the window",
+                    facts=(("window", repr(self.window)), ("padding", repr(self.padding))),
+                    where=place_of(self),
+                    advice="A window that lies in the padding altogether has nothing to pool.",
+                )
+
+    def _windows(self) -> list[Window]:
+        """The windows along each axis."""
+        stride = self.window if self.stride is None else self.stride
+        rows = zip(
+            numbers_of(self, "window", self.window, self.axes, 1),
+            numbers_of(self, "stride", stride, self.axes, 1),
+            numbers_of(self, "dilation", self.dilation, self.axes, 1),
+            pairs_of(self, "padding", self.padding, self.axes),
+            strict=True,
+        )
+        return [
+            Window(size, step, dilation, low, high, self.ceil_mode)
+            for size, step, dilation, (low, high) in rows
+        ]
+
+
+class _MaxPool(_Pool, ABC):
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the largest element of each window."""
+        check_image(self, x, self.axes)
+        return ops.window_max(x, self._windows())
+
+
+@dataclass(frozen=True)
+class MaxPool1d(_MaxPool):
+    """The largest element of each window of a sequence; see `MaxPool2d`.
+
+    Takes f32 or f64 [batch, channels, length].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MaxPool1d(2)(lm.Input(8, 101)).shape
+        (Size(coefficient=1, offset=0), 8, 50)
+    """
+
+    axes = 1
+
+
+@dataclass(frozen=True)
+class MaxPool2d(_MaxPool):
+    """The largest element of each window of an image.
+
+    Takes f32 or f64 [batch, channels, height, width]; extents become as in `Conv2d`. The first of
+    equal elements gets the gradient. After Riesenhuber and Poggio: Hierarchical models of object
+    recognition in cortex (Nature Neuroscience 2, 1999).
+
+    Args:
+        window: its size, a number or one for each axis.
+        stride: between windows; by default the window's size.
+        padding: around, at most half of the window; smaller than any element.
+        dilation: between the elements of a window.
+        ceil_mode: whether a last window that reaches beyond the end counts, too.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to something else than images, or to such that are too small.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MaxPool2d(2)(lm.Input(20, 24, 24)).shape
+        (Size(coefficient=1, offset=0), 20, 12, 12)
+    """
+
+    axes = 2
+
+
+@dataclass(frozen=True)
+class MaxPool3d(_MaxPool):
+    """The largest element of each window of a volume; see `MaxPool2d`.
+
+    Takes f32 or f64 [batch, channels, depth, height, width].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MaxPool3d(2)(lm.Input(2, 4, 6, 8)).shape
+        (Size(coefficient=1, offset=0), 2, 2, 3, 4)
+    """
+
+    axes = 3
+
+
+@dataclass(frozen=True)
+class _AvgPool(_Pool, ABC):
+    count_padding: bool = True
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the mean of each window."""
+        check_image(self, x, self.axes)
+        along = self._windows()
+        total = ops.window_sum(x, along)
+        counts = _counts(static(x.shape[2:]), along, self.count_padding)
+        return total * constant(1.0 / counts, x.dtype)
+
+
+def _counts(extents: tuple[int, ...], along: list[Window], padding: bool) -> Any:
+    """How many elements each window has, or one number if all have as many."""
+    total: Any = np.ones(())
+    for axis, (extent, one) in enumerate(zip(extents, along, strict=True)):
+        starts = one.stride * np.arange(one.count(extent)) - one.before
+        elements = starts[:, None] + one.dilation * np.arange(one.size)
+        # What ceil_mode reaches beyond the padding never counts.
+        low, high = (-one.before, extent + one.after) if padding else (0, extent)
+        inside = ((elements >= low) & (elements < high)).sum(1)
+        total = total[..., None] * inside.reshape((1,) * axis + (-1,))
+    return np.float64(total.flat[0]) if np.all(total == total.flat[0]) else total
+
+
+@dataclass(frozen=True)
+class AvgPool1d(_AvgPool):
+    """The mean of each window of a sequence; see `AvgPool2d`.
+
+    Takes f32 or f64 [batch, channels, length].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AvgPool1d(4)(lm.Input(8, 100)).shape
+        (Size(coefficient=1, offset=0), 8, 25)
+    """
+
+    axes = 1
+
+
+@dataclass(frozen=True)
+class AvgPool2d(_AvgPool):
+    """The mean of each window of an image.
+
+    Takes f32 or f64 [batch, channels, height, width]; extents become as in `Conv2d`. After LeCun
+    et al.: Handwritten digit recognition with a back-propagation network (NIPS 1989).
+
+    Args:
+        window: its size, a number or one for each axis.
+        stride: between windows; by default the window's size.
+        padding: zeros around, at most half of the window.
+        dilation: between the elements of a window.
+        ceil_mode: whether a last window that reaches beyond the end counts, too.
+        count_padding: whether zeros of the padding count as elements.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to something else than images, or to such that are too small.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AvgPool2d(3, stride=2, padding=1)(lm.Input(8, 16, 16)).shape
+        (Size(coefficient=1, offset=0), 8, 8, 8)
+    """
+
+    axes = 2
+
+
+@dataclass(frozen=True)
+class AvgPool3d(_AvgPool):
+    """The mean of each window of a volume; see `AvgPool2d`.
+
+    Takes f32 or f64 [batch, channels, depth, height, width].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AvgPool3d(2)(lm.Input(2, 4, 6, 8)).shape
+        (Size(coefficient=1, offset=0), 2, 2, 3, 4)
+    """
+
+    axes = 3
+
+
+@dataclass(frozen=True)
+class _LPPool(_Pool, ABC):
+    power: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number(self, "power", self.power, "(0, inf)")
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the norm of each window."""
+        check_image(self, x, self.axes)
+        if self.power == 2.0:
+            return ops.sqrt(ops.window_sum(x * x, self._windows()))
+        powers = ops.pow(ops.abs(x), self.power)
+        return ops.pow(ops.window_sum(powers, self._windows()), 1.0 / self.power)
+
+
+@dataclass(frozen=True)
+class LPPool1d(_LPPool):
+    """The norm of each window of a sequence; see `LPPool2d`.
+
+    Takes f32 or f64 [batch, channels, length].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.LPPool1d(2, power=3.0)(lm.Input(8, 100)).shape
+        (Size(coefficient=1, offset=0), 8, 50)
+    """
+
+    axes = 1
+
+
+@dataclass(frozen=True)
+class LPPool2d(_LPPool):
+    """(sum |x|^power)^(1 / power) of each window of an image.
+
+    Takes f32 or f64 [batch, channels, height, width]; extents become as in `Conv2d`. Where a window
+    is zero altogether, it has no derivative, and the gradient is NaN. After Sermanet, Chintala,
+    LeCun: Convolutional neural networks applied to house numbers digit classification (ICPR 2012).
+
+    Args:
+        window: its size, a number or one for each axis.
+        stride: between windows; by default the window's size.
+        padding: zeros around, at most half of the window.
+        dilation: between the elements of a window.
+        ceil_mode: whether a last window that reaches beyond the end counts, too.
+        power: of the norm.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to something else than images, or to such that are too small.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.LPPool2d(2)(lm.Input(8, 16, 16)).shape
+        (Size(coefficient=1, offset=0), 8, 8, 8)
+    """
+
+    axes = 2
+
+
+@dataclass(frozen=True)
+class LPPool3d(_LPPool):
+    """The norm of each window of a volume; see `LPPool2d`.
+
+    Takes f32 or f64 [batch, channels, depth, height, width].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.LPPool3d(2)(lm.Input(2, 4, 6, 8)).shape
+        (Size(coefficient=1, offset=0), 2, 2, 3, 4)
+    """
+
+    axes = 3
+
+
+class _Global(Layer, ABC):
+    keepdims: bool
+
+    def _axes(self, x: Tensor) -> tuple[int, ...]:
+        if x.rank < 3 or not x.dtype.is_float:
+            raise ShapeError(
+                f"{type(self).__name__} needs an axis behind the channels",
+                facts=(("expected", "f32[batch, channels, ...]"), ("found", described(x))),
+                advice="It takes sequences, images and volumes.",
+            )
+        return tuple(range(2, x.rank))
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool(_Global):
+    """The mean of each channel.
+
+    Takes f32 or f64 [batch, channels, ...] and gives [batch, channels]. After Lin, Chen, Yan:
+    Network in network (2013).
+
+    Args:
+        keepdims: whether the further axes stay, with extent 1.
+
+    Raises:
+        ShapeError: when applied to something without further axes.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.GlobalAvgPool()(lm.Input(512, 4, 4)).shape
+        (Size(coefficient=1, offset=0), 512)
+    """
+
+    keepdims: bool = False
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the mean."""
+        return ops.mean(x, self._axes(x), keepdims=self.keepdims)
+
+
+@dataclass(frozen=True)
+class GlobalMaxPool(_Global):
+    """The largest element of each channel; equal ones share the gradient.
+
+    Takes f32 or f64 [batch, channels, ...] and gives [batch, channels]. After Oquab, Bottou,
+    Laptev, Sivic: Is object localization for free? (CVPR 2015).
+
+    Args:
+        keepdims: whether the further axes stay, with extent 1.
+
+    Raises:
+        ShapeError: when applied to something without further axes.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.GlobalMaxPool(keepdims=True)(lm.Input(512, 4, 4)).shape
+        (Size(coefficient=1, offset=0), 512, 1, 1)
+    """
+
+    keepdims: bool = False
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the maximum."""
+        return ops.max(x, self._axes(x), keepdims=self.keepdims)
+
+
+class _Adaptive(Layer, ABC):
+    size: Numbers
+
+    def _tiles(self, x: Tensor) -> list[Window]:
+        """Windows that lie side by side, so many along each of the last axes."""
+        rank = x.rank - 2
+        if rank not in (1, 2, 3):
+            raise ShapeError(
+                f"{type(self).__name__} needs one to three axes behind the channels",
+                facts=(("expected", "f32[batch, channels, ...]"), ("found", described(x))),
+                advice="It takes sequences, images and volumes.",
+            )
+        check_image(self, x, rank)
+        sizes = numbers_of(self, "size", self.size, rank, 1)
+        for extent, size in zip(static(x.shape[2:]), sizes, strict=True):
+            if extent % size:
+                raise ShapeError(
+                    "an extent cannot be divided into windows of equal size",
+                    facts=(("found", described(x)), ("size", repr(self.size))),
+                    advice="Each of the last extents must be a multiple of its size.",
+                )
+        pairs = zip(static(x.shape[2:]), sizes, strict=True)
+        return [Window(extent // size, extent // size) for extent, size in pairs]
+
+
+@dataclass(frozen=True)
+class AdaptiveAvgPool(_Adaptive):
+    """The mean of windows that are as large as needed for a result of a given size.
+
+    Takes f32 or f64 [batch, channels, ...] with one to three further axes whose extents are
+    multiples of the size, and gives [batch, channels, *size].
+
+    Args:
+        size: of the result, a number or one for each further axis.
+
+    Raises:
+        ShapeError: when an extent is no multiple of its size.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AdaptiveAvgPool(2)(lm.Input(64, 8, 6)).shape
+        (Size(coefficient=1, offset=0), 64, 2, 2)
+    """
+
+    size: Numbers
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the means."""
+        along = self._tiles(x)
+        count = np.prod([one.size for one in along])
+        return ops.window_sum(x, along) * (1.0 / float(count))
+
+
+@dataclass(frozen=True)
+class AdaptiveMaxPool(_Adaptive):
+    """The largest element of windows that are as large as needed for a result of a given size.
+
+    Takes f32 or f64 [batch, channels, ...] with one to three further axes whose extents are
+    multiples of the size, and gives [batch, channels, *size].
+
+    Args:
+        size: of the result, a number or one for each further axis.
+
+    Raises:
+        ShapeError: when an extent is no multiple of its size.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AdaptiveMaxPool((4, 2))(lm.Input(64, 8, 6)).shape
+        (Size(coefficient=1, offset=0), 64, 4, 2)
+    """
+
+    size: Numbers
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the maxima."""
+        return ops.window_max(x, self._tiles(x))

@@ -1,0 +1,451 @@
+"""Convolution: a contraction over windows, in any number of dimensions, and its way back.
+
+Tensors are [batch, channels, ...] and weights [outputs, inputs / groups, ...], as PyTorch's.
+Inside, channels come last: their numbers then lie side by side whatever the window. Neither the
+windows nor the padding are ever stored; both gradients are contractions over windows as well.
+
+The arithmetic is that of Dumoulin and Visin: A guide to convolution arithmetic for deep learning
+(2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lamina.errors import ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.ops.arguments import as_tensor
+from lamina.ops.broadcast import broadcast_to, sum_axes
+from lamina.ops.conversion import numeric
+from lamina.ops.linalg import check_dtypes, contract
+from lamina.ops.lowering import Decomposition
+from lamina.ops.movement import reshape, transpose
+from lamina.ops.windows import Slope, Window, shear, windows
+from lamina.shapes import Array, Dim, DType, Shape, static
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+class _Axes:
+    """The labels of a convolution's axes, and its hyper-parameters.
+
+    `p` are places of the convolved tensor, `s` of the original one, `w` elements of the window.
+    """
+
+    def __init__(self, weight: Tensor, attributes: Attributes) -> None:
+        self.strides: tuple[int, ...] = tuple(attributes["strides"])
+        self.dilations: tuple[int, ...] = tuple(attributes["dilations"])
+        self.padding: Pairs = tuple((low, high) for low, high in attributes["padding"])
+        self.groups: int = attributes["groups"]
+        self.sizes = static(weight.shape[2:])
+        self.rank = len(self.sizes)
+        self.places = tuple(f"p{n}" for n in range(self.rank))
+        self.elements = tuple(f"w{n}" for n in range(self.rank))
+        self.weight_shape = static(weight.shape)
+        self.outputs, self.inputs = self.weight_shape[:2]
+
+    @property
+    def along(self) -> list[Window]:
+        """The windows along each axis of the original tensor."""
+        rows = zip(self.sizes, self.strides, self.dilations, self.padding, strict=True)
+        return [
+            Window(size, stride, dilation, low, high)
+            for size, stride, dilation, (low, high) in rows
+        ]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel has its own windows and one result."""
+        return self.inputs == 1 and self.outputs == self.groups
+
+    def channels_last(self, x: Tensor) -> Tensor:
+        """[batch, places..., group, channel of the group]; without the group if there is one."""
+        moved = transpose(x, [0, *range(2, x.rank), 1])
+        if self.groups == 1:
+            return moved
+        (channels,) = static(x.shape[1:2])
+        return reshape(moved, (*moved.shape[:-1], self.groups, channels // self.groups))
+
+    def channels_first(self, x: Tensor) -> Tensor:
+        """The way back."""
+        if self.groups > 1:
+            channels = self.groups * static(x.shape[-1:])[0]
+            x = reshape(x, (*x.shape[:-2], channels))
+        return transpose(x, [0, x.rank - 1, *range(1, x.rank - 1)])
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """The windows of the original tensor: [batch, places..., elements..., group, channel]."""
+        last = self.channels_last(x)
+        seen = windows(last, range(1, 1 + self.rank), self.along)
+        return self._channels_behind(seen, last.rank)
+
+    def spread(self, y: Tensor, extents: Sequence[int]) -> Tensor:
+        """For each place of the original tensor the places that saw it, by elements."""
+        last = self.channels_last(y)
+        ones = (1,) * self.rank
+        repeated = broadcast_to(reshape(last, (*last.shape, *ones)), (*last.shape, *self.sizes))
+        slopes = [
+            Slope(1 + n, last.rank + n, extent, 1, -dilation, low, stride)
+            for n, (extent, stride, dilation, (low, _)) in enumerate(
+                zip(extents, self.strides, self.dilations, self.padding, strict=True)
+            )
+        ]
+        return self._channels_behind(shear(repeated, slopes), last.rank)
+
+    def _channels_behind(self, seen: Tensor, rank: int) -> Tensor:
+        """Channels behind the elements of the windows, which were put last."""
+        first, channels = range(1 + self.rank), range(1 + self.rank, rank)
+        return transpose(seen, [*first, *range(rank, seen.rank), *channels])
+
+    def weight_labels(self) -> tuple[str, ...]:
+        group = ("g",) if self.groups > 1 else ()
+        return (*group, "o", "c", *self.elements)
+
+    def labels(self, *names: str) -> tuple[str, ...]:
+        """Labels with the batch first, and `"g"` only if there are groups."""
+        return tuple(name for name in names if name != "g" or self.groups > 1)
+
+    def grouped(self, weight: Tensor) -> Tensor:
+        """The weight with an axis of groups in front, if there are any."""
+        if self.groups == 1:
+            return weight
+        each = self.outputs // self.groups
+        return reshape(weight, (self.groups, each, self.inputs, *self.sizes))
+
+
+# Forward ------------------------------------------------------------------------------------------
+
+
+def _check(name: str, x: Tensor, weight: Tensor, axes: _Axes, channels: int) -> None:
+    """Raises ShapeError unless x and the weight belong together."""
+    check_dtypes(name, x, weight)
+    found = x.shape[1] if x.rank > 1 else None
+    lengths = {len(axes.strides), len(axes.dilations), len(axes.padding), x.rank - 2}
+    if weight.rank < 3 or lengths != {axes.rank}:
+        problem = "the numbers of axes do not fit"
+    elif axes.groups < 1 or axes.outputs % axes.groups:
+        problem = f"{axes.outputs} outputs cannot be divided into {axes.groups} groups"
+    elif found != channels:
+        problem = f"{channels} channels are expected, and there are {found}"
+    else:
+        return
+    raise ShapeError(
+        f"{name}: {problem}",
+        facts=(
+            ("tensor", described(x)),
+            ("weight", described(weight)),
+            ("groups", str(axes.groups)),
+        ),
+        advice="The tensor is [batch, channels, ...] and the weight [outputs, inputs / groups, "
+        "...], with a stride, a dilation and a pair of paddings for each further axis.",
+    )
+
+
+def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    x, weight = operands
+    axes = _Axes(weight, attributes)
+    _check("conv", x, weight, axes, axes.inputs * axes.groups)
+    places: list[Dim] = []
+    for extent, one in zip(static(x.shape[2:]), axes.along, strict=True):
+        if one.count(extent) < 1:
+            raise ShapeError(
+                "conv: the window is larger than the padded tensor",
+                facts=(
+                    ("tensor", described(x)),
+                    ("window", f"{one.size} elements, from first to last {one.reach}"),
+                    ("padding", f"{one.before} before and {one.after} after"),
+                ),
+                advice="Use a smaller window, less dilation, or padding.",
+            )
+        places.append(one.count(extent))
+    return (x.shape[0], axes.outputs, *places), x.dtype
+
+
+def _conv_build(node: Tensor) -> Tensor:
+    x, weight = node.operands
+    axes = _Axes(weight, node.attributes)
+    seen = axes.gathered(x)
+    if axes.is_depthwise:
+        return axes.channels_first(_by_channel(axes, seen, weight))
+    left = axes.labels("b", *axes.places, *axes.elements, "g", "c")
+    output = axes.labels("b", *axes.places, "g", "o")
+    return axes.channels_first(
+        contract(seen, axes.grouped(weight), left, axes.weight_labels(), output)
+    )
+
+
+def _by_channel(axes: _Axes, seen: Tensor, weight: Tensor) -> Tensor:
+    """Of each channel the sum over its own window: [batch, places..., group, 1]."""
+    last = transpose(axes.grouped(weight), [*range(3, 3 + axes.rank), 0, 1, 2])
+    products = seen * reshape(last, (*axes.sizes, axes.groups, 1))
+    return sum_axes(products, tuple(range(1 + axes.rank, 1 + 2 * axes.rank)))
+
+
+def _conv_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = result.operands
+    attributes = result.attributes
+    axes = _Axes(weight, attributes)
+    back = _conv_transpose(upstream, weight, attributes, static(x.shape[2:]))
+    return back, _weight_gradient(axes, x, upstream)
+
+
+def _weight_gradient(axes: _Axes, original: Tensor, convolved: Tensor) -> Tensor:
+    """The sum over all places of window times result, in the shape of the weight."""
+    seen, last = axes.gathered(original), axes.channels_last(convolved)
+    if axes.is_depthwise:
+        shape = (*last.shape[: 1 + axes.rank], *(1 for _ in axes.sizes), *last.shape[-2:])
+        summed = sum_axes(seen * reshape(last, shape), tuple(range(1 + axes.rank)))
+        return reshape(
+            transpose(summed, [axes.rank, axes.rank + 1, *range(axes.rank)]), axes.weight_shape
+        )
+    left = axes.labels("b", *axes.places, *axes.elements, "g", "c")
+    right = axes.labels("b", *axes.places, "g", "o")
+    output = axes.labels("g", *axes.elements, "c", "o")
+    gradient = contract(seen, last, left, right, output)
+    order = [output.index(label) for label in axes.weight_labels()]
+    return reshape(transpose(gradient, order), axes.weight_shape)
+
+
+def _flat_index(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    return list(np.ndindex(*sizes))
+
+
+def _conv_reference(
+    x: Array,
+    weight: Array,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: Pairs,
+    groups: int,
+) -> Array:
+    padded = np.pad(x, ((0, 0), (0, 0), *padding))
+    sizes = weight.shape[2:]
+    counts = [
+        (n - (size - 1) * dilation - 1) // stride + 1
+        for n, size, stride, dilation in zip(
+            padded.shape[2:], sizes, strides, dilations, strict=True
+        )
+    ]
+    grouped = weight.reshape(groups, -1, *weight.shape[1:])
+    total = np.zeros((x.shape[0], weight.shape[0], *counts), x.dtype)
+    for element in _flat_index(sizes):
+        rows = zip(element, counts, strides, dilations, strict=True)
+        cut = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        seen = padded[(slice(None), slice(None), *cut)]
+        seen = seen.reshape(x.shape[0], groups, weight.shape[1], *counts)
+        part = np.einsum("bgc...,goc->bgo...", seen, grouped[(..., *element)])
+        total += part.reshape(total.shape)
+    return total
+
+
+def _numbers(
+    strides: tuple[int, ...] = (1, 1),
+    padding: Pairs = ((0, 0), (0, 0)),
+    dilations: tuple[int, ...] = (1, 1),
+    groups: int = 1,
+) -> dict[str, object]:
+    return {"strides": strides, "dilations": dilations, "padding": padding, "groups": groups}
+
+
+CONV = Op(
+    "conv",
+    _infer_conv,
+    _conv_gradient,
+    _conv_reference,
+    Decomposition(_conv_build),
+    (
+        Sample(((2, 3, 5, 6), (4, 3, 3, 2)), _numbers()),
+        Sample(((2, 2, 7, 5), (3, 2, 3, 3)), _numbers((2, 1), ((1, 1), (2, 0)), (1, 2))),
+        Sample(((1, 4, 6, 6), (6, 2, 3, 3)), _numbers((2, 2), ((1, 0), (1, 1)), groups=2)),
+        Sample(((2, 3, 5, 4), (3, 1, 3, 3)), _numbers(padding=((1, 1), (1, 1)), groups=3)),
+        Sample(((2, 3, 5, 4), (6, 1, 2, 2)), _numbers((2, 1), groups=3)),
+        Sample(((3, 5, 4, 4), (7, 5, 1, 1)), _numbers((2, 2))),
+        Sample(((2, 3, 9), (5, 3, 4)), _numbers((3,), ((2, 1),), (2,))),
+        Sample(
+            ((1, 2, 3, 4, 3), (2, 2, 2, 2, 2)),
+            _numbers((1, 2, 1), ((0, 1), (1, 0), (0, 0)), (1, 1, 2)),
+        ),
+        Sample(((0, 2, 4, 4), (3, 2, 2, 2)), _numbers()),
+    ),
+)
+
+
+def conv(
+    x: TensorLike,
+    weight: TensorLike,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+    groups: int = 1,
+) -> Tensor:
+    """The convolution (as everybody calls the cross-correlation) of a tensor with windows.
+
+    Args:
+        x: [batch, channels, ...] with one to three further axes, or more.
+        weight: [outputs, channels / groups, ...], the window.
+        strides: between windows, one for each further axis.
+        padding: zeros before and after, a pair for each further axis.
+        dilations: between the elements of a window.
+        groups: channels and outputs are cut into so many parts that do not see each other.
+
+    Returns:
+        [batch, outputs, ...].
+
+    Raises:
+        ShapeError: if shapes, or numbers of axes, do not fit.
+    """
+    return apply(
+        CONV,
+        numeric(as_tensor(x)),
+        numeric(as_tensor(weight)),
+        strides=tuple(strides),
+        dilations=tuple(dilations),
+        padding=tuple(padding),
+        groups=groups,
+    )
+
+
+# Backward -----------------------------------------------------------------------------------------
+
+
+def _infer_conv_transpose(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    y, weight = operands
+    axes = _Axes(weight, attributes)
+    _check("conv_transpose", y, weight, axes, axes.outputs)
+    extents: tuple[int, ...] = attributes["extents"]
+    seen = [one.count(extent) for extent, one in zip(extents, axes.along, strict=True)]
+    if tuple(seen) != y.shape[2:]:
+        raise ShapeError(
+            "conv_transpose: no convolution of the result has the shape of the tensor",
+            facts=(
+                ("tensor", described(y)),
+                ("extents of the result", str(extents)),
+                ("which convolved give", str(tuple(seen))),
+            ),
+            advice="An extent is (n - 1) * stride - padding + window, and up to stride - 1 more.",
+        )
+    return (y.shape[0], axes.inputs * axes.groups, *extents), y.dtype
+
+
+def _conv_transpose_build(node: Tensor) -> Tensor:
+    y, weight = node.operands
+    axes = _Axes(weight, node.attributes)
+    spread = axes.spread(y, node.attributes["extents"])
+    if axes.is_depthwise:
+        return axes.channels_first(_by_channel(axes, spread, weight))
+    left = axes.labels("b", *axes.places, *axes.elements, "g", "o")
+    output = axes.labels("b", *axes.places, "g", "c")
+    return axes.channels_first(
+        contract(spread, axes.grouped(weight), left, axes.weight_labels(), output)
+    )
+
+
+def _conv_transpose_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    y, weight = result.operands
+    numbers = {name: result.attributes[name] for name in _numbers()}
+    axes = _Axes(weight, numbers)
+    return apply(CONV, upstream, weight, **numbers), _weight_gradient(axes, upstream, y)
+
+
+def _conv_transpose_reference(
+    y: Array,
+    weight: Array,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: Pairs,
+    groups: int,
+    extents: tuple[int, ...],
+) -> Array:
+    sizes, counts = weight.shape[2:], y.shape[2:]
+    grouped = weight.reshape(groups, -1, *weight.shape[1:])
+    parts = y.reshape(y.shape[0], groups, grouped.shape[1], *counts)
+    inputs = groups * weight.shape[1]
+    whole = [extent + low + high for extent, (low, high) in zip(extents, padding, strict=True)]
+    total = np.zeros((y.shape[0], inputs, *whole), y.dtype)
+    for element in _flat_index(sizes):
+        rows = zip(element, counts, strides, dilations, strict=True)
+        cut = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        part = np.einsum("bgo...,goc->bgc...", parts, grouped[(..., *element)])
+        total[(slice(None), slice(None), *cut)] += part.reshape(y.shape[0], inputs, *counts)
+    rows = zip(extents, padding, strict=True)
+    return total[(slice(None), slice(None), *(slice(low, low + n) for n, (low, _) in rows))]
+
+
+CONV_TRANSPOSE = Op(
+    "conv_transpose",
+    _infer_conv_transpose,
+    _conv_transpose_gradient,
+    _conv_transpose_reference,
+    Decomposition(_conv_transpose_build),
+    (
+        Sample(((2, 4, 3, 5), (4, 3, 3, 2)), {**_numbers(), "extents": (5, 6)}),
+        Sample(
+            ((2, 3, 4, 3), (3, 2, 3, 3)),
+            {**_numbers((2, 1), ((1, 1), (2, 0)), (1, 2)), "extents": (7, 5)},
+        ),
+        Sample(
+            ((1, 6, 3, 3), (6, 2, 3, 3)),
+            {**_numbers((2, 2), ((1, 0), (1, 1)), groups=2), "extents": (6, 6)},
+        ),
+        Sample(
+            ((2, 3, 5, 4), (3, 1, 3, 3)),
+            {**_numbers(padding=((1, 1), (1, 1)), groups=3), "extents": (5, 4)},
+        ),
+        Sample(((3, 7, 2, 2), (7, 5, 1, 1)), {**_numbers((2, 2)), "extents": (4, 3)}),
+        Sample(((2, 5, 2), (5, 3, 4)), {**_numbers((3,), ((2, 1),), (2,)), "extents": (9,)}),
+    ),
+)
+
+
+def _conv_transpose(
+    y: Tensor, weight: Tensor, numbers: Attributes, extents: Sequence[int]
+) -> Tensor:
+    return apply(
+        CONV_TRANSPOSE,
+        y,
+        weight,
+        strides=tuple(numbers["strides"]),
+        dilations=tuple(numbers["dilations"]),
+        padding=tuple(numbers["padding"]),
+        groups=numbers["groups"],
+        extents=tuple(extents),
+    )
+
+
+def conv_transpose(
+    y: TensorLike,
+    weight: TensorLike,
+    extents: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+    groups: int = 1,
+) -> Tensor:
+    """The transpose of `conv` as a linear map: its gradient with respect to x.
+
+    Args:
+        y: [batch, outputs, ...], in the shape of a convolution's result.
+        weight: [outputs, channels / groups, ...], as for `conv`.
+        extents: of the further axes of the result; a convolution of it must have those of y.
+        strides, padding, dilations, groups: of that convolution.
+
+    Returns:
+        [batch, channels, *extents].
+
+    Raises:
+        ShapeError: if shapes, or numbers of axes, do not fit.
+    """
+    numbers = {
+        "strides": strides,
+        "dilations": dilations,
+        "padding": padding,
+        "groups": groups,
+    }
+    return _conv_transpose(numeric(as_tensor(y)), numeric(as_tensor(weight)), numbers, extents)
+
+
+OPS = (CONV, CONV_TRANSPOSE)

@@ -1,0 +1,145 @@
+"""The largest element and the sum of each window: what pooling layers are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lamina.errors import ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.ops.broadcast import sum_axes
+from lamina.ops.comparison import equal, where
+from lamina.ops.conversion import cast, floating
+from lamina.ops.creation import arange
+from lamina.ops.lowering import Decomposition
+from lamina.ops.movement import expand_dims, reshape
+from lamina.ops.reduce import argmax
+from lamina.ops.reduce import max as largest
+from lamina.ops.windows import Window, fold, windows
+from lamina.shapes import Array, Dim, DType, Shape, int64, size_of, static, uint8
+
+# The last axes of a tensor, along which windows lie, are as many as there are windows.
+
+
+def _along(attributes: Attributes) -> list[Window]:
+    # A definition that was read from a file has plain tuples.
+    return [Window(*numbers) for numbers in attributes["along"]]
+
+
+def _axes(x: Tensor, attributes: Attributes) -> range:
+    return range(x.rank - len(attributes["along"]), x.rank)
+
+
+def _infer_window_max(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    (x,) = operands
+    along = _along(attributes)
+    for one in along:
+        if max_padding(one) < one.before or max_padding(one) < one.after:
+            raise ShapeError(
+                "window_max: there must be an element in every window",
+                facts=(
+                    ("tensor", described(x)),
+                    ("window", f"{one.size} elements, from first to last {one.reach}"),
+                    ("padding", f"{one.before} before and {one.after} after"),
+                ),
+                advice="Pad by at most half of the window.",
+            )
+    shape = windows(x, _axes(x, attributes), along).shape
+    return shape[: x.rank], x.dtype
+
+
+def max_padding(one: Window) -> int:
+    """How much padding leaves an element in every window."""
+    return one.reach // 2
+
+
+def _seen(x: Tensor, attributes: Attributes) -> Tensor:
+    """The windows, each as one axis behind the others."""
+    along = _along(attributes)
+    seen = windows(x, _axes(x, attributes), along, -math.inf)
+    size = size_of([one.size for one in along])
+    return reshape(seen, (*seen.shape[: x.rank], size))
+
+
+def _window_max_build(node: Tensor) -> Tensor:
+    (x,) = node.operands
+    return largest(_seen(x, node.attributes), x.rank)
+
+
+def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """To the first of the largest elements; their places take a byte each."""
+    (x,) = result.operands
+    along = _along(result.attributes)
+    place = argmax(_seen(x, result.attributes), x.rank)
+    sizes = [one.size for one in along]
+    if size_of(sizes) <= 256:
+        place = cast(place, uint8)
+    elements = arange(size_of(sizes), int64)
+    chosen = equal(cast(expand_dims(place, -1), int64), elements)
+    shares = where(chosen, expand_dims(upstream, -1), 0)
+    shape: tuple[Dim, ...] = (*result.shape, *sizes)
+    axes = _axes(x, result.attributes)
+    return (fold(reshape(shares, shape), axes, along, static(x.shape[axes.start :])),)
+
+
+def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array:
+    first = x.ndim - len(along)
+    for number, numbers in enumerate(along):
+        one, axis = Window(*numbers), first + number
+        extent = x.shape[axis]
+        count = one.count(extent)
+        places = one.stride * np.arange(count)[:, None] + one.dilation * np.arange(one.size)
+        places = places - one.before
+        inside = (places >= 0) & (places < extent)
+        seen = np.take(x, np.clip(places, 0, extent - 1), axis)
+        mask = inside.reshape(inside.shape + (1,) * (x.ndim - axis - 1))
+        x = np.max(np.where(mask, seen, -np.inf), axis + 1).astype(x.dtype)
+    return x
+
+
+WINDOW_MAX = Op(
+    "window_max",
+    _infer_window_max,
+    _window_max_gradient,
+    _window_max_reference,
+    Decomposition(_window_max_build),
+    (
+        Sample(((2, 3, 4, 6),), {"along": (Window(2, 2), Window(2, 2))}),
+        Sample(((2, 2, 5, 7),), {"along": (Window(2, 2), Window(3, 3))}),
+        Sample(((2, 6, 5),), {"along": (Window(3, 2, 1, 1, 1), Window(3, 1, 1, 1, 1))}),
+        Sample(((3, 8),), {"along": (Window(2, 3, 2, 1, 0, True),)}),
+        Sample(((1, 2, 3, 4, 3),), {"along": (Window(2), Window(2, 2), Window(1))}),
+    ),
+)
+
+
+def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
+    """The largest element of each window along the last axes; padding is smaller than all.
+
+    The first of equal elements gets the gradient, as in PyTorch.
+
+    Args:
+        x: floats; integers become float32.
+        along: the windows along each of the last axes, see `lamina.ops.Window`.
+
+    Raises:
+        ShapeError: if no window fits, or one lies in the padding altogether.
+    """
+    return apply(WINDOW_MAX, floating(x), along=tuple(along))
+
+
+def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
+    """The sum of each window along the last axes; padding is zero.
+
+    Raises:
+        ShapeError: if no window fits.
+    """
+    x = floating(x)
+    axes = range(x.rank - len(along), x.rank)
+    seen = windows(x, axes, along)
+    return sum_axes(seen, tuple(range(x.rank, seen.rank)))
+
+
+OPS = (WINDOW_MAX,)

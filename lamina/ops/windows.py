@@ -1,0 +1,287 @@
+"""Windows: the neighbourhoods of places, as a view.
+
+`shear` is the one movement behind convolution, pooling and all their gradients: it slides the
+places of a window's elements along another axis. It is its own kind of inverse, so gradients of
+windows are windows again, and nothing is ever scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lamina.errors import ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
+from lamina.ops.arguments import as_tensor
+from lamina.ops.broadcast import broadcast_to, sum_axes
+from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
+from lamina.ops.movement import reshape, transpose
+from lamina.ops.slicing import pad, slice_axis
+from lamina.program.scalar import Bound, Literal, Scalar
+from lamina.shapes import Array, Dim, DType, Shape, static
+
+# shear --------------------------------------------------------------------------------------------
+
+
+class Slope(NamedTuple):
+    """Where the elements of windows lie along one axis.
+
+    The element `w` of the window at place `p` is at `(scale * p + slope * w + offset) / divisor`,
+    if that is a whole number and there is such an element.
+
+    Attributes:
+        place: the axis of the places.
+        window: the axis of the elements of a window.
+        extent: how many places there are.
+        scale, slope, offset, divisor: whole numbers; scale and divisor are above zero.
+    """
+
+    place: int
+    window: int
+    extent: int
+    scale: int = 1
+    slope: int = 1
+    offset: int = 0
+    divisor: int = 1
+
+
+def _slopes(node: Tensor) -> list[Slope]:
+    # A definition that was read from a file has plain tuples.
+    return [Slope(*numbers) for numbers in node.attributes["slopes"]]
+
+
+def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    (x,) = operands
+    slopes = [Slope(*numbers) for numbers in attributes["slopes"]]
+    axes = [axis for one in slopes for axis in (one.place, one.window)]
+    if len(set(axes)) != len(axes) or not all(0 <= axis < x.rank for axis in axes):
+        raise ShapeError(
+            "shear: each slope needs two axes of its own",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice=f"Name each axis from 0 to {x.rank - 1} at most once.",
+        )
+    shape = list(x.shape)
+    for one in slopes:
+        shape[one.place] = one.extent
+    return tuple(shape), x.dtype
+
+
+def _shear_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    turned = tuple(
+        Slope(
+            *(one.place, one.window, *static((x.shape[one.place],))),
+            *(one.divisor, -one.slope, -one.offset, one.scale),
+        )
+        for one in _slopes(result)
+    )
+    return (shear(upstream, turned),)
+
+
+def _shear_reference(x: Array, slopes: tuple[Slope, ...], fill: float) -> Array:
+    result = x
+    for numbers in slopes:
+        result = _sheared(result, Slope(*numbers), fill)
+    return result
+
+
+def _sheared(x: Array, one: Slope, fill: float) -> Array:
+    extent, elements = x.shape[one.place], np.arange(x.shape[one.window])
+    places = one.scale * np.arange(one.extent)[:, None] + one.slope * elements + one.offset
+    inside = (places % one.divisor == 0) & (places >= 0) & (places // one.divisor < extent)
+    moved = np.moveaxis(x, (one.place, one.window), (0, 1))
+    if extent:
+        values = moved[np.where(inside, places // one.divisor, 0), elements]
+    else:
+        values = np.zeros((*places.shape, *moved.shape[2:]), x.dtype)
+    mask = inside.reshape(inside.shape + (1,) * (moved.ndim - 2))
+    return np.moveaxis(np.where(mask, values, x.dtype.type(fill)), (0, 1), (one.place, one.window))
+
+
+def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
+    shape = static(node.operands[0].shape)
+    places = list(coordinates)
+    bounds: list[Bound] = []
+    for one in _slopes(node):
+        element = coordinates[one.window] * one.slope
+        place = coordinates[one.place] * one.scale + element + one.offset
+        bounds.append(Bound(place, 0, (shape[one.place] - 1) * one.divisor + 1))
+        if one.divisor > 1:
+            bounds.append(Bound(place % one.divisor, 0, 1))
+        places[one.place] = place // one.divisor
+    fill = Literal(node.attributes["fill"], node.dtype)
+    if 0 in shape:
+        return fill
+    return select_within(tuple(bounds), pull(0, tuple(places)), fill)
+
+
+SHEAR = Op(
+    "shear",
+    _infer_shear,
+    _shear_gradient,
+    _shear_reference,
+    Movement(_shear_scalar),
+    (
+        Sample(((2, 7, 3),), {"slopes": (Slope(1, 2, 5),), "fill": 0.0}),
+        Sample(((6, 1, 3),), {"slopes": (Slope(0, 2, 4, 2, 1, -1),), "fill": 0.0}),
+        Sample(((4, 3, 2, 2),), {"slopes": (Slope(0, 2, 9, 1, -1, 1, 2),), "fill": 0.0}),
+        Sample(
+            ((5, 4, 2, 3),),
+            {"slopes": (Slope(0, 2, 3, 2, 2, -1), Slope(1, 3, 4, 1, 1, -1)), "fill": -1.5},
+        ),
+        Sample(((0, 3),), {"slopes": (Slope(0, 1, 2),), "fill": 0.0}),
+    ),
+)
+
+
+def shear(x: Tensor, slopes: Sequence[Slope], fill: float = 0.0) -> Tensor:
+    """Each place's elements from along an axis: result[p, w] is x[(a p + b w + c) / d, w].
+
+    Args:
+        x: any tensor.
+        slopes: for each pair of axes a, b, c and d, and how many places there are.
+        fill: what stands where there is no such element.
+
+    Raises:
+        ShapeError: if two slopes name the same axis.
+    """
+    x = as_tensor(x)
+    return apply(SHEAR, x, slopes=tuple(slopes), fill=float(fill))
+
+
+# Windows ------------------------------------------------------------------------------------------
+
+
+class Window(NamedTuple):
+    """The windows along one axis.
+
+    Attributes:
+        size: elements of a window.
+        stride: between the places of two windows.
+        dilation: between two elements of a window.
+        before, after: how many elements of padding there are.
+        ceil: whether a last window may reach beyond the padding, if it begins before it (as
+            PyTorch's `ceil_mode`).
+    """
+
+    size: int
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+    ceil: bool = False
+
+    @property
+    def reach(self) -> int:
+        """From the first element to behind the last one."""
+        return (self.size - 1) * self.dilation + 1
+
+    def count(self, extent: int) -> int:
+        """How many windows there are on an axis; 0 or less if not even one fits."""
+        free = extent + self.before + self.after - self.reach
+        if free < 0:
+            return 0
+        count = free // self.stride + 1
+        further = self.ceil and free % self.stride != 0
+        # It must begin within the elements or the padding before them.
+        return count + int(further and count * self.stride < extent + self.before)
+
+
+def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float = 0.0) -> Tensor:
+    """All windows of a tensor.
+
+    Args:
+        x: any tensor.
+        axes: those along which windows lie, counted from the front; they do not depend on the
+            batch.
+        along: the windows along each.
+        fill: the padding.
+
+    Returns:
+        The tensor with windows in place of elements: each axis holds the windows' places, and
+        behind all axes come, in the same order, those of the windows' elements.
+
+    Raises:
+        ShapeError: if no window fits.
+    """
+    extents = static(tuple(x.shape[axis] for axis in axes))
+    for axis, extent, one in zip(axes, extents, along, strict=True):
+        if one.count(extent) < 1:
+            raise ShapeError(
+                "no window fits",
+                facts=(
+                    ("tensor", described(x)),
+                    ("axis", f"{axis}, {one.before} + {extent} + {one.after} elements"),
+                    ("window", f"{one.size} elements, from first to last {one.reach}"),
+                ),
+                advice="Use a smaller window, less dilation, or padding.",
+            )
+    if all(_is_tiling(extent, one) for extent, one in zip(extents, along, strict=True)):
+        return _tiles(x, axes, along)
+    sizes = tuple(one.size for one in along)
+    repeated = broadcast_to(reshape(x, (*x.shape, *(1 for _ in sizes))), (*x.shape, *sizes))
+    slopes = [
+        Slope(axis, x.rank + number, one.count(extent), one.stride, one.dilation, -one.before)
+        for number, (axis, extent, one) in enumerate(zip(axes, extents, along, strict=True))
+    ]
+    return shear(repeated, slopes, fill)
+
+
+def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]) -> Tensor:
+    """The way back: to each element of the original tensor the sum of what windows have for it.
+
+    Args:
+        y: a tensor as `windows` gives it.
+        axes, along: as they were given to `windows`.
+        extents: of these axes in the original tensor.
+    """
+    rank = y.rank - len(axes)
+    if all(_is_tiling(extent, one) for extent, one in zip(extents, along, strict=True)):
+        order: list[int] = []
+        shape: list[Dim] = []
+        widths: list[tuple[int, int]] = []
+        number = dict(zip(axes, range(len(axes)), strict=True))
+        for axis in range(rank):
+            order.append(axis)
+            (dim,), rest = y.shape[axis : axis + 1], 0
+            if axis in number:
+                (count,), one = static((dim,)), along[number[axis]]
+                order.append(rank + number[axis])
+                dim, rest = count * one.size, extents[number[axis]] - count * one.size
+            shape.append(dim)
+            widths.append((0, rest))
+        return pad(reshape(transpose(y, order), shape), widths)
+    slopes = [
+        Slope(axis, rank + number, extent, 1, -one.dilation, one.before, one.stride)
+        for number, (axis, extent, one) in enumerate(zip(axes, extents, along, strict=True))
+    ]
+    return sum_axes(shear(y, slopes), tuple(range(rank, y.rank)))
+
+
+def _is_tiling(extent: int, one: Window) -> bool:
+    """Whether the windows lie side by side, without padding."""
+    inside = one.count(extent) * one.size <= extent
+    return one.stride == one.size and one.dilation == 1 and one.before == 0 and inside
+
+
+def _tiles(x: Tensor, axes: Sequence[int], along: Sequence[Window]) -> Tensor:
+    """Windows that lie side by side need no more than another shape."""
+    cut: list[Dim] = []
+    order: list[int] = []
+    of_axis = dict(zip(axes, along, strict=True))
+    for axis, dim in enumerate(x.shape):
+        order.append(len(cut))
+        one = of_axis.get(axis)
+        if one is None or not isinstance(dim, int):
+            cut.append(dim)
+        else:
+            count = one.count(dim)
+            x = slice_axis(x, axis, 0, count * one.size)
+            cut += [count, one.size]
+    elements = [order[axis] + 1 for axis in axes]
+    return transpose(reshape(x, cut), [*order, *elements])
+
+
+OPS = (SHEAR,)
