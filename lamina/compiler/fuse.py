@@ -182,11 +182,34 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             anchors[node] = None
             depth[node] = 0
     for node in nodes:
+        if _narrows(node, anchors) and users[node]:
+            anchors[node] = None
+        if node in anchors and node not in roots:
+            _move_up(node, anchors, users)
+    for node in nodes:
         if isinstance(node.op.lowering, Contracting):
             for operand in node.operands:
                 _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
+
+
+def _narrows(node: Tensor, anchors: Anchors) -> bool:
+    """Whether the tensor says in fewer bytes what would be stored otherwise."""
+    if node.op.name != "cast" or node.operands[0] not in anchors:
+        return False
+    return node.dtype.itemsize < node.operands[0].dtype.itemsize
+
+
+def _move_up(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[Tensor]]) -> None:
+    """What is only used in another order is stored in that order, if it can be."""
+    while isinstance(node.op.lowering, Elementwise | Movement) and len(users[node]) == 1:
+        (user,) = users[node]
+        if user in anchors or user.op.name not in ("transpose", "reshape"):
+            return
+        del anchors[node]
+        anchors[user] = None
+        node = user
 
 
 def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:

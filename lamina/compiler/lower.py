@@ -8,7 +8,7 @@ so fusion tries and this file decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.errors import InternalError
@@ -23,7 +23,16 @@ from lamina.ops.lowering import (
     Scanning,
     Scattering,
 )
-from lamina.program.index import Axis, Index, axes_of, axis_index, flatten, unflatten
+from lamina.program.index import (
+    Axis,
+    Gathered,
+    Index,
+    Quotient,
+    axes_of,
+    axis_index,
+    flatten,
+    unflatten,
+)
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
 from lamina.program.steps import (
     Contraction,
@@ -49,19 +58,17 @@ class NotOneStep(Exception):
 
 @dataclass(frozen=True)
 class Space:
-    """The iteration space of a group and the place of each of its anchors in it.
+    """The iteration space of a group.
 
     Attributes:
         outer: the parallel axes.
         inner: the axes that its reductions combine; empty if there are none.
-        places: the coordinates at which each anchor is computed. Reductions and anchors as small
-            as they are computed once for each outer point, the others for each inner point too.
-        full: the anchors that are computed at every inner point.
+        full: the anchors that are computed at every inner point. Reductions and anchors as small
+            as they are computed once for each outer point.
     """
 
     outer: tuple[Axis, ...]
     inner: tuple[Axis, ...]
-    places: Mapping[Tensor, Coordinates]
     full: frozenset[Tensor]
 
 
@@ -86,7 +93,7 @@ def lower_group(
     if special:
         if len(members) > 1:
             raise NotOneStep
-        lowered = _lower_special(special[0], _Puller({}, buffers), stored[special[0]], name)
+        lowered = _lower_special(special[0], _Puller(buffers), stored[special[0]], name)
     else:
         contractions = [m for m in members if isinstance(m.op.lowering, Contracting)]
         if contractions:
@@ -120,14 +127,14 @@ class _Puller:
 
     def __init__(
         self,
-        places: Mapping[Tensor, Coordinates],
         buffers: Mapping[Tensor, str],
     ) -> None:
-        self.places = places
+        self.places: dict[Tensor, Coordinates] = {}
         self.buffers = buffers
         self.locals: dict[Tensor, Local] = {}
-        self._known: dict[tuple[Tensor, Coordinates], Scalar] = {}
-        self._depth = 0
+        # Each scalar, and how many are inside one another in it; so many in what is being pulled.
+        self._known: dict[tuple[Tensor, Coordinates], tuple[Scalar, int]] = {}
+        self._height = 0
 
     def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The scalar of a tensor at coordinates.
@@ -147,12 +154,30 @@ class _Puller:
             return Load(self.buffers[node], offset, node.dtype)
         key = (node, coordinates)
         if key not in self._known:
-            self._depth += 1
-            if self._depth > DEEPEST_EXPRESSION:
-                raise NotOneStep
-            self._known[key] = self.expression(node, coordinates)
-            self._depth -= 1
-        return self._known[key]
+            outside, self._height = self._height, 0
+            self._known[key] = self.expression(node, coordinates), self._height + 1
+            self._height = outside
+        scalar, height = self._known[key]
+        if height > DEEPEST_EXPRESSION:
+            raise NotOneStep
+        self._height = max(self._height, height)
+        return scalar
+
+    def settle(self, member: Tensor, axes: Sequence[Axis]) -> None:
+        """Finds the place at which a member can be computed, of as many elements as points.
+
+        Raises:
+            NotOneStep: if there is none.
+        """
+        for place in _places(member, axes, set()):
+            self.places[member] = place
+            try:
+                self.pull(member, place)
+            except NotOneStep:
+                del self.places[member]
+            else:
+                return
+        raise NotOneStep
 
     def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The same, computed here even if it is stored elsewhere."""
@@ -206,6 +231,31 @@ def _place(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
     return unflatten(flatten(_indices(axes), extents), shape)
 
 
+def _places(node: Tensor, axes: Sequence[Axis], seen: set[Tensor]) -> Iterator[Coordinates]:
+    """Where a tensor may be computed: each in turn, and behind movements where those lead."""
+    yield _place(node, axes)
+    yield from _places_below(node, axes, seen)
+
+
+def _places_below(node: Tensor, axes: Sequence[Axis], seen: set[Tensor]) -> Iterator[Coordinates]:
+    """The places that follow from those of operands with as many elements."""
+    if node in seen:
+        return
+    seen.add(node)
+    if node.op.name in ("transpose", "reshape"):
+        (below,) = node.operands
+        for place in _places(below, axes, seen):
+            if node.op.name == "transpose":
+                order: tuple[int, ...] = node.attributes["axes"]
+                yield tuple(place[axis] for axis in order)
+            else:
+                yield unflatten(flatten(place, static(below.shape)), static(node.shape))
+    elif isinstance(node.op.lowering, Elementwise):
+        for operand in node.operands:
+            if operand.shape == node.shape:
+                yield from _places_below(operand, axes, seen)
+
+
 def _lower_loop(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str],
@@ -213,15 +263,14 @@ def _lower_loop(
     name: str,
 ) -> Loop:
     space = _loop_space(members)
-    puller = _Puller(space.places, buffers)
+    puller = _Puller(buffers)
     used = {operand for member in members for operand in _inlined_operands(member, buffers)}
     stages: list[Stage] = []
     for member in members:
-        if member in space.full:
-            continue
         label = f"r{len(puller.locals)}"
         lowering = member.op.lowering
         if isinstance(lowering, Reduction):
+            puller.places[member] = _place(member, space.outer)
             (operand,) = member.operands
             inner = _real(space.inner)
             if not inner and lowering.combine in ("argmax", "argmin"):
@@ -229,17 +278,21 @@ def _lower_loop(
             else:
                 value = puller.pull(operand, _reduced_places(member, space))
             stages.append(Reduce(label, lowering.combine, inner, value, member.dtype))
-        elif space.inner and member in used:
-            # Computed once for each outer point, not again at every inner point.
-            value = puller.expression(member, space.places[member])
-            stages.append(Reduce(label, "sum", (), value, member.dtype))
-        else:
+        elif member in space.full:
+            puller.settle(member, (*space.outer, *space.inner))
             continue
+        else:
+            puller.settle(member, space.outer)
+            if not space.inner or member not in used:
+                continue
+            # Computed once for each outer point, not again at every inner point.
+            value = puller.expression(member, puller.places[member])
+            stages.append(Reduce(label, "sum", (), value, member.dtype))
         puller.locals[member] = Local(label, member.dtype)
     writes = {True: list[Store](), False: list[Store]()}
     for member in members:
         if member in stored:
-            place = space.places[member]
+            place = puller.places[member]
             value = puller.pull(member, place)
             store = Store(stored[member], flatten(place, static(member.shape)), value)
             writes[member in space.full].append(store)
@@ -290,18 +343,15 @@ def _space(members: Sequence[Tensor], outer: tuple[Axis, ...], inner: tuple[Axis
     outer_size = size_of([axis.extent for axis in outer])
     full_size = outer_size * size_of([axis.extent for axis in inner])
     reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
-    places: dict[Tensor, Coordinates] = {}
     full: set[Tensor] = set()
     for member in members:
         size = size_of(static(member.shape))
         if isinstance(member.op.lowering, Reduction) or size == outer_size:
-            places[member] = _place(member, outer)
-        elif size == full_size and all(_combines_last_axes(r) for r in reductions):
-            places[member] = _place(member, (*outer, *inner))
-            full.add(member)
-        else:
+            continue
+        if size != full_size or not all(_combines_last_axes(r) for r in reductions):
             raise NotOneStep
-    return Space(outer, inner, places, frozenset(full))
+        full.add(member)
+    return Space(outer, inner, frozenset(full))
 
 
 def _combines_last_axes(reduction: Tensor) -> bool:
@@ -344,19 +394,20 @@ def _lower_contraction(
     axes |= {label: Axis(f"k{n}", extents[label]) for n, label in enumerate(inner_names)}
     output_axes = tuple(axes[label] for label in output_names)
     size = size_of([axis.extent for axis in output_axes])
-    places: dict[Tensor, Coordinates] = {}
+    puller = _Puller(buffers)
+    result = Local("sum", node.dtype)
     for member in members:
         if size_of(static(member.shape)) != size:
             raise NotOneStep
-        places[member] = _place(member, output_axes)
-    puller = _Puller(places, buffers)
-    result = Local("sum", node.dtype)
-    puller.locals[node] = result
+        if member is node:
+            puller.places[node], puller.locals[node] = _indices(output_axes), result
+        else:
+            puller.settle(member, output_axes)
     stores = tuple(
         Store(
             stored[member],
-            flatten(places[member], static(member.shape)),
-            puller.pull(member, places[member]),
+            flatten(puller.places[member], static(member.shape)),
+            puller.pull(member, puller.places[member]),
         )
         for member in members
         if member in stored
@@ -366,17 +417,21 @@ def _lower_contraction(
         return _real(axes[label] for label in wanted)
 
     def view(operand: Tensor, names: tuple[str, ...]) -> Scalar:
-        scalar = _Puller({}, buffers).pull(operand, _indices(axes[label] for label in names))
+        scalar = _Puller(buffers).pull(operand, _indices(axes[label] for label in names))
         _view(scalar)
         return scalar
 
+    left_view = view(left, left_names)
+    strides = dict(_view(left_view).index.terms)
+    # Sums run through the left operand as it lies.
+    inner = sorted(group(inner_names), key=lambda axis: -abs(strides.get(axis, 0)))
     return Contraction(
         name=name,
         batch=group(n for n in output_names if n in left_names and n in right_names),
         rows=group(n for n in output_names if n not in right_names),
         columns=group(n for n in output_names if n not in left_names),
-        inner=group(inner_names),
-        left=view(left, left_names),
+        inner=tuple(inner),
+        left=left_view,
         right=view(right, right_names),
         result=result.name,
         dtype=node.dtype,
@@ -388,19 +443,31 @@ def _view(scalar: Scalar) -> Load:
     """The load behind a view.
 
     Raises:
-        NotOneStep: if the scalar is more than a load with casts.
+        NotOneStep: if the scalar is more than a load with casts, or goes through it unevenly.
     """
     while isinstance(scalar, Apply) and scalar.primitive == "cast":
         scalar = scalar.operands[0]
-    if not isinstance(scalar, Load):
+    if not isinstance(scalar, Load) or not _is_even(scalar):
         raise NotOneStep
     return scalar
+
+
+def _is_even(load: Load) -> bool:
+    """Whether all axes go through the buffer in equal strides, apart from where it is not read.
+
+    Reshapes that cut other axes than those of the buffer do not; a copy is read faster then.
+    """
+    atoms = [atom for atom, _ in load.index.terms]
+    if not load.bounds:
+        return all(isinstance(atom, Axis | Gathered) for atom in atoms)
+    # With gaps between elements, quotients are whole where a bound says so.
+    return all(isinstance(atom, Axis | Gathered | Quotient) for atom in atoms)
 
 
 def is_view(node: Tensor, buffers: Mapping[Tensor, str]) -> bool:
     """Whether a contraction can read the tensor where its source lies."""
     try:
-        _view(_Puller({}, buffers).pull(node, _indices(_axes("i", static(node.shape)))))
+        _view(_Puller(buffers).pull(node, _indices(_axes("i", static(node.shape)))))
     except NotOneStep:
         return False
     return True

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from lamina.compiler.expand import expand
 from lamina.compiler.fuse import Fused, fuse
+from lamina.compiler.layout import sink_transposes
 from lamina.compiler.lower import lower_group
 from lamina.compiler.memory import plan_memory
 from lamina.compiler.simplify import simplify
@@ -31,7 +32,7 @@ def compile_graph(graph: Graph, *, batch: int, name: str) -> Program:
     Returns:
         A program that any engine can run.
     """
-    passes: list[Callable[[Graph], Graph]] = [expand, simplify]
+    passes: list[Callable[[Graph], Graph]] = [expand, simplify, sink_transposes, simplify]
     graph = bind_batch(graph, batch)
     verify(graph)
     for apply_pass in passes:

@@ -68,14 +68,17 @@ def _simplified(node: Tensor) -> Tensor:
 
 
 def _without_moved_contractions(graph: Graph) -> Graph:
-    """A contraction that is only used transposed is computed in the order that is wanted."""
+    """A product of matrices that is only used transposed is computed in the order that is wanted.
+
+    Either operand may then have the columns; of other contractions that is not sure.
+    """
     users = Counter(operand for node in graph.nodes() for operand in node.operands)
     users.update(graph.roots)
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         if node.op.name == "transpose" and operands[0].op.name == "contract":
             (before,) = node.operands
-            if users[before] == 1:
+            if users[before] == 1 and before.rank == 2:
                 names: tuple[str, ...] = operands[0].attributes["output"]
                 axes: tuple[int, ...] = node.attributes["axes"]
                 wanted = tuple(names[axis] for axis in axes)

@@ -14,11 +14,11 @@ from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
 from lamina.ops.lowering import Decomposition
-from lamina.ops.movement import expand_dims, reshape
-from lamina.ops.reduce import argmax
+from lamina.ops.movement import reshape
+from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import Window, fold, windows
-from lamina.shapes import Array, Dim, DType, Shape, int64, size_of, static, uint8
+from lamina.shapes import Array, DType, Shape, int64, size_of, static, uint8
 
 # The last axes of a tensor, along which windows lie, are as many as there are windows.
 
@@ -56,32 +56,30 @@ def max_padding(one: Window) -> int:
 
 
 def _seen(x: Tensor, attributes: Attributes) -> Tensor:
-    """The windows, each as one axis behind the others."""
-    along = _along(attributes)
-    seen = windows(x, _axes(x, attributes), along, -math.inf)
-    size = size_of([one.size for one in along])
-    return reshape(seen, (*seen.shape[: x.rank], size))
+    """The windows, their axes behind the others."""
+    return windows(x, _axes(x, attributes), _along(attributes), -math.inf)
 
 
 def _window_max_build(node: Tensor) -> Tensor:
     (x,) = node.operands
-    return largest(_seen(x, node.attributes), x.rank)
+    seen = _seen(x, node.attributes)
+    return largest(seen, range(x.rank, seen.rank))
 
 
 def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """To the first of the largest elements; their places take a byte each."""
     (x,) = result.operands
-    along = _along(result.attributes)
-    place = argmax(_seen(x, result.attributes), x.rank)
+    along, axes = _along(result.attributes), _axes(x, result.attributes)
+    seen = _seen(x, result.attributes)
+    place = apply(ARGMAX, seen, axes=tuple(range(x.rank, seen.rank)))
     sizes = [one.size for one in along]
     if size_of(sizes) <= 256:
         place = cast(place, uint8)
-    elements = arange(size_of(sizes), int64)
-    chosen = equal(cast(expand_dims(place, -1), int64), elements)
-    shares = where(chosen, expand_dims(upstream, -1), 0)
-    shape: tuple[Dim, ...] = (*result.shape, *sizes)
-    axes = _axes(x, result.attributes)
-    return (fold(reshape(shares, shape), axes, along, static(x.shape[axes.start :])),)
+    behind = (*result.shape, *(1 for _ in sizes))
+    elements = reshape(arange(size_of(sizes), int64), sizes)
+    chosen = equal(cast(reshape(place, behind), int64), elements)
+    shares = where(chosen, reshape(upstream, behind), 0)
+    return (fold(shares, axes, along, static(x.shape[axes.start :])),)
 
 
 def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array:

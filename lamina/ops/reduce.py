@@ -290,8 +290,8 @@ def _infer_position(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
 
 def _position(name: str, reference: Callable[..., Array]) -> Op:
     def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
-        (axis,) = axes
-        return reference(x, axis)
+        last = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
+        return reference(last.reshape(*last.shape[: x.ndim - len(axes)], -1), -1)
 
     samples = tuple(
         Sample(shapes, {"axes": axes}, dtypes=dtypes, differentiable=False)
@@ -300,6 +300,7 @@ def _position(name: str, reference: Callable[..., Array]) -> Op:
             (((4, 1, 2),), (0,), ()),
             (((6, 4),), (0,), ("int32",)),  # few values: ties
             (((1,),), (0,), ()),
+            (((2, 3, 4, 5),), (1, 3), ()),
         )
     )
     return Op(name, _infer_position, None, own_reference, Reduction(name), samples)
