@@ -15,6 +15,7 @@ from typing import Any
 from lamina import ops
 from lamina.graph import Graph, Tensor, labelled, rebuild
 from lamina.ops.lowering import Contracting, Elementwise, Reduction
+from lamina.ops.movement import reshaped_blocks
 from lamina.ops.windows import Slope
 from lamina.shapes import size_of, static
 
@@ -182,9 +183,9 @@ def _broadcast(node: Tensor, x: _Seen) -> _Seen:
 def _reshape(node: Tensor, x: _Seen) -> _Seen | None:
     """Axes that are cut or joined come to lie side by side; the rest lies as it did."""
     old, new = static(node.operands[0].shape), static(node.shape)
-    blocks = _blocks(old, new)
-    if blocks is None:
+    if 0 in old:
         return None
+    blocks = reshaped_blocks(old, new)
 
     def lies(block: tuple[list[int], list[int]]) -> int:
         before, after = block
@@ -197,39 +198,6 @@ def _reshape(node: Tensor, x: _Seen) -> _Seen | None:
     moved = ops.transpose(x.tensor, together)
     result = ops.reshape(moved, tuple(new[axis] for axis in order))
     return _Seen(result, tuple(order.index(axis) for axis in range(len(new))))
-
-
-def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
-    """The smallest runs of axes of both shapes that hold the same elements; None if empty."""
-    if 0 in old:
-        return None
-    blocks: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        before, after = [i] if i < len(old) else [], [j] if j < len(new) else []
-        i, j = i + len(before), j + len(after)
-        if before and old[before[0]] == 1 and (not after or new[after[0]] != 1):
-            j -= len(after)
-            after = []
-        elif after and new[after[0]] == 1 and (not before or old[before[0]] != 1):
-            i -= len(before)
-            before = []
-        else:
-            while (sizes := _sizes(old, before, new, after))[0] != sizes[1]:
-                if sizes[0] < sizes[1]:
-                    before.append(i)
-                    i += 1
-                else:
-                    after.append(j)
-                    j += 1
-        blocks.append((before, after))
-    return blocks
-
-
-def _sizes(
-    old: Sequence[int], before: Sequence[int], new: Sequence[int], after: Sequence[int]
-) -> tuple[int, int]:
-    return size_of([old[axis] for axis in before]), size_of([new[axis] for axis in after])
 
 
 _MOVEMENTS: dict[str, Callable[[Tensor, _Seen], _Seen | None]] = {

@@ -58,7 +58,7 @@ class _Axes:
     @property
     def is_depthwise(self) -> bool:
         """Whether each channel has its own windows and one result."""
-        return self.inputs == 1 and self.outputs == self.groups
+        return self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
 
     def channels_last(self, x: Tensor) -> Tensor:
         """[batch, places..., group, channel of the group]; without the group if there is one."""

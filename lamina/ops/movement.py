@@ -14,7 +14,7 @@ from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.ops.arguments import as_tensor, axes_of, axis_of
 from lamina.ops.lowering import Coordinates, Movement, Pull
-from lamina.program.index import constant_index, flatten, unflatten
+from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
 from lamina.shapes import (
     Array,
@@ -47,8 +47,49 @@ def _reshape_reference(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _reshape_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
-    offset = flatten(coordinates, static(node.shape))
-    return pull(0, unflatten(offset, static(node.operands[0].shape)))
+    new, old = static(node.shape), static(node.operands[0].shape)
+    if 0 in new:
+        return pull(0, unflatten(flatten(coordinates, new), old))
+    places = [Index()] * len(old)
+    for before, after in reshaped_blocks(old, new):
+        offset = flatten([coordinates[axis] for axis in after], [new[axis] for axis in after])
+        for axis, place in zip(
+            before, unflatten(offset, [old[axis] for axis in before]), strict=True
+        ):
+            places[axis] = place
+    return pull(0, tuple(places))
+
+
+def reshaped_blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """The smallest runs of axes of two shapes that hold the same elements, in order.
+
+    Args:
+        old, new: shapes of equally many elements, at least one.
+    """
+    blocks: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        if i < len(old) and old[i] == 1 and not (j < len(new) and new[j] == 1):
+            blocks.append(([i], []))
+            i += 1
+        elif j < len(new) and new[j] == 1 and not (i < len(old) and old[i] == 1):
+            blocks.append(([], [j]))
+            j += 1
+        else:
+            before, after = [i], [j]
+            sizes = old[i], new[j]
+            i, j = i + 1, j + 1
+            while sizes[0] != sizes[1]:
+                if sizes[0] < sizes[1]:
+                    before.append(i)
+                    sizes = sizes[0] * old[i], sizes[1]
+                    i += 1
+                else:
+                    after.append(j)
+                    sizes = sizes[0], sizes[1] * new[j]
+                    j += 1
+            blocks.append((before, after))
+    return blocks
 
 
 RESHAPE = Op(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lamina.engines.cpu.context import Context
-from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots
+from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
 from lamina.engines.cpu.matrix import Matrix, as_matrix
 from lamina.engines.cpu.packing import PackedRight
 from lamina.program.program import Program
@@ -44,12 +44,19 @@ def packed_ahead(
     program: Program, context: Context, meet: Callable[[str, str], bool]
 ) -> dict[int, Ahead]:
     """For each contraction whose right operand is packed ahead, by its number: that operand."""
+    needed: set[int] = set()
     users: dict[object, list[tuple[int, Matrix]]] = defaultdict(list)
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction) and is_tiled(step, context.processor):
             matrix = as_matrix(step)
-            if prefers_dots(matrix, panels_of(step, context.processor), ahead=True):
+            how = windows_of(step, context.processor)
+            if how is None:
+                if prefers_dots(matrix, panels_of(step, context.processor), ahead=True):
+                    continue
+            elif not how.packs_ahead:
                 continue
+            else:
+                needed.add(number)
             axes = (matrix.batch, matrix.column, matrix.inner)
             users[(matrix.right, *axes, step.dtype)].append((number, matrix))
     found: dict[int, Ahead] = {}
@@ -60,7 +67,8 @@ def packed_ahead(
         at_load = all(program.buffers[name].kind in _LASTING for name in buffers)
         at_load = at_load and not _written(program, buffers, range(len(program.steps)), meet)
         between = range(first, numbers[-1])
-        if at_load or (len(same) > 1 and not _written(program, buffers, between, meet)):
+        alone = len(same) == 1 and first in needed
+        if at_load or alone or (len(same) > 1 and not _written(program, buffers, between, meet)):
             panels = panels_of(matrix.step, context.processor)
             elements = matrix.batch.extent * panels.count * panels.width * matrix.inner.extent
             offset = context.workspaces.keep(elements * matrix.step.dtype.itemsize)

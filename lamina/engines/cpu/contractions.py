@@ -36,6 +36,7 @@ from lamina.engines.cpu.tiles import (
     most_rows,
     rows_of_tiles,
 )
+from lamina.engines.cpu.windowed import Windowed, emit_windowed, windowed
 from lamina.program.scalar import Apply
 from lamina.program.steps import Contraction, Loop, Reduce, Write, reads_of, writes_of
 
@@ -70,6 +71,9 @@ def emit_contraction(
     """
     if not is_tiled(step, context.processor):
         return [emit_loop(context, name, as_loop(step)), *riders]
+    how = windows_of(step, context.processor)
+    if how is not None:
+        return emit_windowed(context, name, how, packed, panels_of(step, context.processor))
     return _Tiled(context, name, step, packed, riders).write()
 
 
@@ -79,6 +83,17 @@ def is_tiled(step: Contraction, processor: Processor) -> bool:
     lanes = processor.vector_bytes // step.dtype.itemsize
     small = b * m * n * k < SMALLEST_WORK or m < 2 or n < lanes // 4 or k < 2
     return step.dtype.is_float and not small
+
+
+def windows_of(step: Contraction, processor: Processor) -> Windowed | None:
+    """How a tiled contraction is made if its left operand shows windows; None if it does not."""
+    if not is_tiled(step, processor):
+        return None
+    matrix = as_matrix(step)
+    plain = as_plain(matrix.left, matrix.row, matrix)
+    if plain is not None and 1 in (plain.stride, plain.inner_stride):
+        return None
+    return windowed(step)
 
 
 def panels_of(step: Contraction, processor: Processor) -> Panels:
@@ -304,7 +319,9 @@ class _Tiled:
                         whole = self._packed.panel(self._context, code, place, self._element)
                         right = code.offset(whole, start * panel.width, self._element)
                     else:
-                        pack_panel(points, matrix, panel, right, column, chunk)
+                        pack_panel(
+                            points, matrix, panel, right, column, constant(start, I64), len(chunk)
+                        )
                 one = _Pass(name, panel, chunk, table, right, stride, sums, column)
                 self._tiles(points, one, begin, end)
         code.finish()
@@ -352,15 +369,19 @@ class _Tiled:
             if self._chunk < matrix.inner.extent:
                 skipped = code.multiply(number, constant(self._rows * one.panel.width, I64))
                 sums = code.offset(sums, skipped, self._element)
-            if one.chunk.start == 0:
-                zero = constant(0, Type(self._element, lanes))
-                for position in range(rows * vectors):
-                    code.store(zero, code.offset(sums, position * lanes, self._element))
-            strides = (row_stride, left_stride, one.right_stride)
-            fetched = self._fetched(row_stride, left_stride)
-            tile = Tile(rows, vectors, lanes, self._element, *strides, fetched)
+            tile = Tile(
+                tuple(number * row_stride for number in range(rows)),
+                tuple(number * one.panel.width for number in range(rows)),
+                vectors,
+                lanes,
+                self._element,
+                ((0, left_stride),),
+                one.right_stride,
+                fresh=one.chunk.start == 0,
+                fetched=self._fetched(row_stride, left_stride),
+            )
             kernel = emit_tile(self._context.module, tile)
-            code.call_void(kernel, left, one.right, constant(len(one.chunk), I64), sums)
+            code.call_void(kernel, left, one.right, sums, constant(len(one.chunk), I64))
         if one.chunk.stop == matrix.inner.extent:
             batch = points.axis(matrix.batch)
             operands = (one.table, sums, batch, row, constant(rows, I64), one.column)

@@ -90,29 +90,31 @@ def pack_panel(
     panel: Panel,
     target: Value,
     column: Value,
-    chunk: range,
+    start: Value,
+    count: int,
 ) -> None:
-    """Writes the packing of the panel from a column on, for a chunk of k; k in `target` from 0."""
+    """Writes the packing of the panel from a column on, for some k from `start` on."""
     plain = as_plain(matrix.right, matrix.column, matrix)
     done = 0
-    if plain is not None and plain.inner_stride == 1 and plain.stride != 1:
-        done = len(chunk) - len(chunk) % panel.lanes
-        if done:
-            _transpose(points, matrix, plain, panel, target, column, chunk[:done])
-    if done == len(chunk):
-        return
     code, name = points.code, element(matrix.step.dtype)
-    first, last = constant(chunk.start + done, I64), constant(chunk.stop, I64)
+    if plain is not None and plain.inner_stride == 1 and plain.stride != 1:
+        done = count - count % panel.lanes
+        if done:
+            _transpose(points, matrix, plain, panel, target, column, start, done)
+    if done == count:
+        return
+    first = code.add(start, constant(done, I64))
+    last = code.add(start, constant(count, I64))
     with points.loop(matrix.inner, (), first, last) as inner:
-        past = code.subtract(inner.index, constant(chunk.start, I64))
-        start = code.offset(target, code.multiply(past, constant(panel.width, I64)), name)
+        past = code.subtract(inner.index, start)
+        row = code.offset(target, code.multiply(past, constant(panel.width, I64)), name)
         for number in range(panel.vectors):
             lanes = panel.present(number)
             base = code.add(column, constant(number * panel.lanes, I64))
             with points.along(matrix.column, base, lanes):
                 value = points.vector(matrix.right)
             value = code.padded(value, panel.lanes, 0)
-            code.store(value, code.offset(start, number * panel.lanes, name))
+            code.store(value, code.offset(row, number * panel.lanes, name))
         code.end_loop(inner)
 
 
@@ -123,15 +125,16 @@ def _transpose(
     panel: Panel,
     target: Value,
     column: Value,
-    chunk: range,
+    start: Value,
+    count: int,
 ) -> None:
     """The same where k lies contiguous: squares of numbers are turned in registers."""
     code, lanes, name = points.code, panel.lanes, element(matrix.step.dtype)
     first = points.place(plain.start).start
     first = code.add(first, code.multiply(column, constant(plain.stride, I64)))
-    first = code.add(first, constant(chunk.start, I64))
+    first = code.add(first, start)
     source = code.offset(points.base(plain.buffer), first, name)
-    numbers = [constant(number, I64) for number in (plain.stride, panel.width, len(chunk))]
+    numbers = [constant(number, I64) for number in (plain.stride, panel.width, count)]
     for number in range(panel.vectors):
         turn = _emit_turn(code.module, Type(name, lanes), panel.present(number))
         columns = code.offset(source, number * lanes * plain.stride, name)
@@ -270,7 +273,7 @@ class PackedRight:
                     code.when(code.compare(condition, number, constant(limit, I64))) as before,
                     points.bound(TILE, number, before=before),
                 ):
-                    pack_panel(points, matrix, panel, target, column, range(self.inner))
+                    pack_panel(points, matrix, panel, target, column, constant(0, I64), self.inner)
         code.end_loop(loop)
         code.finish()
         units = matrix.batch.extent * self.panels.count

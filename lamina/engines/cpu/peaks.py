@@ -40,7 +40,10 @@ def _operations(processor: Processor, dtype: DType) -> float:
     name = {4: "float", 8: "double"}[dtype.itemsize]
     rows, width = most_rows(processor, VECTORS), VECTORS * lanes
     module = Module(fused=processor.fused)
-    kernel = emit_tile(module, Tile(rows, VECTORS, lanes, name, 1, rows, width))
+    own_sums = tuple(row * width for row in range(rows))
+    loops = ((_INNER, rows),)
+    tile = Tile(tuple(range(rows)), own_sums, VECTORS, lanes, name, loops, width)
+    kernel = emit_tile(module, tile)
     code = module.function("program", PROGRAM_PARAMETERS, internal=False)
     table, thread, *_ = code.parameters
     # Left operand, right operand and sums of a thread, one after the other.
@@ -50,7 +53,7 @@ def _operations(processor: Processor, dtype: DType) -> float:
     own = code.offset(base, code.multiply(thread, constant(each, I64)), name)
     left, right, sums = (code.offset(own, start, name) for start in starts)
     loop = code.begin_loop(0, _CALLS)
-    code.call_void(kernel, left, right, constant(_INNER, I64), sums)
+    code.call_void(kernel, left, right, sums)
     code.end_loop(loop)
     code.finish()
     library = Library(compiled(module.text(), processor))

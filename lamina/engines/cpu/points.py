@@ -387,9 +387,8 @@ class Points:
         """A quotient or remainder by a constant, rounding down."""
         known = self._levels[depth].known
         if atom not in known:
-            whole = self._position(atom.index)
             with self._at(depth):
-                known[atom] = self._division(whole, atom)
+                known[atom] = self._division(self._position(atom.index), atom)
         return known[atom]
 
     def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lamina.engines.cpu.contractions import is_tiled
+from lamina.engines.cpu.contractions import is_tiled, windows_of
 from lamina.engines.cpu.matrix import as_matrix
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.reshape import merged_axes
@@ -46,6 +46,8 @@ def _carries(step: Contraction, loop: Loop, meet: Meet, processor: Processor) ->
     """Whether each point of the loop needs only one column of what the contraction stores."""
     loop, matrix = merged_axes(loop), as_matrix(step)
     if len(loop.axes) != 1 or matrix.batch.extent != 1 or not is_tiled(step, processor):
+        return False
+    if windows_of(step, processor) is not None:
         return False
     if any(isinstance(stage, Scan) for stage in loop.stages):
         return False

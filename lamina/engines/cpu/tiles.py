@@ -8,7 +8,8 @@ matrix multiplication, 2008).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Type, Value, constant
@@ -17,33 +18,37 @@ from lamina.engines.cpu.processor import Processor
 
 @dataclass(frozen=True)
 class Tile:
-    """The size of a tile, and how a kernel finds its operands.
+    """A tile of sums, and how a kernel finds its operands.
 
     Attributes:
-        rows: of the tile.
+        rows: where each row of the left operand begins, in elements.
+        sums: the same of the sums, whose columns are contiguous.
         vectors: of columns.
         lanes: of a vector.
         element: `"float"` or `"double"`.
-        row_stride: elements between two rows of the left operand.
-        left_stride: elements between two k of the left operand.
+        loops: over k, outermost first: how often, and elements between two k of the left operand.
+            0 says that the caller gives the number; k is contiguous in the right operand.
         right_stride: elements between two k of the right operand; its columns are contiguous.
+        fresh: whether sums begin at zero, and not with what is there.
         fetched: how many elements beyond what it reads of the left operand a kernel has the caches
             fetch; 0 if nothing.
     """
 
-    rows: int
+    rows: tuple[int, ...]
+    sums: tuple[int, ...]
     vectors: int
     lanes: int
     element: str
-    row_stride: int
-    left_stride: int
+    loops: tuple[tuple[int, int], ...]
     right_stride: int
+    fresh: bool = False
     fetched: int = 0
 
     @property
     def name(self) -> str:
-        strides = f"{self.row_stride}_{self.left_stride}_{self.right_stride}_{self.fetched}"
-        return f"tile_{self.element}_{self.rows}x{self.vectors}x{self.lanes}_{strides}"
+        """The same for equal tiles; nobody reads all that there is to say."""
+        said = hashlib.sha256(repr(self).encode()).hexdigest()[:12]
+        return f"tile_{self.element}_{len(self.rows)}x{self.vectors}x{self.lanes}_{said}"
 
 
 # What a processor fetches into its caches at a time, in bytes.
@@ -165,46 +170,105 @@ def _sums_of_lanes(code: Function, vectors: Sequence[Value]) -> Value:
 
 
 def emit_tile(module: Module, tile: Tile) -> str:
-    """Writes the kernel `(left, right, k, sums)`, once in a module; gives its name.
+    """Writes the kernel `(left, right, sums, counts...)`, once in a module; gives its name.
 
-    It adds the products of k steps to the sums, a row-major array of rows by vectors * lanes.
+    It adds the products of all k to the sums. There is a count for each loop that has none itself.
     """
     if module.has(tile.name):
         return tile.name
-    parameters = (("left", POINTER), ("right", POINTER), ("count", I64), ("sums", POINTER))
-    code = module.function(tile.name, parameters)
-    left, right, count, sums = code.parameters
+    open_loops = [number for number, (extent, _) in enumerate(tile.loops) if not extent]
+    code = module.function(
+        tile.name,
+        (
+            *(("left", POINTER), ("right", POINTER), ("sums", POINTER)),
+            *((f"count{number}", I64) for number in open_loops),
+        ),
+    )
+    left, right, sums, *given = code.parameters
+    counts = dict(zip(open_loops, given, strict=True))
     vector = Type(tile.element, tile.lanes)
-    width = tile.vectors * tile.lanes
     places = [
-        code.offset(sums, row * width + number * tile.lanes, tile.element)
-        for row in range(tile.rows)
+        code.offset(sums, row + number * tile.lanes, tile.element)
+        for row in tile.sums
         for number in range(tile.vectors)
     ]
-    initial = [code.load(place, vector) for place in places]
-    loop = code.begin_loop(0, count, 1, initial)
-    offset = code.multiply(loop.index, constant(tile.right_stride, I64))
-    start = code.offset(right, offset, tile.element)
-    columns = [
-        code.load(code.offset(start, number * tile.lanes, tile.element), vector)
-        for number in range(tile.vectors)
+    totals: Sequence[Value] = [
+        constant(0, vector) if tile.fresh else code.load(place, vector) for place in places
     ]
-    offset = code.multiply(loop.index, constant(tile.left_stride, I64))
-    start = code.offset(left, offset, tile.element)
-    if tile.fetched:
-        _fetch(code, tile, code.offset(start, tile.fetched, tile.element), loop.index)
-    received: list[Value] = []
-    for row in range(tile.rows):
-        place = code.offset(start, row * tile.row_stride, tile.element)
-        number = code.splat(code.load(place, vector.scalar), tile.lanes)
-        for position, column in enumerate(columns):
-            total = loop.carried[row * tile.vectors + position]
-            received.append(code.multiply_add(number, column, total))
-    results = code.end_loop(loop, received)
-    for place, result in zip(places, results, strict=True):
-        code.store(result, place)
+    kernel = _Kernel(code, tile, counts)
+    totals = kernel.over(0, left, right, totals)
+    for place, total in zip(places, totals, strict=True):
+        code.store(total, place)
     code.finish()
     return tile.name
+
+
+# Loops of so few turns are written one turn after the other.
+_UNROLLED = 6
+
+
+class _Kernel:
+    """Writes the loops over k."""
+
+    def __init__(self, code: Function, tile: Tile, counts: Mapping[int, Value]) -> None:
+        self._code = code
+        self._tile = tile
+        self._counts = counts
+
+    def over(
+        self, depth: int, left: Value, right: Value, totals: Sequence[Value]
+    ) -> Sequence[Value]:
+        """The totals after all turns of the loops from some depth on."""
+        code, tile = self._code, self._tile
+        if depth == len(tile.loops):
+            return self._products(left, right, totals)
+        extent, left_step = tile.loops[depth]
+        right_step = self._right_step(depth)
+        if 0 < extent <= _UNROLLED and depth == len(tile.loops) - 1:
+            for turn in range(extent):
+                one = code.offset(left, turn * left_step, tile.element)
+                another = self._ahead(right, constant(turn, I64), right_step)
+                totals = self.over(depth + 1, one, another, totals)
+            return totals
+        count = self._counts.get(depth) or constant(extent, I64)
+        loop = code.begin_loop(constant(0, I64), count, 1, totals)
+        skipped = code.multiply(loop.index, constant(left_step, I64))
+        one = code.offset(left, skipped, tile.element)
+        if tile.fetched and depth == len(tile.loops) - 1:
+            _fetch(code, tile, code.offset(one, tile.fetched, tile.element), loop.index)
+        another = self._ahead(right, loop.index, right_step)
+        return code.end_loop(loop, self.over(depth + 1, one, another, loop.carried))
+
+    def _right_step(self, depth: int) -> Value:
+        """Elements between two turns of a loop in the right operand."""
+        step = constant(self._tile.right_stride, I64)
+        for number in range(depth + 1, len(self._tile.loops)):
+            extent = self._tile.loops[number][0]
+            turns = constant(extent, I64) if extent else self._counts[number]
+            step = self._code.multiply(step, turns)
+        return step
+
+    def _ahead(self, right: Value, turn: Value, step: Value) -> Value:
+        if turn.text == "0":
+            return right
+        return self._code.offset(right, self._code.multiply(turn, step), self._tile.element)
+
+    def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
+        """The totals after one k."""
+        code, tile = self._code, self._tile
+        vector = Type(tile.element, tile.lanes)
+        columns = [
+            code.load(code.offset(right, number * tile.lanes, tile.element), vector)
+            for number in range(tile.vectors)
+        ]
+        received: list[Value] = []
+        for row, skipped in enumerate(tile.rows):
+            place = code.offset(left, skipped, tile.element)
+            number = code.splat(code.load(place, vector.scalar), tile.lanes)
+            for position, column in enumerate(columns):
+                total = totals[row * tile.vectors + position]
+                received.append(code.multiply_add(number, column, total))
+        return received
 
 
 def _fetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
@@ -213,11 +277,12 @@ def _fetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
     A line has many k of a row: at each k other rows have their turn.
     """
     line = _LINE // (4 if tile.element == "float" else 8)
-    if tile.row_stride == 1:
+    row_stride = tile.rows[1] - tile.rows[0] if len(tile.rows) > 1 else 1
+    if row_stride == 1:
         code.fetch(start, level=1)
         return
     turn = code.binary("and", k, constant(line - 1, I64))
-    for first in range(0, tile.rows, line):
+    for first in range(0, len(tile.rows), line):
         row = code.add(turn, constant(first, I64))
-        skipped = code.multiply(row, constant(tile.row_stride, I64))
+        skipped = code.multiply(row, constant(row_stride, I64))
         code.fetch(code.offset(start, skipped, tile.element), level=2)

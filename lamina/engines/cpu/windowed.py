@@ -1,0 +1,879 @@
+"""Contractions over windows: convolutions and their gradients, read where the numbers lie.
+
+Three ways, each without a copy of the windows:
+
+- *places*: rows are the places of windows, k their elements, and the right operand is packed
+  once, for all (a convolution, and its gradient where hardly any window lies in the padding);
+- *elements*: rows are the elements of windows, and k runs over the places, image by image, while
+  the sums of all rows wait (the gradient of a weight);
+- *scattered*: each place adds its share to the sums of the elements that it sees, in an image of
+  sums (the gradient with strides, or where gathering would mostly read padding).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from lamina.engines.cpu.context import Context
+from lamina.engines.cpu.image import Image, image_of, pack_image
+from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
+from lamina.engines.cpu.loops import PART_PARAMETERS, Part, stride_along
+from lamina.engines.cpu.matrix import as_matrix, as_plain
+from lamina.engines.cpu.packing import TILE, PackedRight, Panel, Panels, pack_panel
+from lamina.engines.cpu.points import Points
+from lamina.engines.cpu.primitives import element
+from lamina.engines.cpu.reshape import Replacing, flattened
+from lamina.engines.cpu.tiles import Tile, emit_tile, most_rows, rows_of_tiles
+from lamina.program.index import Axis, Remainder, axes_of, axis_index
+from lamina.program.scalar import Load
+from lamina.program.steps import Contraction, reads_of, writes_of
+from lamina.shapes import size_of
+
+# A unit has about so many rows, so that a panel that comes from a far cache is worth it.
+ROWS_OF_UNIT = 128
+# The numbers of an image, or of some images, take so much of the second cache.
+IMAGE_SHARE = 3
+# Sums wait in memory while so many k at least are added.
+SHORTEST_CHUNK = 256
+# Scattering loads and stores sums more often: gathering may do so much more work.
+GATHERING_PAYS = 1.25
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Along one axis of the rows: row = scale * place + slope * element - offset.
+
+    Attributes:
+        row, place: the axes.
+        element: the axis of a window's elements; missing if there is one.
+    """
+
+    row: Axis
+    place: Axis
+    element: Axis | None
+    scale: int
+    slope: int
+    offset: int
+
+    @property
+    def length(self) -> int:
+        """Of the sums along it, margins included."""
+        elements = self.element.extent if self.element else 1
+        reached = self.scale * (self.place.extent - 1) + self.slope * (elements - 1) + 1
+        return max(reached, self.offset + self.row.extent)
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A contraction over windows, and the way in which it is made.
+
+    Attributes:
+        step: with one batch axis and one column axis.
+        image: of the left operand; in the scattered way of what is spread.
+        way: `"places"`, `"elements"` or `"scattered"`.
+        spreads: in the scattered way, for each axis of the rows but the outer ones.
+    """
+
+    step: Contraction
+    image: Image
+    way: str
+    spreads: tuple[Spread, ...] = ()
+
+    @property
+    def packs_ahead(self) -> bool:
+        """Whether every unit uses the whole right operand."""
+        return self.way != "elements"
+
+
+def windowed(step: Contraction) -> Windowed | None:
+    """The contraction as one over windows; None if it is none."""
+    if len(step.rows) < 2 and len(step.inner) < 2:
+        return None
+    step = _with_single_axes(step)
+    scattered = _scattered(step)
+    if scattered is not None:
+        return scattered
+    places, elements = (size_of([axis.extent for axis in axes]) for axes in (step.rows, step.inner))
+    if elements > places:
+        image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
+        if image is not None:
+            return Windowed(step, image, "elements")
+    image = image_of(step.left, step.rows, step.inner, direct_outer=len(step.rows) - 2)
+    return None if image is None else Windowed(step, image, "places")
+
+
+def _with_single_axes(step: Contraction) -> Contraction:
+    batch, of_batch = flattened(step.batch, "b")
+    column, of_columns = flattened(step.columns, "n")
+    change = Replacing(of_batch | of_columns)
+    return replace(
+        step,
+        batch=(batch,),
+        columns=(column,),
+        left=change.scalar(step.left),
+        right=change.scalar(step.right),
+        stores=tuple(change.store(store) for store in step.stores),
+    )
+
+
+def _scattered(step: Contraction) -> Windowed | None:
+    """The contraction with its left operand spread over the rows, where that is less work."""
+    if not isinstance(step.left, Load):
+        return None
+    load, scales = step.left, dict[Axis, int]()
+    for bound in load.bounds:
+        for atom, _ in bound.index.terms:
+            if isinstance(atom, Remainder):
+                rows = [axis for axis in step.rows if axis in axes_of(atom.index)]
+                scales |= dict.fromkeys(rows, atom.divisor)
+    spreads: dict[Axis, Spread] = {}
+    for bound in load.bounds:
+        moved = {atom: step_ for atom, step_ in bound.index.terms if isinstance(atom, Axis)}
+        row = [axis for axis in step.rows if axis in moved]
+        inner = [axis for axis in step.inner if axis in moved]
+        if len(moved) != len(bound.index.terms):
+            continue
+        if len(row) != 1 or len(inner) > 1 or moved[row[0]] != 1 or bound.low != 0:
+            return None
+        scale, slope = scales.get(row[0], 1), -moved[inner[0]] if inner else 1
+        if slope < 1 or row[0] in spreads or (bound.high - 1) % scale:
+            return None
+        place = Axis(f"{row[0].name}_place", (bound.high - 1) // scale + 1)
+        element_ = inner[0] if inner else None
+        offset = bound.index.constant
+        spreads[row[0]] = Spread(row[0], place, element_, scale, slope, offset)
+    ordered = tuple(spreads[axis] for axis in step.rows if axis in spreads)
+    outer = step.rows[: len(step.rows) - len(ordered)]
+    elements = [one.element for one in ordered if one.element is not None]
+    if not ordered or any(axis in spreads for axis in outer) or any(s.offset < 0 for s in ordered):
+        return None
+    if set(elements) != set(step.inner[: len(elements)]):
+        return None
+    gathered = size_of([one.row.extent for one in ordered])
+    spread = size_of([one.place.extent for one in ordered])
+    if not scales and gathered <= GATHERING_PAYS * spread:
+        return None
+    replacements = {
+        one.row: axis_index(one.place) * one.scale
+        + (axis_index(one.element) * one.slope if one.element else 0)
+        - one.offset
+        for one in ordered
+    }
+    left = Replacing(replacements).scalar(load)
+    if not isinstance(left, Load) or not all(bound.always for bound in left.bounds):
+        return None
+    if axes_of(left.index) & set(elements):
+        return None
+    places = tuple(one.place for one in ordered)
+    channels = step.inner[len(elements) :]
+    direct = image_of(
+        replace(left, bounds=()), (*outer, *places), channels, direct_outer=len(outer)
+    )
+    return Windowed(step, direct, "scattered", ordered) if direct is not None else None
+
+
+def emit_windowed(
+    context: Context, name: str, how: Windowed, packed: PackedRight | None, panels: Panels
+) -> list[Part]:
+    """Writes the functions of a contraction over windows."""
+    kinds = {"places": _Places, "elements": _Elements, "scattered": _Scattered}
+    return [kinds[how.way](context, name, how, packed, panels).write()]
+
+
+# What the ways share ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _RowTiles:
+    """How rows over several axes are cut into tiles.
+
+    A tile is a part of a run along the last axis, or, where runs are short, several whole ones.
+
+    Attributes:
+        extents: of the axes.
+        most: rows of a tile.
+    """
+
+    extents: tuple[int, ...]
+    most: int
+
+    @property
+    def _groups(self) -> bool:
+        return len(self.extents) > 1 and 2 * self.extents[-1] <= self.most
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Runs and rows of each of a full tile."""
+        if self._groups:
+            return min(self.most // self.extents[-1], self.extents[-2]), self.extents[-1]
+        return 1, rows_of_tiles(self.extents[-1], self.most)
+
+    @property
+    def _cut(self) -> tuple[int, int]:
+        """Which axis is cut, and into pieces of how many."""
+        runs, rows = self.size
+        return (len(self.extents) - 2, runs) if self._groups else (len(self.extents) - 1, rows)
+
+    @property
+    def count(self) -> int:
+        axis, piece = self._cut
+        return size_of(self.extents[:axis]) * -(-self.extents[axis] // piece)
+
+    def pitches(self, width: int) -> list[int]:
+        """How far apart rows lie along each axis, if all lie one after the other."""
+        return [size_of(self.extents[number + 1 :]) * width for number in range(len(self.extents))]
+
+    def row_of(self, code: Function, tile: Value) -> Value:
+        """The first row of a tile, if all lie one after the other."""
+        axis, piece = self._cut
+        each = constant(-(-self.extents[axis] // piece), I64)
+        past = size_of(self.extents[axis + 1 :])
+        runs = code.multiply(
+            code.binary("udiv", tile, each), constant(self.extents[axis] * past, I64)
+        )
+        within = code.multiply(code.binary("urem", tile, each), constant(piece * past, I64))
+        return code.add(runs, within)
+
+    def emit(
+        self,
+        code: Function,
+        begin: Value,
+        end: Value,
+        body: Callable[[tuple[int, int], list[Value]], None],
+    ) -> None:
+        """Calls `body(size, first coordinates)` for each size of tiles, in a loop over some."""
+        axis, piece = self._cut
+        full, rest = divmod(self.extents[axis], piece)
+        each = constant(full + bool(rest), I64)
+        loop = code.begin_loop(begin, end)
+        position = code.binary("urem", loop.index, each)
+        remaining = code.binary("udiv", loop.index, each)
+        before: list[Value] = []
+        for extent in reversed(self.extents[:axis]):
+            before.insert(0, code.binary("urem", remaining, constant(extent, I64)))
+            remaining = code.binary("udiv", remaining, constant(extent, I64))
+        start = code.multiply(position, constant(piece, I64))
+        after = [constant(0, I64)] * (len(self.extents) - 1 - axis)
+        runs, rows = self.size
+        for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
+            if not present:
+                continue
+            tile = (size, rows) if self._groups else (runs, size)
+            if not (full and rest):
+                body(tile, [*before, start, *after])
+                continue
+            with code.when(code.compare(condition, position, constant(full, I64))):
+                body(tile, [*before, start, *after])
+        code.end_loop(loop)
+
+
+def _merged(loops: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """(extent, stride) of nested loops, where neighbours that are one loop are made one."""
+    merged: list[tuple[int, int]] = []
+    for extent, stride in loops:
+        if extent == 1:
+            continue
+        if merged and merged[-1][1] == extent * stride:
+            merged[-1] = (merged[-1][0] * extent, stride)
+        else:
+            merged.append((extent, stride))
+    return tuple(merged) or ((1, 0),)
+
+
+class _Way(ABC):
+    """Writes one contraction over windows."""
+
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        how: Windowed,
+        packed: PackedRight | None,
+        panels: Panels,
+    ) -> None:
+        self._context = context
+        self._name = name
+        self._image = how.image
+        self._spreads = how.spreads
+        self._packed = packed
+        self._panels = panels
+        self._outer, of_outer = flattened(how.image.outer, "o")
+        change = Replacing(of_outer)
+        self._image = replace(how.image, view=change.scalar(how.image.view))
+        stores = tuple(change.store(store) for store in how.step.stores)
+        self._step = replace(how.step, stores=stores)
+        self._batch, self._column = how.step.batch[0], how.step.columns[0]
+        self._inner_size = size_of([axis.extent for axis in how.step.inner])
+        self._element = element(how.step.dtype)
+        self._bytes = how.step.dtype.itemsize
+        self._most = most_rows(context.processor, panels.vectors)
+
+    @abstractmethod
+    def write(self) -> Part:
+        """Writes the functions; gives the part."""
+
+    def _begin(self, name: str, numbers: Sequence[str]) -> Points:
+        step = self._step
+        parameters = (("table", POINTER), *((number, I64) for number in numbers))
+        return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
+
+    def _part(self, units: int) -> Part:
+        step, panels = self._step, self._panels
+        rows = size_of([axis.extent for axis in step.rows])
+        vectors = -(-panels.columns // panels.lanes)
+        cycles = float(vectors * self._batch.extent * rows * self._inner_size)
+        if not self._context.processor.fused:
+            cycles *= 2
+        reads = reads_of(step)
+        if self._packed is not None:
+            reads |= {self._packed.name}
+        return Part(self._name, units, cycles, reads, writes_of(step))
+
+    def _own(self, code: Function) -> Value:
+        """The thread's own memory; its number is the second parameter."""
+        table, thread, *_ = code.parameters
+        return self._context.workspaces.own(code, table, thread)
+
+    def _for_panels(self, points: Points, body: Callable[[str, Panel, Value, Value], None]) -> None:
+        """Calls `body(kind, panel, number, first column)` for all panels."""
+        code = points.code
+        full = self._panels.columns // self._panels.width
+        width = constant(self._panels.width, I64)
+        for kind, panel, condition, _ in self._panels.kinds():
+            if condition == "slt":
+                loop = code.begin_loop(0, full)
+                with points.bound(TILE, loop.index, before=loop.before):
+                    body(kind, panel, loop.index, code.multiply(loop.index, width))
+                    code.end_loop(loop)
+            else:
+                number = constant(full, I64)
+                body(kind, panel, number, constant(full * self._panels.width, I64))
+
+    def _right(self, code: Function, number: Value) -> Value:
+        """Where a panel of the right operand lies that was packed ahead."""
+        assert self._packed is not None
+        batch = code.parameters[2]
+        before = code.multiply(batch, constant(self._panels.count, I64))
+        return self._packed.panel(self._context, code, code.add(before, number), self._element)
+
+    def _image_start(self, points: Points) -> Value:
+        """Where a view that is read directly begins."""
+        load = self._image.view
+        assert isinstance(load, Load)
+        return points.code.offset(
+            points.base(load.buffer), points.place(load.index).start, self._element
+        )
+
+    def _write_epilogue(
+        self, name: str, panel: Panel, rows: Sequence[Axis], pitches: Sequence[int]
+    ) -> None:
+        """`epilogue(table, sums, batch, outer, firsts.., counts.., column)`: what is stored.
+
+        The sums of a row lie at the pitches of its axes, counted from the first one.
+        """
+        numbers = [f"{word}{n}" for word in ("first", "count") for n in range(len(rows))]
+        parameters = (
+            *(("table", POINTER), ("sums", POINTER), ("batch", I64), ("outer", I64)),
+            *((number, I64) for number in (*numbers, "column")),
+        )
+        step = self._step
+        used = reads_of(step) | writes_of(step)
+        points = self._context.begin(f"{name}_epilogue", parameters, used)
+        code = points.code
+        _, sums, batch, outer, *given, column = code.parameters
+        firsts, counts = given[: len(rows)], given[len(rows) :]
+
+        def store_row(source: Value) -> None:
+            for number in range(panel.vectors):
+                lanes = panel.present(number)
+                base = code.add(column, constant(number * panel.lanes, I64))
+                place = code.offset(source, number * panel.lanes, self._element)
+                with points.along(self._column, base, lanes, multiple=panel.lanes):
+                    points.define(step.result, code.load(place, Type(self._element, lanes)))
+                    points.store_all(step.stores)
+
+        def nest(depth: int, source: Value) -> None:
+            if depth == len(rows):
+                store_row(source)
+                return
+            end = code.add(firsts[depth], counts[depth])
+            with points.loop(rows[depth], (), firsts[depth], end) as loop:
+                past = code.subtract(loop.index, firsts[depth])
+                skipped = code.multiply(past, constant(pitches[depth], I64))
+                nest(depth + 1, code.offset(source, skipped, self._element))
+                code.end_loop(loop)
+
+        with points.bound(self._batch, batch), points.bound(self._outer, outer):
+            nest(0, sums)
+        code.finish()
+
+
+def _divisor_near(number: int, wanted: int) -> int:
+    """The largest divisor of a number that is not above the wanted one."""
+    return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
+
+
+def _address(code: Function, base: Value, places: Sequence[tuple[Value, int]], kind: str) -> Value:
+    """The base moved by some numbers of strides."""
+    for value, stride in places:
+        base = code.offset(base, code.multiply(value, constant(stride, I64)), kind)
+    return base
+
+
+def _offsets(size: tuple[int, int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Where the rows of a tile begin, for the strides of all axes."""
+    along, across = strides[-1], strides[-2] if len(strides) > 1 else 0
+    runs, rows = size
+    return tuple(run * across + row * along for run in range(runs) for row in range(rows))
+
+
+# Rows are places ----------------------------------------------------------------------------------
+
+
+@final
+class _Places(_Way):
+    """Units are (batch, some outer places, a block along the first of the others)."""
+
+    def write(self) -> Part:
+        image, step = self._image, self._step
+        block, slots = self._blocks()
+        first = image.places[0]
+        whole, rest = divmod(first.extent, block)
+        outer_blocks = self._outer.extent // slots
+        each = whole + bool(rest)
+        sizes = {"whole": block} | ({"rest": rest} if rest else {})
+        images = slots * max(image.size(size) for size in sizes.values()) * self._bytes
+        self._sums = -(-images // 64) * 64
+        tile = self._most * self._panels.width * self._bytes
+        self._context.workspaces.need_own(self._sums + tile)
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_tile_epilogue(kind, panel)
+        for label, size in sizes.items():
+            self._write_block(label, size, slots)
+        code = self._context.module.function(self._name, PART_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        number = code.binary("urem", loop.index, constant(each, I64))
+        remaining = code.binary("udiv", loop.index, constant(each, I64))
+        outer = code.binary("urem", remaining, constant(outer_blocks, I64))
+        batch = code.binary("udiv", remaining, constant(outer_blocks, I64))
+        outer = code.multiply(outer, constant(slots, I64))
+        start = code.multiply(number, constant(block, I64))
+        for label, condition in (("whole", "slt"), ("rest", "eq")):
+            if label in sizes:
+                with code.when(code.compare(condition, number, constant(whole, I64))):
+                    operands = (table, thread, batch, outer, start)
+                    code.call_void(f"{self._name}_{label}", *operands)
+        code.end_loop(loop)
+        code.finish()
+        del step
+        return self._part(self._batch.extent * outer_blocks * each)
+
+    def _blocks(self) -> tuple[int, int]:
+        """How many places along the first axis are a block, and how many outer places a unit."""
+        image, processor = self._image, self._context.processor
+        first = image.places[0].extent
+        rows = size_of([axis.extent for axis in image.places[1:]])
+        room = processor.level2_bytes // IMAGE_SHARE // self._bytes
+        units = self._batch.extent * self._outer.extent
+        block = first
+        while block > 1 and (
+            image.size(block) > room
+            or (
+                block * rows >= 2 * ROWS_OF_UNIT
+                and units * -(-first // block) < 4 * processor.threads
+            )
+        ):
+            block = -(-block // 2)
+        if block < first:
+            return block, 1
+        fitting = ROWS_OF_UNIT // (first * rows)
+        if image.size(block):
+            fitting = min(fitting, room // image.size(block))
+        fitting = min(fitting, units // (2 * processor.threads))
+        return block, _divisor_near(self._outer.extent, fitting)
+
+    def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
+        places, width = self._image.places, panel.width
+        pitches = [0] * (len(places) - 1) + [width]
+        if len(places) > 1:
+            pitches[-2] = places[-1].extent * width
+        self._write_epilogue(f"{self._name}_{kind}", panel, places, pitches)
+
+    def _write_block(self, label: str, block: int, slots: int) -> None:
+        image = self._image
+        points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
+        code = points.code
+        table, _, batch, outer, start = code.parameters
+        own = self._own(code)
+        sums = code.offset(own, self._sums, "i8")
+        end = code.add(outer, constant(slots, I64))
+        size = image.size(block)
+        with points.bound(self._batch, batch):
+            if not image.is_direct:
+                with points.loop(self._outer, (), outer, end) as loop:
+                    past = code.subtract(loop.index, outer)
+                    target = _address(code, own, [(past, size)], self._element)
+                    pack_image(points, image, block, start, target, self._panels.lanes)
+                    code.end_loop(loop)
+            strides, skipped = image.moves(block)
+            along = [strides[axis] for axis in image.places]
+            loops = _merged([(axis.extent, strides[axis]) for axis in self._step.inner])
+            extents = (block, *(axis.extent for axis in image.places[1:]))
+            tiles = _RowTiles(extents, self._most)
+
+            def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+                right = self._right(code, number)
+                with points.loop(self._outer, (), outer, end) as loop:
+                    if image.is_direct:
+                        left = _address(
+                            code, self._image_start(points), [(start, along[0])], self._element
+                        )
+                    else:
+                        past = code.subtract(loop.index, outer)
+                        left = _address(code, own, [(past, size)], self._element)
+                        left = code.offset(left, skipped, self._element)
+
+                    def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
+                        at = _address(
+                            code, left, list(zip(firsts, along, strict=True)), self._element
+                        )
+                        rows = _offsets(size, along)
+                        tile = Tile(
+                            rows,
+                            tuple(number * panel.width for number in range(len(rows))),
+                            panel.vectors,
+                            panel.lanes,
+                            self._element,
+                            loops,
+                            panel.width,
+                            fresh=True,
+                        )
+                        kernel = emit_tile(self._context.module, tile)
+                        code.call_void(kernel, at, right, sums)
+                        counts = [constant(1, I64)] * (len(firsts) - 2)
+                        counts += [constant(size[0], I64)] * (len(firsts) > 1)
+                        counts.append(constant(size[1], I64))
+                        absolute = [code.add(firsts[0], start), *firsts[1:]]
+                        code.call_void(
+                            f"{self._name}_{kind}_epilogue",
+                            *(table, sums, batch, loop.index, *absolute, *counts, column),
+                        )
+
+                    tiles.emit(code, constant(0, I64), constant(tiles.count, I64), one_tile)
+                    code.end_loop(loop)
+
+            self._for_panels(points, over_panel)
+        code.finish()
+
+
+# Rows are elements --------------------------------------------------------------------------------
+
+
+@final
+class _Elements(_Way):
+    """Units are (batch, panel of columns, cut of the rows); each goes through all places."""
+
+    def write(self) -> Part:
+        step, image = self._step, self._image
+        row, of_rows = flattened(step.rows, "m")
+        change = Replacing(of_rows)
+        self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
+        self._matrix = as_matrix(replace(step, inner=(*image.outer, *image.places)))
+        self._row = row
+        block, slots = self._blocks()
+        self._block, self._slots = block, slots
+        first = image.places[0]
+        whole, rest = divmod(first.extent, block)
+        self._sizes = {"whole": (block, whole)} | ({"rest": (rest, 1)} if rest else {})
+        images = slots * max(image.size(size) for size, _ in self._sizes.values()) * self._bytes
+        self._rights = -(-images // 64) * 64
+        self._places_of_run = size_of([axis.extent for axis in image.places[1:]])
+        chunk = slots * block * self._places_of_run
+        panel_bytes = chunk * self._panels.width * self._bytes
+        self._sums = self._rights + -(-panel_bytes // 64) * 64
+        strides, _ = image.moves(block)
+        runs = _merged([(axis.extent, strides[axis]) for axis in step.rows])
+        self._tiles = _RowTiles(tuple(extent for extent, _ in runs), self._most)
+        rows_bytes = row.extent * self._panels.width * self._bytes
+        self._context.workspaces.need_own(self._sums + rows_bytes)
+        cuts = self._cuts()
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_epilogue(f"{self._name}_{kind}", panel, [row], [panel.width])
+            for label, (size, _) in self._sizes.items():
+                self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
+            self._write_panel(kind, panel)
+        code = self._context.module.function(self._name, PART_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        cut = code.binary("urem", loop.index, constant(cuts, I64))
+        remaining = code.binary("udiv", loop.index, constant(cuts, I64))
+        count = constant(self._panels.count, I64)
+        batch = code.binary("udiv", remaining, count)
+        panel = code.binary("urem", remaining, count)
+        all_tiles = constant(self._tiles.count, I64)
+        low = code.binary("udiv", code.multiply(cut, all_tiles), constant(cuts, I64))
+        following = code.add(cut, constant(1, I64))
+        high = code.binary("udiv", code.multiply(following, all_tiles), constant(cuts, I64))
+        for kind, _, condition, limit in self._panels.kinds():
+            with code.when(code.compare(condition, panel, constant(limit, I64))):
+                operands = (table, thread, batch, panel, low, high)
+                code.call_void(f"{self._name}_{kind}", *operands)
+        code.end_loop(loop)
+        code.finish()
+        return self._part(self._batch.extent * self._panels.count * cuts)
+
+    def _blocks(self) -> tuple[int, int]:
+        """How many places along the first axis are a chunk, and how many outer ones at once."""
+        image = self._image
+        first = image.places[0].extent
+        run = size_of([axis.extent for axis in image.places[1:]])
+        room = self._context.processor.level2_bytes // IMAGE_SHARE // self._bytes
+
+        def taken(block: int) -> int:
+            return image.size(block) + block * run * self._panels.width
+
+        block = first
+        while block > 1 and taken(block) > room and block * run > SHORTEST_CHUNK:
+            block = -(-block // 2)
+        if block < first or (image.is_direct and self._outer_stride() is None):
+            return block, 1
+        fitting = min(SHORTEST_CHUNK // (first * run), room // taken(block))
+        return block, _divisor_near(self._outer.extent, fitting)
+
+    def _cuts(self) -> int:
+        threads = self._context.processor.threads
+        units = self._batch.extent * self._panels.count
+        if units >= 4 * threads or units % threads == 0:
+            return 1
+        return min(self._tiles.count, -(-2 * threads // units))
+
+    def _write_panel(self, kind: str, panel: Panel) -> None:
+        """`panel(table, thread, batch, panel, low, high)`: all chunks of places, then the rows."""
+        name = f"{self._name}_{kind}"
+        points = self._begin(name, ("thread", "batch", "panel", "low", "high"))
+        code = points.code
+        table, thread, batch, number, low, high = code.parameters
+        sums = code.offset(self._own(code), self._sums, "i8")
+        column = code.multiply(number, constant(self._panels.width, I64))
+        row_range = self._row_range(code, low, high)
+        zero = constant(0, Type(self._element, panel.lanes))
+        loop = code.begin_loop(*row_range)
+        here = _address(code, sums, [(loop.index, panel.width)], self._element)
+        for vector in range(panel.vectors):
+            code.store(zero, code.offset(here, vector * panel.lanes, self._element))
+        code.end_loop(loop)
+        outer = code.begin_loop(0, self._outer.extent, self._slots)
+        for label, (_, count) in self._sizes.items():
+            chunk = f"{name}_{label}"
+            operands = (table, thread, batch, outer.index)
+            if label == "whole":
+                inside = code.begin_loop(0, count)
+                start = code.multiply(inside.index, constant(self._block, I64))
+                code.call_void(chunk, *operands, start, column, low, high)
+                code.end_loop(inside)
+            else:
+                start = constant(self._sizes["whole"][1] * self._block, I64)
+                code.call_void(chunk, *operands, start, column, low, high)
+        code.end_loop(outer)
+        first, end = row_range
+        zero_number = constant(0, I64)
+        start = _address(code, sums, [(first, panel.width)], self._element)
+        code.call_void(
+            f"{name}_epilogue",
+            *(table, start, batch, zero_number, first, code.subtract(end, first), column),
+        )
+        code.finish()
+
+    def _row_range(self, code: Function, low: Value, high: Value) -> tuple[Value, Value]:
+        """The rows of some tiles."""
+        return self._tiles.row_of(code, low), self._tiles.row_of(code, high)
+
+    def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
+        """`chunk(table, thread, batch, outer, start, column, low, high)`: adds some places."""
+        image = self._image
+        numbers = ("thread", "batch", "outer", "start", "column", "low", "high")
+        points = self._begin(name, numbers)
+        code = points.code
+        _, _, batch, outer, start, column, low, high = code.parameters
+        own = self._own(code)
+        size, run = image.size(block), self._places_of_run
+        strides, skipped = image.moves(block)
+        end = code.add(outer, constant(self._slots, I64))
+        whole_run = constant(image.places[0].extent * run, I64)
+        first = code.add(code.multiply(outer, whole_run), code.multiply(start, constant(run, I64)))
+        with points.bound(self._batch, batch):
+            if image.is_direct:
+                with points.bound(self._outer, outer):
+                    left = self._image_start(points)
+                left = _address(code, left, [(start, strides[image.places[0]])], self._element)
+                slot = self._outer_stride() or 0
+            else:
+                with points.loop(self._outer, (), outer, end) as loop:
+                    past = code.subtract(loop.index, outer)
+                    target = _address(code, own, [(past, size)], self._element)
+                    pack_image(points, image, block, start, target, panel.lanes)
+                    code.end_loop(loop)
+                left, slot = code.offset(own, skipped, self._element), size
+            plain = as_plain(self._matrix.right, self._matrix.column, self._matrix)
+            if plain is not None and plain.stride == 1 and panel.last == panel.lanes:
+                place = points.place(plain.start).start
+                right = code.offset(points.base(plain.buffer), place, self._element)
+                right = _address(
+                    code, right, [(first, plain.inner_stride), (column, 1)], self._element
+                )
+                right_stride = plain.inner_stride
+            else:
+                right, right_stride = code.offset(own, self._rights, "i8"), panel.width
+                count = self._slots * block * run
+                pack_panel(points, self._matrix, panel, right, column, first, count)
+        sums = code.offset(own, self._sums, "i8")
+        loops = _merged(
+            [
+                (self._slots, slot),
+                (block, strides[image.places[0]]),
+                *((axis.extent, strides[axis]) for axis in image.places[1:]),
+            ]
+        )
+        runs = _merged([(axis.extent, strides[axis]) for axis in self._elements()])
+        along = [stride for _, stride in runs]
+        pitches = self._tiles.pitches(panel.width)
+
+        def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
+            tile = Tile(
+                _offsets(size, along),
+                _offsets(size, pitches),
+                panel.vectors,
+                panel.lanes,
+                self._element,
+                loops,
+                right_stride,
+            )
+            at = _address(code, left, list(zip(firsts, along, strict=True)), self._element)
+            to = _address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
+            code.call_void(emit_tile(self._context.module, tile), at, right, to)
+
+        self._tiles.emit(code, low, high, one_tile)
+        code.finish()
+
+    def _elements(self) -> Sequence[Axis]:
+        return self._image.elements
+
+    def _outer_stride(self) -> int | None:
+        """Between two outer places of a view that is read directly, if it is always the same."""
+        load = self._image.view
+        assert isinstance(load, Load)
+        return stride_along(load.index, self._outer)
+
+
+# Scattered ----------------------------------------------------------------------------------------
+
+
+@final
+class _Scattered(_Way):
+    """Units are (batch, outer place); each has the sums of all its rows in an image."""
+
+    def write(self) -> Part:
+        lengths = [one.length for one in self._spreads]
+        for kind, panel, _, _ in self._panels.kinds():
+            pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
+            rows = [one.row for one in self._spreads]
+            self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
+        bytes_ = size_of(lengths) * self._panels.width * self._bytes
+        self._context.workspaces.need_own(bytes_)
+        self._write_unit(lengths)
+        code = self._context.module.function(self._name, PART_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        count = constant(self._outer.extent, I64)
+        outer = code.binary("urem", loop.index, count)
+        batch = code.binary("udiv", loop.index, count)
+        code.call_void(f"{self._name}_unit", table, thread, batch, outer)
+        code.end_loop(loop)
+        code.finish()
+        return self._part(self._batch.extent * self._outer.extent)
+
+    def _write_unit(self, lengths: Sequence[int]) -> None:
+        points = self._begin(f"{self._name}_unit", ("thread", "batch", "outer"))
+        code = points.code
+        table, _, batch, outer = code.parameters
+        sums = self._own(code)
+        image = self._image
+        strides, _ = image.moves(image.places[0].extent)
+        elements = [one for one in self._step.inner if one not in image.elements]
+        channels = [axis for axis in self._step.inner if axis in image.elements]
+        loops = _merged([(axis.extent, strides[axis]) for axis in channels])
+        depth = size_of([axis.extent for axis in channels])
+        along = [strides[axis] for axis in image.places]
+        tiles = _RowTiles(tuple(axis.extent for axis in image.places), self._most)
+        with points.bound(self._batch, batch), points.bound(self._outer, outer):
+            left = self._image_start(points)
+
+            def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+                right = self._right(code, number)
+                vector = Type(self._element, panel.lanes)
+                fill = code.begin_loop(0, size_of(lengths) * panel.width, panel.lanes)
+                code.store(constant(0, vector), code.offset(sums, fill.index, self._element))
+                code.end_loop(fill)
+                pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
+                steps = [
+                    one.scale * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
+                ]
+                taps = code.begin_loop(0, size_of([axis.extent for axis in elements]))
+                here = _address(code, right, [(taps.index, depth * panel.width)], self._element)
+                shifted = self._shifted(code, sums, taps.index, elements, pitches)
+
+                def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
+                    tile = Tile(
+                        _offsets(size, along),
+                        _offsets(size, steps),
+                        panel.vectors,
+                        panel.lanes,
+                        self._element,
+                        loops,
+                        panel.width,
+                    )
+                    at = _address(code, left, list(zip(firsts, along, strict=True)), self._element)
+                    to = _address(
+                        code, shifted, list(zip(firsts, steps, strict=True)), self._element
+                    )
+                    code.call_void(emit_tile(self._context.module, tile), at, here, to)
+
+                tiles.emit(code, constant(0, I64), constant(tiles.count, I64), one_tile)
+                code.end_loop(taps)
+                zeros = [constant(0, I64) for _ in lengths]
+                counts = [constant(one.row.extent, I64) for one in self._spreads]
+                margin = sum(
+                    one.offset * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
+                )
+                code.call_void(
+                    f"{self._name}_{kind}_epilogue",
+                    *(table, code.offset(sums, margin, self._element), batch, outer),
+                    *(*zeros, *counts, column),
+                )
+
+            self._for_panels(points, over_panel)
+        code.finish()
+
+    def _shifted(
+        self,
+        code: Function,
+        sums: Value,
+        tap: Value,
+        elements: Sequence[Axis],
+        pitches: Sequence[int],
+    ) -> Value:
+        """Where the sums of the first place begin for one element of the windows."""
+        slopes = {
+            one.element: one.slope * pitch
+            for one, pitch in zip(self._spreads, pitches, strict=True)
+        }
+        for axis in reversed(elements):
+            extent = constant(axis.extent, I64)
+            position = code.binary("urem", tap, extent)
+            tap = code.binary("udiv", tap, extent)
+            sums = _address(code, sums, [(position, slopes[axis])], self._element)
+        return sums
