@@ -68,9 +68,15 @@ from lamina.training.metrics import MeanSquaredError as MeanSquaredError
 from lamina.training.metrics import Precision as Precision
 from lamina.training.metrics import Recall as Recall
 from lamina.training.metrics import TopK as TopK
+from lamina.training.optimizers import LAMB as LAMB
 from lamina.training.optimizers import SGD as SGD
+from lamina.training.optimizers import Adadelta as Adadelta
 from lamina.training.optimizers import Adagrad as Adagrad
 from lamina.training.optimizers import Adam as Adam
+from lamina.training.optimizers import Adamax as Adamax
 from lamina.training.optimizers import AdamW as AdamW
+from lamina.training.optimizers import Lion as Lion
+from lamina.training.optimizers import NAdam as NAdam
 from lamina.training.optimizers import RMSProp as RMSProp
+from lamina.training.optimizers import Rprop as Rprop
 from lamina.verification import verify as verify

@@ -25,10 +25,21 @@ Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Spec = tuple[Shape, DType]
 
 
+@dataclass(frozen=True)
+class PerParameter:
+    """A state of one number for each parameter, instead of one for each of its elements.
+
+    Attributes:
+        first: its first value.
+    """
+
+    first: float
+
+
 class Optimizer(Protocol):
     """How a parameter follows its gradient; see `lamina.training.optimizers`."""
 
-    def slots(self) -> Mapping[str, float]:
+    def slots(self) -> Mapping[str, float | PerParameter]:
         """The state kept for each parameter, in its shape, with its first value."""
         ...
 
@@ -262,8 +273,12 @@ def _updated(
     own: dict[str, Tensor] = {}
     for name, first in optimizer.slots().items():
         full = f"{variable.name}/{name}"
-        own[name] = leaf(full, "state", parameter.shape, parameter.dtype)
-        slots[full] = (own[name], first)
+        if isinstance(first, PerParameter):
+            shape, value = (), first.first
+        else:
+            shape, value = parameter.shape, first
+        own[name] = leaf(full, "state", shape, parameter.dtype)
+        slots[full] = (own[name], value)
     new, new_slots = optimizer.update(parameter, gradient, own, step)
     return [(parameter, new), *((own[name], new_slots[name]) for name in own)]
 
