@@ -75,6 +75,7 @@ from lamina.training.optimizers import Adagrad as Adagrad
 from lamina.training.optimizers import Adam as Adam
 from lamina.training.optimizers import Adamax as Adamax
 from lamina.training.optimizers import AdamW as AdamW
+from lamina.training.optimizers import ByPath as ByPath
 from lamina.training.optimizers import Lion as Lion
 from lamina.training.optimizers import NAdam as NAdam
 from lamina.training.optimizers import RMSProp as RMSProp

@@ -101,6 +101,7 @@ class Training(Attached):
         seed: int = 0,
         input_dtypes: Sequence[DType] | None = None,
         targets: Sequence[Spec] | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         super().__init__(parameters, loss, batch_size, input_dtypes, targets)
         self._graph = training_step(
@@ -112,6 +113,7 @@ class Training(Attached):
             clip=clip,
             metrics=metrics,
             input_dtypes=self._input_dtypes,
+            frozen=frozen,
         )
         self._slots = own_states(parameters.engine, seed, self._graph.slots)
         self._shared |= self._slots

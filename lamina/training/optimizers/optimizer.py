@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant
 from lamina.layers.checks import Sourced, place_of, require_number
 from lamina.shapes import DType
+from lamina.step import Optimizer as AnyOptimizer
 from lamina.step import PerParameter
 
 Rate = float | Callable[[Tensor], TensorLike]
@@ -57,6 +58,14 @@ class Optimizer(Sourced, ABC):
         Returns:
             The new parameter and the new state, in the parameter's shape and dtype.
         """
+
+    def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
+        """The optimizer of each parameter, by its name: this one, for all of them.
+
+        Raises:
+            DefinitionError: by wrappers, for what does not fit these parameters.
+        """
+        return dict.fromkeys(names, self)
 
 
 def check_rate(optimizer: Optimizer, rate: Rate) -> None:
