@@ -68,8 +68,10 @@ from lamina.training.metrics import MeanSquaredError as MeanSquaredError
 from lamina.training.metrics import Precision as Precision
 from lamina.training.metrics import Recall as Recall
 from lamina.training.metrics import TopK as TopK
+from lamina.training.optimizers import EMA as EMA
 from lamina.training.optimizers import LAMB as LAMB
 from lamina.training.optimizers import SGD as SGD
+from lamina.training.optimizers import SWA as SWA
 from lamina.training.optimizers import Adadelta as Adadelta
 from lamina.training.optimizers import Adagrad as Adagrad
 from lamina.training.optimizers import Adam as Adam

@@ -29,7 +29,7 @@ from lamina.step import Clip, Loss, Optimizer, check_batch_size, half_a_training
 from lamina.training.fit import Fit, fit, summary
 from lamina.training.history import History
 from lamina.training.metrics import Metric
-from lamina.training.optimizers import ByPath
+from lamina.training.optimizers import Averaging, ByPath
 
 Data = Dataset | tuple[Any, Any]
 
@@ -241,7 +241,8 @@ class Model:
                 without the interruption.
 
         Returns:
-            Loss and metrics of every epoch. Ctrl-C ends the fit cleanly; what was learned stays.
+            Loss and metrics of every epoch, and the averages that an optimizer such as `lm.EMA`
+            keeps. Ctrl-C ends the fit cleanly; what was learned stays.
 
         Raises:
             NonFiniteError: if the loss becomes NaN or infinite; the model is then put back to the
@@ -487,9 +488,11 @@ def _check_seed(seed: int) -> None:
 
 
 def _kind(optimizer: Optimizer) -> str:
-    """The classes of an optimizer and of those within it: `"ByPath(SGD, Adam)"`."""
+    """The classes of an optimizer and of those within it: `"EMA(Adam)"`."""
     inner: list[Optimizer] = []
-    if isinstance(optimizer, ByPath):
+    if isinstance(optimizer, Averaging):
+        inner = [optimizer.optimizer]
+    elif isinstance(optimizer, ByPath):
         inner = [*optimizer.patterns.values(), optimizer.default]
     name = type(optimizer).__name__
     return f"{name}({', '.join(map(_kind, inner))})" if inner else name

@@ -25,6 +25,9 @@ Loss = Callable[[Any, Any], Tensor]
 Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Spec = tuple[Shape, DType]
 
+# The state of an optimizer that holds the average of a parameter over steps has this name.
+AVERAGE = "average"
+
 
 @dataclass(frozen=True)
 class PerParameter:

@@ -61,14 +61,15 @@ def test_rates_by_path_may_depend_on_the_step() -> None:
     assert still == ["1.weight", "1.bias"]
 
 
-def test_paths_within_paths_are_resolved() -> None:
+def test_paths_within_paths_and_averages_are_resolved() -> None:
     inner = lm.ByPath({"*.bias": lm.SGD(0.1, momentum=0.9)}, default=lm.SGD(0.1))
-    optimizer = lm.ByPath({"1.*": inner}, default=lm.Adam(0.1))
+    optimizer = lm.EMA(lm.ByPath({"1.*": inner}, default=lm.Adam(0.1)))
     with lm.Model(network()).training(LOSS, optimizer, 8) as training:
         names = set(training.state())
     assert names == {
-        *("1.bias/momentum", "4.weight/mean", "4.weight/square_mean"),
-        *("4.bias/mean", "4.bias/square_mean", "seed", "step"),
+        *("1.weight/average", "1.bias/average", "1.bias/momentum", "4.weight/average"),
+        *("4.weight/mean", "4.weight/square_mean", "4.bias/average", "4.bias/mean"),
+        *("4.bias/square_mean", "seed", "step"),
     }
 
 

@@ -14,6 +14,9 @@ from lamina.training.optimizers.adam import Adam as Adam
 from lamina.training.optimizers.adam import Adamax as Adamax
 from lamina.training.optimizers.adam import AdamW as AdamW
 from lamina.training.optimizers.adam import NAdam as NAdam
+from lamina.training.optimizers.averaging import EMA as EMA
+from lamina.training.optimizers.averaging import SWA as SWA
+from lamina.training.optimizers.averaging import Averaging as Averaging
 from lamina.training.optimizers.by_path import ByPath as ByPath
 from lamina.training.optimizers.descent import SGD as SGD
 from lamina.training.optimizers.descent import Lion as Lion

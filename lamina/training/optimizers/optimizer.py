@@ -37,7 +37,8 @@ class Optimizer(Sourced, ABC):
     def slots(self) -> Mapping[str, float | PerParameter]:
         """The state that is kept for each parameter, in its shape and dtype: name -> first value.
 
-        A state of one number for the whole parameter has `PerParameter(first value)`.
+        A state of one number for the whole parameter has `PerParameter(first value)`. A state
+        named "average" is what `Training.averaged_parameters` reads.
 
         Returns:
             A new dict; empty if there is no state.
