@@ -29,6 +29,7 @@ from lamina.step import Clip, Loss, Optimizer, check_batch_size, half_a_training
 from lamina.training.fit import Fit, fit, summary
 from lamina.training.history import History
 from lamina.training.metrics import Metric
+from lamina.training.optimizers import Averaging, ByPath
 
 Data = Dataset | tuple[Any, Any]
 
@@ -152,6 +153,7 @@ class Model:
         *,
         metrics: Sequence[Metric] = (),
         clip: Clip | None = None,
+        frozen: Sequence[str] = (),
         seed: int | None = None,
         data: Data | None = None,
     ) -> Training:
@@ -163,12 +165,18 @@ class Model:
             batch_size: the most examples of a step.
             metrics: measured by `fit`.
             clip: `lm.ClipGlobalNorm(1.0)` and the like.
+            frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
+                They keep their values, their gradients are not computed, and they have no state
+                in the optimizer.
             seed: of dropout and other random layers; the model's own by default.
             data: an example of the data to come, where its dtypes are not the usual ones: uint8
                 images, say, or soft targets.
 
         Returns:
             A training, to be used in a `with` block or released by `.release()`.
+
+        Raises:
+            DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         """
         dataset = None if data is None else as_dataset(data)
         if seed is not None:
@@ -180,6 +188,7 @@ class Model:
             batch_size,
             metrics=metrics,
             clip=clip,
+            frozen=frozen,
             seed=self.seed if seed is None else seed,
             input_dtypes=None if dataset is None else dataset.input_dtypes,
             targets=None if dataset is None else target_specs(dataset),
@@ -208,6 +217,7 @@ class Model:
         batch_size: int = 32,
         metrics: Sequence[Metric] = (),
         clip: Clip | None = None,
+        frozen: Sequence[str] = (),
         seed: int | None = None,
         drop_last: bool = False,
         progress: bool | None = None,
@@ -219,7 +229,7 @@ class Model:
 
         Args:
             train, validation: data sets, or pairs (x, y) of arrays.
-            loss, optimizer, metrics, clip: as in `training`.
+            loss, optimizer, metrics, clip, frozen: as in `training`.
             epochs: how many in all; those of a resumed checkpoint count.
             batch_size: examples in a step; the last batch of an epoch may be smaller.
             seed: of the order of the examples and of random layers; the model's own by default.
@@ -231,7 +241,8 @@ class Model:
                 without the interruption.
 
         Returns:
-            Loss and metrics of every epoch. Ctrl-C ends the fit cleanly; what was learned stays.
+            Loss and metrics of every epoch, and the averages that an optimizer such as `lm.EMA`
+            keeps. Ctrl-C ends the fit cleanly; what was learned stays.
 
         Raises:
             NonFiniteError: if the loss becomes NaN or infinite; the model is then put back to the
@@ -262,14 +273,6 @@ class Model:
                 advice="Name the checkpoint file that the earlier fit wrote.",
             )
         chosen = self.seed if seed is None else seed
-        # What a continued fit must have in common with the one that it continues.
-        terms = {
-            "optimizer": type(optimizer).__name__,
-            "batch_size": size,
-            "seed": str(chosen),
-            "drop_last": drop_last,
-            "dtype": self._parameters.dtype.name,
-        }
         history = History()
         training = self.training(
             loss,
@@ -277,9 +280,19 @@ class Model:
             min(size, len(dataset)),
             metrics=metrics,
             clip=clip,
+            frozen=frozen,
             seed=chosen,
             data=dataset,
         )
+        # What a continued fit must have in common with the one that it continues.
+        terms = {
+            "optimizer": _kind(optimizer),
+            "frozen": list(frozen),
+            "batch_size": size,
+            "seed": str(chosen),
+            "drop_last": drop_last,
+            "dtype": self._parameters.dtype.name,
+        }
         evaluation = None
         with training:
             if resume and checkpoint is not None and Path(checkpoint).exists():
@@ -367,6 +380,7 @@ class Model:
         optimizer: Optimizer | None = None,
         *,
         clip: Clip | None = None,
+        frozen: Sequence[str] = (),
     ) -> Explanation:
         """The program that a step becomes: its parts, their arithmetic and their traffic.
 
@@ -374,7 +388,8 @@ class Model:
 
         Args:
             batch_size: the number of examples of the step.
-            loss, optimizer, clip: of the training step; without them it is the forward pass.
+            loss, optimizer, clip, frozen: of the training step; without them it is the forward
+                pass.
 
         Example:
             >>> import lamina as lm
@@ -386,7 +401,9 @@ class Model:
         if (loss is None) != (optimizer is None):
             raise half_a_training(loss, optimizer, "explain")
         parameters = self._parameters
-        bill = self.network.plan(batch_size, loss, optimizer, dtype=parameters.dtype, clip=clip)
+        bill = self.network.plan(
+            batch_size, loss, optimizer, dtype=parameters.dtype, clip=clip, frozen=frozen
+        )
         return Explanation(bill.batch_size, bill.program, parameters.engine)
 
     def profile(
@@ -396,6 +413,7 @@ class Model:
         optimizer: Optimizer | None = None,
         *,
         clip: Clip | None = None,
+        frozen: Sequence[str] = (),
         data: Data | None = None,
         seconds: float = 0.5,
     ) -> Profile:
@@ -405,7 +423,8 @@ class Model:
 
         Args:
             batch_size: the number of examples of the step.
-            loss, optimizer, clip: of the training step; without them it is the forward pass.
+            loss, optimizer, clip, frozen: of the training step; without them it is the forward
+                pass.
             data: examples to run on, at least a batch; random ones by default.
             seconds: about how long the step is run without clocks, and again with them.
 
@@ -430,6 +449,7 @@ class Model:
             optimizer,
             batch_size,
             clip=clip,
+            frozen=frozen,
             seed=self.seed,
             input_dtypes=dataset.input_dtypes,
             targets=target_specs(dataset),
@@ -465,6 +485,17 @@ def _check_seed(seed: int) -> None:
             "a seed is a whole number of 64 bits",
             facts=(("expected", "seed=0, 1, 2, ..."), ("found", repr(seed))),
         )
+
+
+def _kind(optimizer: Optimizer) -> str:
+    """The classes of an optimizer and of those within it: `"EMA(Adam)"`."""
+    inner: list[Optimizer] = []
+    if isinstance(optimizer, Averaging):
+        inner = [optimizer.optimizer]
+    elif isinstance(optimizer, ByPath):
+        inner = [*optimizer.patterns.values(), optimizer.default]
+    name = type(optimizer).__name__
+    return f"{name}({', '.join(map(_kind, inner))})" if inner else name
 
 
 def _outline(network: Network) -> str:

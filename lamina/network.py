@@ -183,6 +183,7 @@ class Network:
         *,
         dtype: DTypeLike = "float32",
         clip: Clip | None = None,
+        frozen: Sequence[str] = (),
     ) -> MemoryBill:
         """The memory bill of a step, before anything is allocated.
 
@@ -190,7 +191,7 @@ class Network:
             batch_size: the number of examples of the step.
             loss, optimizer: of the training step; without them the bill is for inference.
             dtype: the float type of the model.
-            clip: gradient clipping, as in `Model.training`.
+            clip, frozen: gradient clipping, and what is not trained, as in `Model.training`.
 
         Example:
             >>> import lamina as lm
@@ -206,7 +207,9 @@ class Network:
             raise half_a_training(loss, optimizer, "plan")
         else:
             targets = default_targets(self, loss, wanted)
-            step = training_step(self, loss, optimizer, targets, dtype=wanted, clip=clip)
+            step = training_step(
+                self, loss, optimizer, targets, dtype=wanted, clip=clip, frozen=frozen
+            )
             name = "training step"
         return MemoryBill(batch_size, compile_graph(step.graph, batch=batch_size, name=name))
 
@@ -218,12 +221,13 @@ class Network:
         *,
         dtype: DTypeLike = "float32",
         clip: Clip | None = None,
+        frozen: Sequence[str] = (),
     ) -> int:
         """The largest batch whose step fits.
 
         Args:
             memory: bytes, or text such as `"2 GiB"`.
-            loss, optimizer, dtype, clip: as in `plan`.
+            loss, optimizer, dtype, clip, frozen: as in `plan`.
 
         Raises:
             EngineError: if not even one example fits.
@@ -231,7 +235,7 @@ class Network:
         limit = parse_bytes(memory)
 
         def needed(batch_size: int) -> int:
-            bill = self.plan(batch_size, loss, optimizer, dtype=dtype, clip=clip)
+            bill = self.plan(batch_size, loss, optimizer, dtype=dtype, clip=clip, frozen=frozen)
             return bill.peak_bytes
 
         low, low_bytes = 1, needed(1)

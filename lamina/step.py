@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from operator import index
 from typing import Any, Protocol, SupportsIndex, cast
 
@@ -24,11 +25,28 @@ Loss = Callable[[Any, Any], Tensor]
 Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Spec = tuple[Shape, DType]
 
+# The state of an optimizer that holds the average of a parameter over steps has this name.
+AVERAGE = "average"
+
+
+@dataclass(frozen=True)
+class PerParameter:
+    """A state of one number for each parameter, instead of one for each of its elements.
+
+    Attributes:
+        first: its first value.
+    """
+
+    first: float
+
 
 class Optimizer(Protocol):
-    """How a parameter follows its gradient; see `lamina.training.optimizers`."""
+    """How a parameter follows its gradient; see `lamina.training.optimizers`.
 
-    def slots(self) -> Mapping[str, float]:
+    One that treats parameters differently also has `for_parameters(names)`: names -> optimizers.
+    """
+
+    def slots(self) -> Mapping[str, float | PerParameter]:
         """The state kept for each parameter, in its shape, with its first value."""
         ...
 
@@ -93,6 +111,41 @@ def check_optimizer(optimizer: object) -> None:
         raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer)
 
 
+def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
+    """The optimizer of each parameter, by the parameter's name."""
+    choose: Callable[[Sequence[str]], Mapping[str, Optimizer]] | None
+    choose = getattr(optimizer, "for_parameters", None)
+    return dict.fromkeys(names, optimizer) if choose is None else choose(names)
+
+
+def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
+    """The names of parameters that fit a pattern such as `"0.*"` or `"*.bias"`.
+
+    Raises:
+        DefinitionError: if none does.
+    """
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise DefinitionError(
+            "a pattern fits no parameter",
+            facts=(("pattern", repr(pattern)), ("parameters", ", ".join(names) or "none")),
+            where=where,
+            advice="A star stands for any text: '1.*' is all of layer 1, '*.bias' every bias.",
+        )
+    return found
+
+
+def check_frozen(frozen: object) -> None:
+    """Raises DefinitionError for what is no sequence of patterns."""
+    listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
+    if not all(isinstance(one, str) for one in listed):
+        raise DefinitionError(
+            "the frozen parameters are given as a list of patterns",
+            facts=(("expected", "['0.*', '2.weight']"), ("found", repr(cast(object, frozen)))),
+            where="frozen",
+        )
+
+
 def check_metrics(metrics: object) -> None:
     """Raises DefinitionError for what is no sequence of metrics."""
     if not isinstance(metrics, list | tuple):
@@ -135,7 +188,8 @@ class StepGraph:
             `"loss"` and `"metric0.NAME"`.. otherwise.
         trace: the network it was made from.
         slots: for each state of the optimizer, `"1.weight/momentum"`: its tensor and first value.
-        untrained: the parameters that the loss does not depend on; they are left as they are.
+        untrained: the parameters that are frozen, or that the loss does not depend on; they are
+            left as they are.
     """
 
     graph: Graph
@@ -202,13 +256,18 @@ def training_step(
     clip: Clip | None = None,
     metrics: Sequence[Metric] = (),
     input_dtypes: Sequence[DType] | None = None,
+    frozen: Sequence[str] = (),
 ) -> StepGraph:
     """The whole training step.
 
     The reported loss includes the layers' penalties, as what is minimised does.
 
+    Args:
+        frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
+            Their gradients are not computed, and they have no state.
+
     Raises:
-        DefinitionError: if there is nothing to train.
+        DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         ShapeError: if the loss is not a single number.
     """
     trace = network.trace(dtype=dtype, training=True, input_dtypes=input_dtypes)
@@ -216,7 +275,11 @@ def training_step(
     check_optimizer(optimizer)
     check_metrics(metrics)
     check_clip(clip)
+    check_frozen(frozen)
     record = trace.record
+    names = list(record.parameters)
+    left_alone = {name for pattern in frozen for name in matching(pattern, names, "frozen")}
+    chosen = optimizers_by_name(optimizer, names)
     leaves, target = _targets(targets, loss, trace, dtype)
     value = _loss_value(loss, trace, target)
     metric_outputs = _measured(metrics, trace, target)
@@ -224,11 +287,21 @@ def training_step(
         for penalty in record.penalties:
             value = ops.add(value, penalty)
     reached = set(topological([value]))
-    trained = [v for v in record.parameters.values() if v.tensor in reached]
-    if not trained:
+    reachable = [v for v in record.parameters.values() if v.tensor in reached]
+    trained = [variable for variable in reachable if variable.name not in left_alone]
+    if not reachable:
         raise DefinitionError(
             "there is nothing to train: the loss depends on no parameter",
             advice="Add a layer with parameters, such as lm.Linear, or check the loss function.",
+        )
+    if not trained:
+        raise DefinitionError(
+            "there is nothing to train: every parameter that the loss depends on is frozen",
+            facts=(
+                ("frozen", ", ".join(map(repr, frozen))),
+                ("parameters", ", ".join(variable.name for variable in reachable)),
+            ),
+            advice="Leave some parameters out of `frozen`.",
         )
     flowing: Sequence[Tensor] = gradients(value, [variable.tensor for variable in trained])
     if clip is not None:
@@ -238,7 +311,7 @@ def training_step(
     updates: list[tuple[Tensor, Tensor]] = []
     for variable, gradient in zip(trained, flowing, strict=True):
         with labelled(Origin(f"{variable.tensor.origin.path}/update")):
-            updates += _updated(optimizer, variable, gradient, record.step, slots)
+            updates += _updated(chosen[variable.name], variable, gradient, record.step, slots)
     for name, new in record.updates.items():
         updates.append((record.states[name].tensor, new))
     with labelled(Origin("step")):
@@ -262,8 +335,12 @@ def _updated(
     own: dict[str, Tensor] = {}
     for name, first in optimizer.slots().items():
         full = f"{variable.name}/{name}"
-        own[name] = leaf(full, "state", parameter.shape, parameter.dtype)
-        slots[full] = (own[name], first)
+        if isinstance(first, PerParameter):
+            shape, value = (), first.first
+        else:
+            shape, value = parameter.shape, first
+        own[name] = leaf(full, "state", shape, parameter.dtype)
+        slots[full] = (own[name], value)
     new, new_slots = optimizer.update(parameter, gradient, own, step)
     return [(parameter, new), *((own[name], new_slots[name]) for name in own)]
 

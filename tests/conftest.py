@@ -65,6 +65,7 @@ class ProgramMaker(Protocol):
         *,
         clip: Any = None,
         dtype: DType = float32,
+        frozen: Sequence[str] = (),
     ) -> Program: ...
 
 
@@ -80,10 +81,13 @@ def training_program() -> ProgramMaker:
         *,
         clip: Any = None,
         dtype: DType = float32,
+        frozen: Sequence[str] = (),
     ) -> Program:
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
         targets = default_targets(network, loss, dtype)
-        step = training_step(network, loss, optimizer, targets, dtype=dtype, clip=clip)
+        step = training_step(
+            network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
+        )
         return compile_graph(step.graph, batch=batch, name="training")
 
     return make

@@ -20,7 +20,7 @@ from lamina.runtime.interrupt import Interrupt, held_interrupts
 from lamina.runtime.parameters import Parameters, own_states
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
-from lamina.step import Clip, Loss, Metric, Optimizer, Spec, training_step
+from lamina.step import AVERAGE, Clip, Loss, Metric, Optimizer, Spec, training_step
 
 # The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
 PIECE_SECONDS = 0.05
@@ -101,6 +101,7 @@ class Training(Attached):
         seed: int = 0,
         input_dtypes: Sequence[DType] | None = None,
         targets: Sequence[Spec] | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         super().__init__(parameters, loss, batch_size, input_dtypes, targets)
         self._graph = training_step(
@@ -112,6 +113,7 @@ class Training(Attached):
             clip=clip,
             metrics=metrics,
             input_dtypes=self._input_dtypes,
+            frozen=frozen,
         )
         self._slots = own_states(parameters.engine, seed, self._graph.slots)
         self._shared |= self._slots
@@ -331,6 +333,43 @@ class Training(Attached):
             self._parameters,
             seconds,
         )
+
+    @property
+    def has_averages(self) -> bool:
+        """Whether the optimizer keeps averages of parameters, as `lm.EMA` and `lm.SWA` do."""
+        return bool(self._averages())
+
+    def averaged_parameters(self) -> dict[str, Array]:
+        """Copies of all parameters, those with an average as it is now; for `set_parameters`.
+
+        Before the first step these are the parameters themselves; and so are, at any time, those
+        that are frozen or whose optimizer keeps no average. What layers keep themselves, running
+        statistics for example, is not averaged and not in here.
+
+        Returns:
+            `{"1.weight": array, ...}`, like `Model.parameters`.
+
+        Raises:
+            DefinitionError: if the optimizer keeps no averages.
+        """
+        with self._turns.lock:
+            self._require_alive()
+            averages = self._averages()
+            if not averages:
+                raise DefinitionError(
+                    "the optimizer of this training keeps no averages",
+                    where="averaged_parameters",
+                    advice="Put one around it that does: lm.EMA(lm.Adam(1e-3), decay=0.999).",
+                )
+            values = self._parameters.read(list(self._parameters.variables))
+            if self.steps_done:
+                values |= {name: memory.read() for name, memory in averages.items()}
+            return values
+
+    def _averages(self) -> dict[str, Memory]:
+        """The averages by the names of their parameters."""
+        names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
+        return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 
     def state(self) -> dict[str, Array]:
         """Everything needed to go on later: optimizer state, step and seed, by name."""

@@ -78,11 +78,18 @@ def fit(job: Fit, history: History) -> History:
                 row |= {VALIDATION + k: v for k, v in summary(measured, job.metrics).items()}
             history.add(row, time.perf_counter() - started)
             shown.epoch_ends(epoch + 1, job.epochs, row)
+            _note_averages(job.training, history)
             wishes_to_end = [after(history) for after in job.after_epoch]
             if any(wishes_to_end):
                 break
         history.interrupted = interrupt.pressed
+        _note_averages(job.training, history)
     return history
+
+
+def _note_averages(training: Training, history: History) -> None:
+    if training.has_averages:
+        history.averaged_parameters = training.averaged_parameters()
 
 
 def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:

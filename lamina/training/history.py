@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.reports import plot_curves, table_text
+from lamina.shapes import Array
 
 VALIDATION = "validation_"
 
@@ -25,11 +26,14 @@ class History:
         values: name -> one value for each epoch.
         seconds: how long each epoch took; not part of what is repeated bit by bit.
         interrupted: whether Ctrl-C ended the fit early.
+        averaged_parameters: for `Model.set_parameters`, if the optimizer keeps averages, as
+            `lm.EMA` and `lm.SWA` do; empty otherwise.
     """
 
     values: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     seconds: list[float] = field(default_factory=list[float])
     interrupted: bool = False
+    averaged_parameters: dict[str, Array] = field(default_factory=dict[str, Array], repr=False)
 
     def __getitem__(self, name: str) -> list[float]:
         return self.values[name] if self.values else []

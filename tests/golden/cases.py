@@ -257,6 +257,26 @@ OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
         "Adam",
         {"lr": 0.02, "betas": (0.8, 0.99), "weight_decay": 0.01, "amsgrad": True},
     ),
+    "adadelta": (
+        lm.Adadelta(0.5, decay=0.8, epsilon=1e-3, weight_decay=0.01),
+        "Adadelta",
+        {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.01},
+    ),
+    "rprop": (
+        lm.Rprop(0.01, longest=0.05),
+        "Rprop",
+        {"lr": 0.01, "step_sizes": (1e-6, 0.05)},
+    ),
+    "adamax": (
+        lm.Adamax(0.01, 0.8, 0.99, weight_decay=0.01),
+        "Adamax",
+        {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.01},
+    ),
+    "nadam": (
+        lm.NAdam(0.01, momentum_decay=0.1),
+        "NAdam",
+        {"lr": 0.01, "momentum_decay": 0.1},
+    ),
     "adamw": (
         lm.AdamW(0.01, weight_decay=0.1),
         "AdamW",
@@ -282,6 +302,8 @@ CLIPS: Mapping[str, tuple[Any, Callable[[Any, Sequence[Any]], Any]]] = {
     ),
 }
 
+_OTHERS = ("adadelta", "rprop", "adamax", "nadam")
+
 CASES: tuple[Case, ...] = (
     *(Case("classifier", optimizer) for optimizer in OPTIMIZERS),
     *(Case("regression", one) for one in ("nesterov", "adagrad", "adam", "adamw", "rmsprop")),
@@ -291,6 +313,13 @@ CASES: tuple[Case, ...] = (
     *(Case("regularised", "adam", clip) for clip in ("", "global")),
     *(Case("activations", one) for one in ("momentum", "rmsprop-momentum", "adamw", "adagrad")),
     *(Case("dropout", one) for one in ("decay", "adagrad", "adam", "adamw", "centered")),
+    *(Case("regression", one) for one in _OTHERS),
+    # Gradients of the absolute error cancel to 0, and rounding would decide on rprop's signs.
+    *(Case("branches", one) for one in _OTHERS if one != "rprop"),
+    Case("regularised", "rprop"),
+    *(Case("shared", one) for one in _OTHERS),
+    *(Case("activations", one) for one in _OTHERS),
+    *(Case("dropout", one) for one in _OTHERS),
 )
 
 # Weights and batches ------------------------------------------------------------------------------
@@ -359,6 +388,16 @@ def torch_trajectory(case: Case) -> Trajectory:
     """Trains with PyTorch."""
     import torch
 
+    # NAdam keeps the product of its momenta in the default dtype.
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return _torch_trajectory(torch, case)
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def _torch_trajectory(torch: Any, case: Case) -> Trajectory:
     recipe = RECIPES[case.network]
     model = lm.Model(recipe.network(), dtype="float64")
     shapes = {name: array.shape for name, array in model.parameters().items()}

@@ -13,6 +13,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, Tensor, evaluate, leaf, verify
 from lamina.shapes import DType, as_dtype, float32, float64, int64
+from lamina.step import PerParameter
 from lamina.training import clipping, optimizers, schedules
 
 generator = np.random.default_rng(0)
@@ -21,28 +22,38 @@ GRADIENTS = [generator.normal(size=(3, 4)) for _ in range(12)]
 GRADIENTS[4] = np.zeros((3, 4))
 
 
+def first_of(value: float | PerParameter) -> float:
+    return value.first if isinstance(value, PerParameter) else value
+
+
 def train(
     optimizer: optimizers.Optimizer,
     gradients: Sequence[np.ndarray] = GRADIENTS,
     dtype: DType = float64,
+    start: np.ndarray = START,
+    shown: str = "w",
 ) -> list[np.ndarray]:
-    """The parameter after each step."""
+    """The parameter after each step, or a state of the optimizer."""
     parameter = leaf("w", "parameter", START.shape, dtype)
     gradient = leaf("g", "input", START.shape, dtype)
     step = leaf("step", "state", (), int64)
-    slots = {name: leaf(name, "state", START.shape, dtype) for name in optimizer.slots()}
+    first = {
+        name: np.full(() if isinstance(value, PerParameter) else START.shape, first_of(value))
+        for name, value in optimizer.slots().items()
+    }
+    slots = {name: leaf(name, "state", array.shape, dtype) for name, array in first.items()}
     new, new_slots = optimizer.update(parameter, gradient, slots, step)
     updates = [(parameter, new), *((slots[name], new_slots[name]) for name in slots)]
     assert set(new_slots) == set(slots)
     graph = Graph((gradient,), (), tuple(updates))
     verify(graph)
-    values = {"w": START.astype(dtype.numpy)}
-    values |= {n: np.full(START.shape, v, dtype.numpy) for n, v in optimizer.slots().items()}
+    values = {"w": start.astype(dtype.numpy)}
+    values |= {name: array.astype(dtype.numpy) for name, array in first.items()}
     trajectory: list[np.ndarray] = []
     for number, array in enumerate(gradients):
         feeds = {**values, "g": array.astype(dtype.numpy), "step": np.int64(number)}
         values |= evaluate(graph, feeds)[1]
-        trajectory.append(values["w"])
+        trajectory.append(values[shown])
     return trajectory
 
 
@@ -68,6 +79,52 @@ def test_adam_is_its_formula() -> None:
         expected.append(w)
     found = train(optimizers.Adam(0.1, beta1=0.8, beta2=0.95))
     np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+def test_lion_is_its_formula() -> None:
+    # Chen et al. 2023, algorithm 2; PyTorch has no Lion.
+    w, m = START, np.zeros_like(START)
+    expected: list[np.ndarray] = []
+    for gradient in GRADIENTS:
+        update = np.sign(0.8 * m + (1 - 0.8) * gradient)
+        w = w - 0.1 * (update + 0.3 * w)
+        m = 0.95 * m + (1 - 0.95) * gradient
+        expected.append(w)
+    found = train(optimizers.Lion(0.1, beta1=0.8, beta2=0.95, weight_decay=0.3))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def lamb_steps(
+    start: np.ndarray, gradients: Sequence[np.ndarray], weight_decay: float
+) -> list[np.ndarray]:
+    """You et al. 2020, algorithm 2, with a rate of 0.1; PyTorch has no LAMB."""
+    w, m, v = start, np.zeros_like(start), np.zeros_like(start)
+    expected: list[np.ndarray] = []
+    for t, gradient in enumerate(gradients, 1):
+        m = 0.8 * m + (1 - 0.8) * gradient
+        v = 0.95 * v + (1 - 0.95) * gradient**2
+        ratio = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.95**t)) + 1e-6)
+        direction = ratio + weight_decay * w
+        size, length = np.linalg.norm(w), np.linalg.norm(direction)
+        w = w - 0.1 * (size / length if size > 0 and length > 0 else 1.0) * direction
+        expected.append(w)
+    return expected
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_lamb_is_its_formula(weight_decay: float) -> None:
+    found = train(optimizers.LAMB(0.1, beta1=0.8, beta2=0.95, weight_decay=weight_decay))
+    expected = lamb_steps(START, GRADIENTS, weight_decay)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+def test_lamb_moves_a_parameter_of_zeros_and_rests_without_a_gradient() -> None:
+    nothing = np.zeros((3, 4))
+    gradients = [nothing, *GRADIENTS[:2]]
+    found = train(optimizers.LAMB(0.1, beta1=0.8, beta2=0.95), gradients, start=nothing)
+    np.testing.assert_allclose(found, lamb_steps(nothing, gradients, 0.01), rtol=1e-11)
+    np.testing.assert_array_equal(found[0], nothing)
+    assert (found[1] != 0).all()
 
 
 def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
@@ -118,6 +175,41 @@ def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
             {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True},
         ),
         (o.Adam(0.1, beta1=0.0, beta2=0.0), "Adam", {"lr": 0.1, "betas": (0.0, 0.0)}),
+        (o.Adadelta(), "Adadelta", {}),
+        (
+            o.Adadelta(0.5, decay=0.8, epsilon=1e-3, weight_decay=0.1),
+            "Adadelta",
+            {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.1},
+        ),
+        (o.Rprop(), "Rprop", {}),
+        (
+            o.Rprop(0.1, decrease=0.6, increase=1.5, shortest=0.05, longest=0.2),
+            "Rprop",
+            {"lr": 0.1, "etas": (0.6, 1.5), "step_sizes": (0.05, 0.2)},
+        ),
+        (o.Adamax(), "Adamax", {}),
+        (
+            o.Adamax(0.1, 0.8, 0.9, 1e-3, 0.1),
+            "Adamax",
+            {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1},
+        ),
+        (o.NAdam(), "NAdam", {}),
+        (
+            o.NAdam(0.1, 0.8, 0.9, 1e-3, 0.1, momentum_decay=0.5),
+            "NAdam",
+            {
+                "lr": 0.1,
+                "betas": (0.8, 0.9),
+                "eps": 1e-3,
+                "weight_decay": 0.1,
+                "momentum_decay": 0.5,
+            },
+        ),
+        (
+            o.NAdam(0.1, weight_decay=0.3, decoupled_weight_decay=True),
+            "NAdam",
+            {"lr": 0.1, "weight_decay": 0.3, "decoupled_weight_decay": True},
+        ),
         (o.AdamW(), "AdamW", {}),
         (
             o.AdamW(0.1, weight_decay=0.3, amsgrad=True),
@@ -139,12 +231,18 @@ def test_optimizer_agrees_with_pytorch(
     w = torch.tensor(START.astype(dtype.numpy), requires_grad=True)
     theirs = getattr(torch.optim, name)([w], **options)
     mine = train(optimizer, gradients, dtype)
-    for gradient, found in zip(gradients, mine, strict=True):
-        w.grad = torch.tensor(gradient.astype(dtype.numpy))
-        theirs.step()
-        tolerance = 1e-12 if dtype == float64 else 2e-6
-        assert found.dtype == dtype.numpy
-        np.testing.assert_allclose(found, w.detach().numpy(), rtol=tolerance, atol=tolerance)
+    # NAdam keeps the product of its momenta in the default dtype.
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(w.dtype)
+    try:
+        for gradient, found in zip(gradients, mine, strict=True):
+            w.grad = torch.tensor(gradient.astype(dtype.numpy))
+            theirs.step()
+            tolerance = 1e-12 if dtype == float64 else 2e-6
+            assert found.dtype == dtype.numpy
+            np.testing.assert_allclose(found, w.detach().numpy(), rtol=tolerance, atol=tolerance)
+    finally:
+        torch.set_default_dtype(usual)
 
 
 def test_adam_bias_correction_is_accurate_in_float32() -> None:
@@ -167,7 +265,13 @@ def test_rate_may_be_a_function_of_the_step(dtype: DType) -> None:
             np.testing.assert_allclose(found, w, rtol=1e-5 if dtype == float32 else 1e-12)
 
 
-@pytest.mark.parametrize("make", [optimizers.Adagrad, optimizers.RMSProp, optimizers.Adam])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(optimizers.Adagrad, optimizers.Adadelta, optimizers.RMSProp, optimizers.Lion),
+        *(optimizers.Adam, optimizers.Adamax, optimizers.NAdam, optimizers.LAMB),
+    ],
+)
 def test_a_constant_function_is_the_same_as_a_number(make: Callable[..., Any]) -> None:
     by_number = train(make(0.25))
     np.testing.assert_array_equal(train(make(lambda step: 0.25)), by_number)
@@ -186,6 +290,16 @@ def test_bad_hyper_parameters_are_refused() -> None:
     with pytest.raises(DefinitionError) as error:
         optimizers.RMSProp(-0.1)
     assert "expected  0 <= rate" in str(error.value)
+    with pytest.raises(DefinitionError) as error:
+        optimizers.Rprop(increase=1.0)
+    assert "expected  1 < increase" in str(error.value)
+    with pytest.raises(DefinitionError) as error:
+        optimizers.NAdam(momentum_decay=-1.0)
+    assert "expected  0 <= momentum_decay" in str(error.value)
+    for make in (optimizers.Adadelta, optimizers.Adamax, optimizers.LAMB, optimizers.Lion):
+        with pytest.raises(DefinitionError) as error:
+            make(weight_decay=-1.0)
+        assert "expected  0 <= weight_decay" in str(error.value)
 
 
 # Clipping -----------------------------------------------------------------------------------------

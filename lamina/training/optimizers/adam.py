@@ -1,0 +1,342 @@
+"""Optimizers with running means of the gradient and of its size: the family of Adam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lamina import ops
+from lamina.graph import Tensor
+from lamina.layers.checks import require_number
+from lamina.step import PerParameter
+from lamina.training.optimizers.optimizer import (
+    Optimizer,
+    Rate,
+    Slots,
+    bias_correction,
+    check_rate,
+    decayed,
+    rate_at,
+    running_mean,
+    running_square,
+)
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """w - rate m / (sqrt(v) + epsilon), m and v being running means of g and g^2 without bias.
+
+    From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 1; `amsgrad`
+    from Reddi, Kale, Kumar: On the convergence of Adam and beyond (2018).
+
+    Args:
+        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        beta1: how much of m is kept in each step.
+        beta2: how much of v is kept in each step.
+        epsilon: keeps the divisor above zero.
+        weight_decay: this multiple of the parameter is added to its gradient; see `AdamW`.
+        amsgrad: divides by the largest v so far.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Adam(1e-3).slots()
+        {'mean': 0.0, 'square_mean': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
+        return _adam_slots(self)
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        direction = decayed(gradient, parameter, self.weight_decay)
+        return _adam_update(self, parameter, direction, slots, step, rate)
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with weight decay apart from the gradient: w is first multiplied by 1 - rate decay.
+
+    From Loshchilov, Hutter: Decoupled weight decay regularization (2019), algorithm 2.
+
+    Args:
+        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        beta1: how much of m is kept in each step.
+        beta2: how much of v is kept in each step.
+        epsilon: keeps the divisor above zero.
+        weight_decay: this multiple of the parameter is subtracted in a step of length 1.
+        amsgrad: divides by the largest v so far.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AdamW(1e-3, amsgrad=True).slots()
+        {'mean': 0.0, 'square_mean': 0.0, 'largest_square_mean': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 1e-2
+    amsgrad: bool = False
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
+        return _adam_slots(self)
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        start = parameter
+        if self.weight_decay:
+            start = parameter * (1.0 - rate * self.weight_decay)
+        return _adam_update(self, start, gradient, slots, step, rate)
+
+
+@dataclass(frozen=True)
+class Adamax(Optimizer):
+    """w - rate m / u: Adam with a running maximum u of the gradient's size.
+
+    From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 2.
+
+    Args:
+        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        beta1: how much of m is kept in each step.
+        beta2: how much of u is kept in each step.
+        epsilon: is added to the gradient's size.
+        weight_decay: this multiple of the parameter is added to its gradient.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Adamax(2e-3).slots()
+        {'mean': 0.0, 'largest': 0.0}
+    """
+
+    rate: Rate = 2e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `largest`."""
+        return {"mean": 0.0, "largest": 0.0}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        direction = decayed(gradient, parameter, self.weight_decay)
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        mean = running_mean(slots["mean"], direction, self.beta1)
+        size = ops.abs(direction) + self.epsilon
+        largest = ops.maximum(slots["largest"] * self.beta2, size)
+        length = rate / bias_correction(_time(step, parameter), self.beta1)
+        return parameter - mean / largest * length, {"mean": mean, "largest": largest}
+
+
+@dataclass(frozen=True)
+class NAdam(Optimizer):
+    """Adam that looks ahead, as SGD does with nesterov; its momentum grows towards beta1.
+
+    From Dozat: Incorporating Nesterov momentum into Adam (2016); the momentum of step t is
+    beta1 (1 - 0.5 * 0.96^(t momentum_decay)).
+
+    Args:
+        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        beta1: how much of the mean of gradients is kept in each step.
+        beta2: how much of the mean of squared gradients is kept in each step.
+        epsilon: keeps the divisor above zero.
+        weight_decay: this multiple of the parameter is added to its gradient.
+        momentum_decay: how fast the momentum grows.
+        decoupled_weight_decay: multiplies the parameter by 1 - rate * weight_decay instead, as
+            `AdamW` does.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> list(lm.NAdam(2e-3).slots())
+        ['mean', 'square_mean', 'momentum_product']
+    """
+
+    rate: Rate = 2e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+        require_number(self, "momentum_decay", self.momentum_decay, "[0, inf)")
+
+    def slots(self) -> dict[str, float | PerParameter]:
+        """`mean`, `square_mean`, and the number `momentum_product`."""
+        return {"mean": 0.0, "square_mean": 0.0, "momentum_product": PerParameter(1.0)}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        start, direction = parameter, gradient
+        if self.decoupled_weight_decay:
+            start = parameter * (1.0 - rate * self.weight_decay)
+        else:
+            direction = decayed(gradient, parameter, self.weight_decay)
+        mean = running_mean(slots["mean"], direction, self.beta1)
+        square_mean = running_square(slots["square_mean"], direction, self.beta2)
+        # What holds for the whole parameter is computed once, without axes.
+        time = _time(step, parameter)
+        momentum, next_momentum = self._momentum(time), self._momentum(time + 1.0)
+        product = slots["momentum_product"] * momentum
+        length = rate * (1.0 - momentum) / (1.0 - product)
+        length_ahead = rate * next_momentum / (1.0 - product * next_momentum)
+        moved = direction * length + mean * length_ahead
+        new = start - moved / _root(square_mean, time, self.beta2, self.epsilon)
+        new_slots = {"mean": mean, "square_mean": square_mean, "momentum_product": product}
+        return new, new_slots
+
+    def _momentum(self, time: Tensor) -> Tensor:
+        decay = ops.exp(time * (self.momentum_decay * math.log(0.96)))
+        return (1.0 - decay * 0.5) * self.beta1
+
+
+@dataclass(frozen=True)
+class LAMB(Optimizer):
+    """w - rate |w| / |d| d, where d is the direction of Adam with the parameter's decay added.
+
+    Each parameter moves in proportion to its own norm, which keeps large batches stable. From
+    You et al.: Large batch optimization for deep learning: training BERT in 76 minutes (2020),
+    algorithm 2, with the identity for its function phi. The quotient is 1 where a norm is 0.
+
+    Args:
+        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        beta1: how much of the mean of gradients is kept in each step.
+        beta2: how much of the mean of squared gradients is kept in each step.
+        epsilon: keeps the divisor above zero.
+        weight_decay: this multiple of the parameter is added to the direction.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.LAMB(1e-3).slots()
+        {'mean': 0.0, 'square_mean': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 1e-2
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `square_mean`."""
+        return {"mean": 0.0, "square_mean": 0.0}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        mean = running_mean(slots["mean"], gradient, self.beta1)
+        square_mean = running_square(slots["square_mean"], gradient, self.beta2)
+        time = _time(step, parameter)
+        scale = ops.reciprocal(bias_correction(time, self.beta1))
+        adam = mean * scale / _root(square_mean, time, self.beta2, self.epsilon)
+        direction = decayed(adam, parameter, self.weight_decay)
+        size, length = _norm(parameter), _norm(direction)
+        usual = ops.logical_and(ops.greater(size, 0.0), ops.greater(length, 0.0))
+        trust = ops.where(usual, size, 1.0) / ops.where(usual, length, 1.0)
+        return parameter - direction * (trust * rate), {"mean": mean, "square_mean": square_mean}
+
+
+# What several have in common ----------------------------------------------------------------------
+
+
+def _check_adam(optimizer: Adam | AdamW | Adamax | NAdam | LAMB) -> None:
+    check_rate(optimizer, optimizer.rate)
+    require_number(optimizer, "beta1", optimizer.beta1, "[0, 1)")
+    require_number(optimizer, "beta2", optimizer.beta2, "[0, 1)")
+    require_number(optimizer, "epsilon", optimizer.epsilon, "[0, inf)")
+    require_number(optimizer, "weight_decay", optimizer.weight_decay, "[0, inf)")
+
+
+def _adam_slots(optimizer: Adam | AdamW) -> dict[str, float]:
+    largest = {"largest_square_mean": 0.0} if optimizer.amsgrad else {}
+    return {"mean": 0.0, "square_mean": 0.0, **largest}
+
+
+def _adam_update(
+    optimizer: Adam | AdamW,
+    start: Tensor,
+    direction: Tensor,
+    slots: Mapping[str, Tensor],
+    step: Tensor,
+    rate: Tensor,
+) -> tuple[Tensor, Slots]:
+    mean = running_mean(slots["mean"], direction, optimizer.beta1)
+    square_mean = running_square(slots["square_mean"], direction, optimizer.beta2)
+    new_slots = {"mean": mean, "square_mean": square_mean}
+    if optimizer.amsgrad:
+        square_mean = ops.maximum(slots["largest_square_mean"], square_mean)
+        new_slots["largest_square_mean"] = square_mean
+    # What holds for the whole parameter is computed once, without axes.
+    time = _time(step, start)
+    length = rate / bias_correction(time, optimizer.beta1)
+    divisor = _root(square_mean, time, optimizer.beta2, optimizer.epsilon)
+    return start - mean / divisor * length, new_slots
+
+
+def _time(step: Tensor, parameter: Tensor) -> Tensor:
+    """The number of the step, from 1, in the parameter's dtype."""
+    return ops.cast(step, parameter.dtype) + 1.0
+
+
+def _root(square_mean: Tensor, time: Tensor, beta: float, epsilon: float) -> Tensor:
+    """sqrt(v) + epsilon for the mean of squares without bias."""
+    scale = ops.reciprocal(ops.sqrt(bias_correction(time, beta)))
+    return ops.sqrt(square_mean) * scale + epsilon
+
+
+def _norm(x: Tensor) -> Tensor:
+    return ops.sqrt(ops.sum(x * x))

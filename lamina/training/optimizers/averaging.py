@@ -1,0 +1,150 @@
+"""Averages of parameters over steps: optimizers around another one, which they leave as it is.
+
+The average is a state of the optimizer, so it is computed within the compiled step, planned, and
+saved in checkpoints; `Training.averaged_parameters` reads it. What layers keep themselves, running
+statistics for example, is not averaged.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.layers.checks import place_of, require_number, require_whole
+from lamina.step import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
+from lamina.step import Optimizer as AnyOptimizer
+from lamina.training.optimizers.optimizer import Optimizer, Slots
+
+
+@dataclass(frozen=True)
+class Averaging(Optimizer):
+    """The base of optimizers that keep an average of each parameter.
+
+    Attributes:
+        optimizer: changes the parameters.
+    """
+
+    optimizer: AnyOptimizer
+
+    def __post_init__(self) -> None:
+        check_optimizer(self.optimizer)
+
+    @abstractmethod
+    def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
+        """Builds the new average of one parameter.
+
+        Args:
+            before: the average of the steps before; without meaning in the first.
+            parameter: its value after this step.
+            step: i64[], how many steps were finished before this one.
+        """
+
+    def slots(self) -> dict[str, float | PerParameter]:
+        """Those of the optimizer, and `average`."""
+        return {**self.optimizer.slots(), AVERAGE: 0.0}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        new, new_slots = self.optimizer.update(parameter, gradient, slots, step)
+        return new, {**new_slots, AVERAGE: self.average(slots[AVERAGE], new, step)}
+
+    def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
+        """An average around the optimizer of each parameter.
+
+        Raises:
+            DefinitionError: if there is one already.
+        """
+        chosen = optimizers_by_name(self.optimizer, names)
+        for name, optimizer in chosen.items():
+            if AVERAGE in optimizer.slots():
+                raise DefinitionError(
+                    "the optimizer that is averaged keeps an average already",
+                    facts=(("parameter", name), ("optimizer", type(optimizer).__name__)),
+                    where=place_of(self),
+                    advice="One of EMA and SWA is enough.",
+                )
+        return {name: replace(self, optimizer=optimizer) for name, optimizer in chosen.items()}
+
+
+@dataclass(frozen=True)
+class EMA(Averaging):
+    """An exponential moving average of the parameters: a = decay a + (1 - decay) w.
+
+    It begins with the parameters after the first step. The optimizer goes on as without it; the
+    average is read by `Training.averaged_parameters`, and stands in the history of a `fit`. From
+    Polyak, Juditsky: Acceleration of stochastic approximation by averaging (1992); the
+    exponential form is that of PyTorch's `get_ema_multi_avg_fn`.
+
+    Args:
+        optimizer: changes the parameters.
+        decay: how much of the average is kept in each step.
+
+    Raises:
+        DefinitionError: for a number out of range, or what is no optimizer.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.EMA(lm.SGD(0.1), decay=0.99).slots()
+        {'average': 0.0}
+    """
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number(self, "decay", self.decay, "[0, 1)")
+
+    def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
+        """Builds the new average of one parameter."""
+        mixed = before + (parameter - before) * (1.0 - self.decay)
+        return ops.where(ops.equal(step, 0), parameter, mixed)
+
+
+@dataclass(frozen=True)
+class SWA(Averaging):
+    """Stochastic weight averaging: the mean of the parameters after some of the steps.
+
+    These are the steps `start`, `start + every`, `start + 2 every` and so on, counted from 1.
+    Before them the average is the parameters themselves. The optimizer goes on as without it; the
+    average is read by `Training.averaged_parameters`, and stands in the history of a `fit`. From
+    Izmailov et al.: Averaging weights leads to wider optima and better generalization (2018).
+
+    Args:
+        optimizer: changes the parameters; usually with a high rate that stays the same or goes up
+            and down.
+        start: the first step that counts.
+        every: how many steps lie between two that count; often those of an epoch.
+
+    Raises:
+        DefinitionError: for what is no whole number above 0, or no optimizer.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.SWA(lm.SGD(0.1), start=1000, every=50).slots()
+        {'average': 0.0}
+    """
+
+    start: int
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole(self, "start", self.start)
+        require_whole(self, "every", self.every)
+
+    def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
+        """Builds the new average of one parameter."""
+        since = step - (self.start - 1)
+        passed = ops.cast(ops.maximum(since, 0), parameter.dtype)
+        # The half keeps the quotient away from whole numbers, where rounding would decide.
+        finished = ops.floor((passed + 0.5) / float(self.every))
+        counts = ops.equal(passed, finished * float(self.every))
+        mixed = before + (parameter - before) / (finished + 1.0)
+        later = ops.where(counts, mixed, before)
+        return ops.where(ops.less_equal(since, 0), parameter, later)

@@ -1,0 +1,83 @@
+"""Other optimizers, or the same with other rates, for some of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.layers.checks import place_of
+from lamina.step import Optimizer as AnyOptimizer
+from lamina.step import PerParameter, check_optimizer, matching, optimizers_by_name
+from lamina.training.optimizers.optimizer import Optimizer, Slots
+
+
+@dataclass(frozen=True)
+class ByPath(Optimizer):
+    """An optimizer for each parameter, chosen by its name, such as `"1.weight"`.
+
+    Args:
+        patterns: patterns of names and their optimizers; the first that fits a name decides. A
+            star stands for any text: `"1.*"` is all of layer 1, `"*.bias"` every bias.
+        default: the optimizer of all other parameters.
+
+    Raises:
+        DefinitionError: for what is no optimizer; and when a training is prepared, for a pattern
+            that fits no parameter, or none that earlier ones leave.
+
+    Example:
+        >>> import lamina as lm
+        >>> net = lm.Sequential(lm.Input(3), lm.Linear(4), lm.ReLU(), lm.Linear(2))
+        >>> slow_start = lm.ByPath({"1.*": lm.Adam(1e-4)}, default=lm.Adam(1e-3))
+        >>> net.plan(8, loss=lm.MSE(), optimizer=slow_start).state_bytes
+        216
+    """
+
+    patterns: Mapping[str, AnyOptimizer]
+    default: AnyOptimizer
+
+    def __post_init__(self) -> None:
+        given = cast(object, self.patterns)
+        patterns = cast(Mapping[object, object], given) if isinstance(given, Mapping) else [None]
+        if not all(isinstance(one, str) for one in patterns):
+            raise DefinitionError(
+                "the optimizers are given as a dict, by patterns",
+                facts=(("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns))),
+                where=place_of(self),
+            )
+        for optimizer in (*self.patterns.values(), self.default):
+            check_optimizer(optimizer)
+
+    def slots(self) -> Mapping[str, float | PerParameter]:
+        """Those of the default."""
+        return self.default.slots()
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of a parameter that no pattern fits."""
+        new, new_slots = self.default.update(parameter, gradient, slots, step)
+        return new, dict(new_slots)
+
+    def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
+        """The optimizer of each parameter, by its name.
+
+        Raises:
+            DefinitionError: for a pattern that decides for none.
+        """
+        chosen: dict[str, AnyOptimizer] = {}
+        for pattern, optimizer in self.patterns.items():
+            fitting = matching(pattern, names, place_of(self))
+            own = [name for name in fitting if name not in chosen]
+            if not own:
+                raise DefinitionError(
+                    "earlier patterns leave no parameter to this one",
+                    facts=(("pattern", repr(pattern)), ("fits", ", ".join(fitting))),
+                    where=place_of(self),
+                    advice="The first pattern that fits a name decides: put this one before them.",
+                )
+            chosen |= optimizers_by_name(optimizer, own)
+        others = [name for name in names if name not in chosen]
+        return {**chosen, **optimizers_by_name(self.default, others)}

@@ -1,0 +1,190 @@
+"""Optimizers without a scale of the gradient: descent with momentum, and by signs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.layers.checks import place_of, require_number
+from lamina.training.optimizers.optimizer import (
+    Optimizer,
+    Rate,
+    Slots,
+    check_rate,
+    decayed,
+    rate_at,
+    running_mean,
+)
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent: w - rate g, or w - rate b with b = momentum b + g.
+
+    Args:
+        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        momentum: how much of the last step is kept (Polyak 1964).
+        dampening: how much of the gradient is left out of the momentum, from the second step on.
+        nesterov: whether to look ahead, g + momentum b (Nesterov 1983; Sutskever et al. 2013).
+        weight_decay: this multiple of the parameter is added to its gradient.
+
+    Raises:
+        DefinitionError: for a number out of range, or nesterov without momentum or with
+            dampening.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.SGD(0.1, momentum=0.9).slots()
+        {'momentum': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_rate(self, self.rate)
+        require_number(self, "momentum", self.momentum, "[0, inf)")
+        require_number(self, "dampening", self.dampening)
+        require_number(self, "weight_decay", self.weight_decay, "[0, inf)")
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise DefinitionError(
+                "nesterov needs momentum and no dampening",
+                facts=(
+                    ("expected", "momentum > 0, dampening = 0"),
+                    ("found", f"momentum = {self.momentum}, dampening = {self.dampening}"),
+                ),
+                where=place_of(self),
+                advice="For example SGD(0.1, momentum=0.9, nesterov=True).",
+            )
+
+    def slots(self) -> dict[str, float]:
+        """`momentum`, if there is any."""
+        return {"momentum": 0.0} if self.momentum else {}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        direction = decayed(gradient, parameter, self.weight_decay)
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        if not self.momentum:
+            return parameter - direction * rate, {}
+        kept = slots["momentum"] * self.momentum
+        if self.dampening:
+            damped = kept + direction * (1 - self.dampening)
+            buffer = ops.where(ops.equal(step, 0), direction, damped)
+        else:
+            buffer = kept + direction
+        if self.nesterov:
+            return parameter - (direction + buffer * self.momentum) * rate, {"momentum": buffer}
+        return parameter - buffer * rate, {"momentum": buffer}
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """w - rate (sign(c) + decay w), c being a running mean of g that leans towards the newest.
+
+    From Chen et al.: Symbolic discovery of optimization algorithms (2023), algorithm 2. All
+    elements move by the same length, so the rate is 3 to 10 times smaller than that of AdamW,
+    and the weight decay as much larger.
+
+    Args:
+        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        beta1: how much of the mean is in c; the rest is the gradient.
+        beta2: how much of the mean is kept in each step.
+        weight_decay: this multiple of the parameter is subtracted in a step of length 1.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Lion(1e-4, weight_decay=0.1).slots()
+        {'mean': 0.0}
+    """
+
+    rate: Rate = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_rate(self, self.rate)
+        require_number(self, "beta1", self.beta1, "[0, 1)")
+        require_number(self, "beta2", self.beta2, "[0, 1)")
+        require_number(self, "weight_decay", self.weight_decay, "[0, inf)")
+
+    def slots(self) -> dict[str, float]:
+        """`mean`."""
+        return {"mean": 0.0}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        sign = ops.sign(running_mean(slots["mean"], gradient, self.beta1))
+        new = parameter - decayed(sign, parameter, self.weight_decay) * rate
+        return new, {"mean": running_mean(slots["mean"], gradient, self.beta2)}
+
+
+@dataclass(frozen=True)
+class Rprop(Optimizer):
+    """w - length sign(g): a length for each element, longer while its gradient keeps its sign.
+
+    Where the sign turns, the element rests for a step. From Riedmiller, Braun: A direct adaptive
+    method for faster backpropagation learning (1993), in the form iRprop- of Igel, Hüsken:
+    Improving the Rprop learning algorithm (2000). It is meant for steps on all examples: signs
+    that turn with the batch shorten the lengths.
+
+    Args:
+        rate: the first length, a number.
+        decrease: times this where the sign turns; PyTorch's `etas[0]`.
+        increase: times this where the sign is kept; PyTorch's `etas[1]`.
+        shortest, longest: limits of the lengths; PyTorch's `step_sizes`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Rprop(0.01).slots()
+        {'gradient': 0.0, 'length': 0.01}
+    """
+
+    rate: float = 1e-2
+    decrease: float = 0.5
+    increase: float = 1.2
+    shortest: float = 1e-6
+    longest: float = 50.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "rate", self.rate, "[0, inf)")
+        require_number(self, "decrease", self.decrease, "(0, 1)")
+        require_number(self, "increase", self.increase, "(1, inf)")
+        require_number(self, "shortest", self.shortest, "[0, inf)")
+        require_number(self, "longest", self.longest, f"[{self.shortest}, inf)")
+
+    def slots(self) -> dict[str, float]:
+        """`gradient`, the last one, 0 where the element rested; and `length`."""
+        return {"gradient": 0.0, "length": float(self.rate)}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        agreement = gradient * slots["gradient"]
+        turned = ops.less(agreement, 0.0)
+        length = slots["length"]
+        longer = ops.where(ops.greater(agreement, 0.0), length * self.increase, length)
+        length = ops.where(turned, length * self.decrease, longer)
+        length = ops.clip(length, self.shortest, self.longest)
+        followed = ops.where(turned, 0.0, gradient)
+        new = parameter - ops.sign(followed) * length
+        return new, {"gradient": followed, "length": length}

@@ -1,0 +1,221 @@
+"""Averages of parameters: their formulas, beside PyTorch, in state, checkpoints and history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_fit import TRAIN, fit, network, same
+from test_network import Centred
+from test_optimizers import train
+
+import lamina as lm
+from lamina.errors import DefinitionError
+from lamina.training import optimizers
+
+Array = np.ndarray
+
+
+def attached(model: lm.Model, optimizer: Any) -> Any:
+    return model.training(lm.CrossEntropy(), optimizer, 8)
+
+
+def courses(optimizer: optimizers.Averaging) -> tuple[list[Array], list[Array]]:
+    """The parameter and its average after each of twelve steps."""
+    return train(optimizer), train(optimizer, shown="average")
+
+
+# Formulas -----------------------------------------------------------------------------------------
+
+
+def test_an_average_leaves_the_training_as_it_is() -> None:
+    plain = train(optimizers.Adam(0.1))
+    for wrapper in (optimizers.EMA(lm.Adam(0.1)), optimizers.SWA(lm.Adam(0.1), start=3)):
+        np.testing.assert_array_equal(train(wrapper), plain)
+
+
+def test_ema_is_its_formula() -> None:
+    parameters, averages = courses(optimizers.EMA(lm.SGD(0.1), decay=0.8))
+    expected = parameters[0]
+    np.testing.assert_array_equal(averages[0], expected)
+    for parameter, average in zip(parameters[1:], averages[1:], strict=True):
+        expected = 0.8 * expected + (1 - 0.8) * parameter
+        np.testing.assert_allclose(average, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("start", "every"), [(1, 1), (1, 3), (4, 1), (3, 2), (5, 4), (20, 1)])
+def test_swa_is_the_mean_of_the_parameters_after_the_steps_that_count(
+    start: int, every: int
+) -> None:
+    parameters, averages = courses(optimizers.SWA(lm.SGD(0.1), start=start, every=every))
+    for number, average in enumerate(averages, 1):
+        counted = parameters[start - 1 : number : every]
+        expected = np.mean(counted, axis=0) if counted else parameters[number - 1]
+        np.testing.assert_allclose(average, expected, rtol=1e-12)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("decay", [0.9, None])
+def test_averages_agree_with_pytorch(decay: float | None) -> None:
+    torch = pytest.importorskip("torch")
+    utilities = torch.optim.swa_utils
+    if decay is None:
+        mine, rule = optimizers.SWA(lm.SGD(0.1), start=1), utilities.get_swa_multi_avg_fn()
+    else:
+        mine, rule = optimizers.EMA(lm.SGD(0.1), decay), utilities.get_ema_multi_avg_fn(decay)
+    parameters, averages = courses(mine)
+    module = torch.nn.Linear(4, 3, bias=False, dtype=torch.float64)
+    theirs = utilities.AveragedModel(module, multi_avg_fn=rule)
+    for parameter, average in zip(parameters, averages, strict=True):
+        with torch.no_grad():
+            module.weight.copy_(torch.tensor(parameter))
+        theirs.update_parameters(module)
+        found = theirs.module.weight.detach().numpy()
+        # PyTorch divides by the number of averages in float32.
+        np.testing.assert_allclose(average, found, rtol=1e-12, atol=0 if decay else 1e-7)
+
+
+# Reading them -------------------------------------------------------------------------------------
+
+
+def test_averaged_parameters_are_those_of_the_formula() -> None:
+    model = lm.Model(network())
+    with attached(model, lm.EMA(lm.Adam(0.1), decay=0.5)) as training:
+        assert training.has_averages
+        training.run(TRAIN, steps=1)
+        expected = model.parameters()
+        assert same(training.averaged_parameters(), expected)
+        training.run(TRAIN, steps=1)
+        averaged = training.averaged_parameters()
+        assert list(averaged) == list(model.parameters())
+        for name, parameter in model.parameters().items():
+            expected[name] = (expected[name] + parameter) / 2
+            np.testing.assert_allclose(averaged[name], expected[name], rtol=1e-5, atol=1e-7)
+    model.set_parameters(averaged)
+    assert same(model.parameters(), averaged)
+
+
+def test_before_the_first_step_the_averages_are_the_parameters() -> None:
+    model = lm.Model(network())
+    with attached(model, lm.EMA(lm.Adam(0.1))) as training:
+        assert same(training.averaged_parameters(), model.parameters())
+
+
+def test_parameters_without_an_average_are_read_as_they_are() -> None:
+    model = lm.Model(network())
+    optimizer = lm.ByPath({"1.*": lm.EMA(lm.SGD(0.1))}, default=lm.SGD(0.1))
+    with attached(model, optimizer) as training:
+        training.run(TRAIN, steps=3)
+        averaged, parameters = training.averaged_parameters(), model.parameters()
+    equal = [name for name in parameters if (averaged[name] == parameters[name]).all()]
+    assert equal == ["4.weight", "4.bias"]
+
+
+def test_states_of_layers_are_not_averaged() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), Centred(), lm.Linear(3)))
+    with attached(model, lm.EMA(lm.SGD(0.1))) as training:
+        training.run(TRAIN, steps=3)
+        parameters = ["1.0.weight", "1.0.bias", "2.weight", "2.bias"]
+        assert list(training.averaged_parameters()) == parameters
+        averages = {f"{name}/average" for name in parameters}
+        assert set(training.state()) == {*averages, "seed", "step"}
+
+
+def test_a_training_without_averages_says_so() -> None:
+    with attached(lm.Model(network()), lm.Adam(0.1)) as training:
+        assert not training.has_averages
+        with pytest.raises(DefinitionError) as error:
+            training.averaged_parameters()
+    assert str(error.value) == (
+        "in averaged_parameters: the optimizer of this training keeps no averages\n"
+        "  Put one around it that does: lm.EMA(lm.Adam(1e-3), decay=0.999)."
+    )
+
+
+def test_averages_are_planned_as_state() -> None:
+    net, loss = network(), lm.CrossEntropy()
+    plain = net.plan(8, loss, lm.Adam(0.1))
+    averaged = net.plan(8, loss, lm.EMA(lm.Adam(0.1)))
+    assert averaged.state_bytes == plain.state_bytes + plain.parameter_bytes
+    # The steps that update the parameters compute their averages too, without temporaries.
+    assert averaged.arena_bytes - plain.arena_bytes < 64
+    assert len(averaged.program.steps) - len(plain.program.steps) <= 1
+
+
+# In a fit -----------------------------------------------------------------------------------------
+
+
+def test_the_history_of_a_fit_has_the_averages() -> None:
+    model, other = lm.Model(network()), lm.Model(network())
+    seen: list[dict[str, Array]] = []
+    optimizer = lm.EMA(lm.Adam(0.01), decay=0.9)
+    history = fit(
+        model, optimizer=optimizer, callbacks=[lambda h: seen.append(h.averaged_parameters)]
+    )
+    with attached(other, optimizer) as training:
+        for epoch in range(3):
+            training.run(TRAIN, steps=7)
+            assert same(seen[epoch], training.averaged_parameters())
+    assert same(history.averaged_parameters, seen[-1])
+    assert same(model.parameters(), other.parameters())
+
+
+def test_the_history_of_a_fit_without_averages_has_none() -> None:
+    assert fit(lm.Model(network())).averaged_parameters == {}
+
+
+@pytest.mark.parametrize(
+    "optimizer", [lm.EMA(lm.Adam(0.01), decay=0.9), lm.SWA(lm.Adam(0.01), start=5, every=3)]
+)
+def test_averages_are_resumed_with_the_same_bits(tmp_path: Path, optimizer: Any) -> None:
+    path = tmp_path / "checkpoint"
+    whole = fit(lm.Model(network()), optimizer=optimizer)
+    fit(lm.Model(network()), optimizer=optimizer, epochs=1, checkpoint=path)
+    model = lm.Model(network())
+    rest = fit(model, optimizer=optimizer, checkpoint=path, resume=True)
+    assert same(rest.averaged_parameters, whole.averaged_parameters)
+    again = fit(model, optimizer=optimizer, checkpoint=path, resume=True)
+    assert same(again.averaged_parameters, whole.averaged_parameters)
+
+
+def test_averages_of_another_optimizer_are_not_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    fit(lm.Model(network()), optimizer=lm.EMA(lm.Adam(0.01)), checkpoint=path)
+    with pytest.raises(DefinitionError) as error:
+        fit(lm.Model(network()), optimizer=lm.EMA(lm.AdamW()), checkpoint=path, resume=True)
+    assert "EMA(Adam) in the file, EMA(AdamW) here" in str(error.value)
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_bad_numbers_are_refused() -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.EMA(lm.Adam(), decay=1.0)
+    assert str(error.value).startswith("in EMA (test_averaging.py:")
+    assert "expected  0 <= decay < 1" in str(error.value)
+    for how in ({"start": 0}, {"start": 1, "every": 0}):
+        with pytest.raises(DefinitionError, match="must be a whole number of at least 1"):
+            lm.SWA(lm.Adam(), **how)
+
+
+@pytest.mark.parametrize("optimizer", [0.999, lm.Adam])
+def test_what_is_averaged_is_an_optimizer(optimizer: Any) -> None:
+    with pytest.raises(DefinitionError, match="in optimizer: this is no optimizer"):
+        lm.EMA(optimizer)
+
+
+def test_an_average_of_an_average_is_refused() -> None:
+    twice = lm.EMA(lm.ByPath({"1.bias": lm.SWA(lm.Adam(), start=1)}, default=lm.Adam()))
+    with pytest.raises(DefinitionError) as error:
+        network().plan(8, lm.CrossEntropy(), twice)
+    text = str(error.value)
+    assert text.startswith("in EMA (test_averaging.py:")
+    assert text.endswith(
+        "the optimizer that is averaged keeps an average already\n"
+        "  parameter  1.bias\n"
+        "  optimizer  SWA\n"
+        "  One of EMA and SWA is enough."
+    )

@@ -1,0 +1,311 @@
+"""Patterns of names: optimizers for some parameters, and parameters that are not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_fit import TRAIN, fit, network, same
+from test_network import Centred
+
+import lamina as lm
+from lamina.errors import DefinitionError
+from lamina.program.steps import Contraction
+
+Array = np.ndarray
+LOSS = lm.CrossEntropy()
+
+
+def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
+    """The parameters after some steps of training."""
+    model = lm.Model(network())
+    with model.training(LOSS, optimizer, 8, **how) as training:
+        training.run(TRAIN, steps=steps)
+    return model.parameters()
+
+
+# Optimizers by path -------------------------------------------------------------------------------
+
+
+def test_each_parameter_follows_its_own_optimizer() -> None:
+    # One step, because after it the gradients depend on what the others did.
+    optimizer = lm.ByPath({"1.*": lm.SGD(0.1), "*.bias": lm.Adam(0.01)}, default=lm.Lion(0.02))
+    found = after(1, optimizer)
+    alone = lm.SGD(0.1), lm.Adam(0.01), lm.Lion(0.02)
+    by_sgd, by_adam, by_lion = (after(1, one) for one in alone)
+    expected = {
+        "1.weight": by_sgd["1.weight"],
+        "1.bias": by_sgd["1.bias"],  # the first pattern that fits decides
+        "4.weight": by_lion["4.weight"],
+        "4.bias": by_adam["4.bias"],
+    }
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
+
+
+def test_the_same_optimizer_for_all_paths_is_that_optimizer() -> None:
+    adam = lm.Adam(0.01)
+    assert same(after(5, lm.ByPath({"1.*": adam, "*.bias": adam}, default=adam)), after(5, adam))
+
+
+def test_rates_by_path_may_depend_on_the_step() -> None:
+    # From the third step on the first layer rests.
+    rate = lm.schedules.PiecewiseConstant(boundaries=[2], rates=[0.1, 0.0])
+    optimizer = lm.ByPath({"1.*": lm.SGD(rate)}, default=lm.SGD(lambda step: 0.1 / (step + 1)))
+    second, fifth = after(2, optimizer), after(5, optimizer)
+    still = [name for name in second if (second[name] == fifth[name]).all()]
+    assert still == ["1.weight", "1.bias"]
+
+
+def test_paths_within_paths_and_averages_are_resolved() -> None:
+    inner = lm.ByPath({"*.bias": lm.SGD(0.1, momentum=0.9)}, default=lm.SGD(0.1))
+    optimizer = lm.EMA(lm.ByPath({"1.*": inner}, default=lm.Adam(0.1)))
+    with lm.Model(network()).training(LOSS, optimizer, 8) as training:
+        names = set(training.state())
+    assert names == {
+        *("1.weight/average", "1.bias/average", "1.bias/momentum", "4.weight/average"),
+        *("4.weight/mean", "4.weight/square_mean", "4.bias/average", "4.bias/mean"),
+        *("4.bias/square_mean", "seed", "step"),
+    }
+
+
+def test_an_optimizer_that_is_no_subclass_takes_part() -> None:
+    class Bare:
+        def slots(self) -> dict[str, float]:
+            return {}
+
+        def update(self, parameter: Any, gradient: Any, slots: Any, step: Any) -> Any:
+            return parameter - gradient * 0.1, {}
+
+    found = after(3, lm.ByPath({"4.*": Bare()}, default=Bare()))
+    for name, value in after(3, lm.SGD(0.1)).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
+
+
+def test_a_fit_by_path_is_resumed(tmp_path: Path) -> None:
+    optimizer = lm.ByPath({"1.*": lm.SGD(0.1, momentum=0.9)}, default=lm.Adam(0.01))
+    path, whole, rest = tmp_path / "checkpoint", lm.Model(network()), lm.Model(network())
+    fit(whole, optimizer=optimizer)
+    fit(lm.Model(network()), optimizer=optimizer, epochs=1, checkpoint=path)
+    fit(rest, optimizer=optimizer, checkpoint=path, resume=True)
+    assert same(rest.parameters(), whole.parameters())
+
+
+def test_an_earlier_pattern_that_leaves_nothing_is_refused() -> None:
+    optimizer = lm.ByPath({"*": lm.SGD(0.1), "*.bias": lm.SGD(0.2)}, default=lm.SGD(0.3))
+    with pytest.raises(DefinitionError) as error:
+        network().plan(8, LOSS, optimizer)
+    text = str(error.value)
+    assert text.startswith("in ByPath (test_paths.py:")
+    assert text.endswith(
+        "earlier patterns leave no parameter to this one\n"
+        "  pattern  '*.bias'\n"
+        "  fits     1.bias, 4.bias\n"
+        "  The first pattern that fits a name decides: put this one before them."
+    )
+
+
+@pytest.mark.parametrize("patterns", [[lm.SGD(0.1)], {1: lm.SGD(0.1)}])
+def test_optimizers_by_path_are_a_dict(patterns: Any) -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.ByPath(patterns, default=lm.SGD(0.1))
+    assert "the optimizers are given as a dict, by patterns" in str(error.value)
+    assert 'expected  {"*.bias": lm.Adam(1e-3)}' in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", [0.1, lm.Adam])
+def test_what_stands_by_a_pattern_is_an_optimizer(wrong: Any) -> None:
+    for how in ({"patterns": {"1.*": wrong}, "default": lm.Adam()}, {"default": wrong}):
+        with pytest.raises(DefinitionError, match="in optimizer: this is no optimizer"):
+            lm.ByPath(**{"patterns": {}, **how})
+
+
+# Freezing -----------------------------------------------------------------------------------------
+
+FROZEN = [
+    (["1.*"], ["1.weight", "1.bias"]),
+    (("4.weight",), ["4.weight"]),
+    (["*.bias"], ["1.bias", "4.bias"]),
+    (["1.*", "*.weight"], ["1.weight", "1.bias", "4.weight"]),
+]
+
+
+@pytest.mark.parametrize(("frozen", "names"), FROZEN)
+def test_frozen_parameters_keep_their_bits_and_the_others_learn(
+    frozen: Any, names: list[str]
+) -> None:
+    before, found = lm.Model(network()).parameters(), after(5, lm.AdamW(0.1), frozen=frozen)
+    assert [name for name in before if before[name].tobytes() == found[name].tobytes()] == names
+
+
+@pytest.mark.parametrize(("frozen", "names"), FROZEN)
+def test_frozen_parameters_have_no_state(frozen: Any, names: list[str]) -> None:
+    model = lm.Model(network())
+    with model.training(LOSS, lm.Adam(0.1), 8, frozen=frozen) as training:
+        owners = {name.split("/")[0] for name in training.state()} - {"step", "seed"}
+        training.run(TRAIN, steps=1)
+    assert owners == set(model.parameters()) - set(names)
+
+
+def contractions(frozen: Any) -> tuple[int, int]:
+    """How many steps of a training are contractions, and the bytes of its state."""
+    net = lm.Sequential(lm.Input(32), lm.Linear(64), lm.ReLU(), lm.Linear(10))
+    bill = net.plan(64, LOSS, lm.Adam(0.1), frozen=frozen)
+    found = [step for step in bill.program.steps if isinstance(step, Contraction)]
+    return len(found), bill.state_bytes
+
+
+def test_gradients_of_frozen_parameters_are_not_computed() -> None:
+    first, last, weights = 4 * (32 * 64 + 64), 4 * (64 * 10 + 10), 4 * (32 * 64 + 64 * 10)
+    # Forward 2; backward the gradient of each weight, and of the activations between them.
+    assert contractions([]) == (5, 2 * (first + last) + 8)
+    assert contractions(["1.*"]) == (3, 2 * last + 8)
+    assert contractions(["3.*"]) == (4, 2 * first + 8)
+    assert contractions(["*.weight"]) == (3, 2 * (first + last - weights) + 8)
+
+
+def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
+    path, whole, rest = tmp_path / "checkpoint", lm.Model(network()), lm.Model(network())
+    how: dict[str, Any] = {"frozen": ["1.*"], "clip": lm.ClipGlobalNorm(0.1)}
+    before = whole.parameters()
+    fit(whole, **how)
+    fit(lm.Model(network()), epochs=1, checkpoint=path, **how)
+    fit(rest, checkpoint=path, resume=True, **how)
+    found = whole.parameters()
+    assert same(rest.parameters(), found)
+    still = [name for name in before if (before[name] == found[name]).all()]
+    assert still == ["1.weight", "1.bias"]
+
+
+def test_resuming_with_other_frozen_parameters_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    fit(lm.Model(network()), optimizer=lm.SGD(0.1), checkpoint=path, frozen=["1.*"])
+    with pytest.raises(DefinitionError) as error:
+        fit(lm.Model(network()), optimizer=lm.SGD(0.1), checkpoint=path, resume=True)
+    assert "frozen  ['1.*'] in the file, [] here" in str(error.value)
+
+
+def test_a_frozen_penalty_stays_in_the_loss() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(3, weight_regularizer=lm.L2(10.0)))
+    losses: list[float] = []
+    for frozen in ([], ["1.weight"]):
+        with lm.Model(net).training(LOSS, lm.SGD(0.1), 8, frozen=frozen) as training:
+            losses.append(float(training.run(TRAIN, steps=1)[0]))
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def test_states_of_a_frozen_layer_still_move() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), Centred(), lm.Linear(3)))
+    before = model.predict(TRAIN.inputs)
+    with model.training(LOSS, lm.SGD(1e-30), 8, frozen=["1.*"]) as training:
+        training.run(TRAIN, steps=1)
+    assert (model.predict(TRAIN.inputs) != before).any()
+
+
+def test_frozen_parameters_leave_room_for_larger_batches() -> None:
+    net, how = network(), {"loss": LOSS, "optimizer": lm.Adam(0.1)}
+    assert net.max_batch_size("8 KiB", **how, frozen=["1.*"]) > net.max_batch_size("8 KiB", **how)
+
+
+def test_frozen_parameters_are_explained_and_profiled_as_such() -> None:
+    model = lm.Model(network())
+    explained = [model.explain(8, LOSS, lm.Adam(), frozen=frozen) for frozen in ([], ["1.*"])]
+    assert len(explained[1].costs) < len(explained[0].costs)
+    profile = model.profile(8, LOSS, lm.Adam(), frozen=["1.*"], data=TRAIN, seconds=0.01)
+    assert len(profile.seconds) == len(explained[1].costs)
+
+
+def test_a_layer_applied_twice_is_frozen_as_one() -> None:
+    shared, x = lm.Linear(4), lm.Input(4)
+    net = lm.Network(x, lm.Linear(3)(lm.Tanh()(shared(lm.Tanh()(shared(x))))))
+    model = lm.Model(net)
+    before = model.parameters()
+    first = next(iter(before)).split(".")[0]
+    with model.training(LOSS, lm.SGD(0.1), 8, frozen=[f"{first}.*"]) as training:
+        training.run(TRAIN, steps=3)
+    same_bits = [name for name, old in before.items() if (model.parameters()[name] == old).all()]
+    assert same_bits == [f"{first}.weight", f"{first}.bias"]
+
+
+def test_gradients_of_a_layer_applied_twice_add_up() -> None:
+    shared, x = lm.Linear(4), lm.Input(4)
+    once = lm.Network(x, shared(lm.Tanh()(shared(x))))
+    other = lm.Sequential(lm.Input(4), lm.Linear(4), lm.Tanh(), lm.Linear(4))
+    tied, apart = lm.Model(once, dtype="float64"), lm.Model(other, dtype="float64")
+    before = tied.parameters()
+    assert sorted(name.split(".")[1] for name in before) == ["bias", "weight"]
+    values = list(before.values())
+    apart.set_parameters(dict(zip(apart.parameters(), values * 2, strict=True)))
+    x_data = np.random.default_rng(0).normal(size=(8, 4))
+    for model in (tied, apart):
+        with model.training(lm.MSE(), lm.SGD(1.0), 8) as training:
+            training.step(x_data, x_data)
+    moved = [new - old for new, old in zip(apart.parameters().values(), values * 2, strict=True)]
+    for number, (old, new) in enumerate(zip(values, tied.parameters().values(), strict=True)):
+        np.testing.assert_allclose(new - old, moved[number] + moved[number + 2], rtol=1e-10)
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+NET = network()
+USES: dict[str, Callable[[Any], object]] = {
+    "training": lambda frozen: lm.Model(NET).training(LOSS, lm.SGD(0.1), 8, frozen=frozen),
+    "fit": lambda frozen: fit(lm.Model(NET), frozen=frozen),
+    "plan": lambda frozen: NET.plan(8, LOSS, lm.SGD(0.1), frozen=frozen),
+    "max_batch_size": lambda frozen: NET.max_batch_size("1 MiB", LOSS, lm.SGD(0.1), frozen=frozen),
+    "explain": lambda frozen: lm.Model(NET).explain(8, LOSS, lm.SGD(0.1), frozen=frozen),
+    "profile": lambda frozen: lm.Model(NET).profile(8, LOSS, lm.SGD(0.1), frozen=frozen),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_pattern_that_freezes_nothing_is_refused(use: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        USES[use](["1.*", "2.*"])
+    assert str(error.value) == (
+        "in frozen: a pattern fits no parameter\n"
+        "  pattern     '2.*'\n"
+        "  parameters  1.weight, 1.bias, 4.weight, 4.bias\n"
+        "  A star stands for any text: '1.*' is all of layer 1, '*.bias' every bias."
+    )
+
+
+def test_a_pattern_that_chooses_no_parameter_is_refused() -> None:
+    optimizer = lm.ByPath({"linear": lm.SGD(0.1)}, default=lm.SGD(0.2))
+    with pytest.raises(DefinitionError) as error:
+        lm.Model(network()).training(LOSS, optimizer, 8)
+    text = str(error.value)
+    assert text.startswith("in ByPath (test_paths.py:")
+    assert text.endswith(
+        "a pattern fits no parameter\n"
+        "  pattern     'linear'\n"
+        "  parameters  1.weight, 1.bias, 4.weight, 4.bias\n"
+        "  A star stands for any text: '1.*' is all of layer 1, '*.bias' every bias."
+    )
+
+
+@pytest.mark.parametrize("frozen", ["1.*", None, [1], 3])
+@pytest.mark.parametrize("use", USES)
+def test_what_is_no_list_of_patterns_is_refused(frozen: Any, use: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        USES[use](frozen)
+    assert str(error.value) == (
+        "in frozen: the frozen parameters are given as a list of patterns\n"
+        "  expected  ['0.*', '2.weight']\n"
+        f"  found     {frozen!r}"
+    )
+
+
+def test_freezing_everything_leaves_nothing_to_train() -> None:
+    with pytest.raises(DefinitionError) as error:
+        network().plan(8, LOSS, lm.SGD(0.1), frozen=["1.*", "4.*"])
+    assert str(error.value) == (
+        "there is nothing to train: every parameter that the loss depends on is frozen\n"
+        "  frozen      '1.*', '4.*'\n"
+        "  parameters  1.weight, 1.bias, 4.weight, 4.bias\n"
+        "  Leave some parameters out of `frozen`."
+    )
