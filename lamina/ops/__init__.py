@@ -82,6 +82,7 @@ from lamina.ops.movement import flip as flip
 from lamina.ops.movement import reshape as reshape
 from lamina.ops.movement import squeeze as squeeze
 from lamina.ops.movement import transpose as transpose
+from lamina.ops.padding import pad_with as pad_with
 from lamina.ops.random import bernoulli as bernoulli
 from lamina.ops.random import normal as normal
 from lamina.ops.random import uniform as uniform
