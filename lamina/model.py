@@ -460,8 +460,12 @@ class Model:
         """Copies of all parameters, `{"1.weight": array, ...}`, in the order of the layers."""
         return self._parameters.read(list(self._parameters.variables))
 
+    def states(self) -> dict[str, Array]:
+        """Copies of what layers keep beside their parameters: running averages, by name."""
+        return self._parameters.read(list(self._parameters.states))
+
     def set_parameters(self, values: Mapping[str, Any]) -> None:
-        """Replaces some or all parameters; trainings that are attached go on with the new ones.
+        """Replaces parameters or states; trainings that are attached go on with the new ones.
 
         Raises:
             DefinitionError, ShapeError, DTypeError: before anything is changed.

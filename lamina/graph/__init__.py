@@ -17,6 +17,7 @@ from lamina.graph.tensor import Tensor as Tensor
 from lamina.graph.tensor import TensorLike as TensorLike
 from lamina.graph.tensor import apply as apply
 from lamina.graph.tensor import constant as constant
+from lamina.graph.tensor import current_origin as current_origin
 from lamina.graph.tensor import described as described
 from lamina.graph.tensor import labelled as labelled
 from lamina.graph.tensor import leaf as leaf

@@ -134,7 +134,8 @@ def source_line() -> str:
     return ""
 
 
-def _new_origin() -> Origin:
+def current_origin() -> Origin:
+    """The layer that is being built and its line; outside layers only the user's line."""
     current = _origin.get()
     return current if current.source else Origin(current.path, source_line())
 
@@ -164,7 +165,7 @@ class Tensor:
     attributes: Attributes
     shape: Shape
     dtype: DType
-    origin: Origin = field(default_factory=_new_origin)
+    origin: Origin = field(default_factory=current_origin)
     number: int = field(default_factory=lambda: next(_numbers))
 
     # NumPy must not take over `array + tensor` by looking at elements.
@@ -273,7 +274,7 @@ def located(error: LaminaError, path: str = "") -> LaminaError:
     Args:
         path: of the tensor that was being made, used outside layers.
     """
-    origin = _new_origin()
+    origin = current_origin()
     return error.at(str(Origin(origin.path or path, origin.source)))
 
 

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Tensor, described
-from lamina.layers.checks import place_of, require_choice, require_number
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.layers.checks import (
+    axis_within_example,
+    place_of,
+    require_choice,
+    require_number,
+)
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.shapes import normalise_axis
 
 # Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017), section 2.
 _SELU_ALPHA = 1.6732632423543772848170429916717
@@ -202,22 +206,6 @@ class Softplus(Layer):
         return ops.softplus(x)
 
 
-def _axis_within_example(layer: Layer, axis: int, x: Tensor) -> int:
-    """The axis counted from the front.
-
-    Raises:
-        ShapeError: if there is no such axis, or it is the batch.
-    """
-    counted = normalise_axis(axis, x.rank)
-    if counted == 0:
-        raise ShapeError(
-            f"{type(layer).__name__} along the batch would mix examples",
-            facts=(("axis", str(axis)), ("found", described(x))),
-            advice="Axis 0 is the batch; name an axis of the example.",
-        )
-    return counted
-
-
 @dataclass(frozen=True)
 class Softmax(Layer):
     """exp(x) / sum(exp(x)) along an axis, computed without overflow.
@@ -239,7 +227,7 @@ class Softmax(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds softmax(x)."""
-        return ops.softmax(x, _axis_within_example(self, self.axis, x))
+        return ops.softmax(x, axis_within_example(self, self.axis, x))
 
 
 @dataclass(frozen=True)
@@ -261,7 +249,7 @@ class LogSoftmax(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds log_softmax(x)."""
-        return ops.log_softmax(x, _axis_within_example(self, self.axis, x))
+        return ops.log_softmax(x, axis_within_example(self, self.axis, x))
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""Checks of hyper-parameters, made when a layer, loss or optimizer is written down."""
+"""Checks of hyper-parameters, made when a layer, loss or optimizer is written down; of operands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from lamina.errors import DefinitionError
-from lamina.graph import Origin, source_line
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Origin, Tensor, described, source_line
+from lamina.shapes import normalise_axis
 
 
 class Sourced:
@@ -97,3 +98,53 @@ def require_choice(owner: object, name: str, value: object, choices: Sequence[st
             facts=(("expected", ", ".join(map(repr, choices))), ("found", repr(value))),
             where=place_of(owner),
         )
+
+
+def require_truth(owner: object, name: str, value: object, advice: str = "") -> None:
+    """Checks what says yes or no.
+
+    Raises:
+        DefinitionError: if it is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise DefinitionError(
+            f"{name} is either True or False",
+            facts=(("expected", "True or False"), ("found", repr(value))),
+            where=place_of(owner),
+            advice=advice,
+        )
+
+
+def entries_of(value: object) -> tuple[object, ...] | None:
+    """The entries of a list or tuple; None for anything else."""
+    return tuple(cast(Sequence[object], value)) if isinstance(value, list | tuple) else None
+
+
+def require_float(layer: object, x: Tensor) -> None:
+    """Checks that a layer is applied to floats.
+
+    Raises:
+        DTypeError: if it is not.
+    """
+    if not x.dtype.is_float:
+        raise DTypeError(
+            f"{type(layer).__name__} calculates with floats",
+            facts=(("expected", "f32 or f64"), ("found", described(x))),
+            advice="Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
+        )
+
+
+def axis_within_example(layer: object, axis: int, x: Tensor) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        ShapeError: if there is no such axis, or it is the batch.
+    """
+    counted = normalise_axis(axis, x.rank)
+    if counted == 0:
+        raise ShapeError(
+            f"{type(layer).__name__} along the batch would mix examples",
+            facts=(("axis", str(axis)), ("found", described(x))),
+            advice="Axis 0 is the batch; name an axis of the example.",
+        )
+    return counted

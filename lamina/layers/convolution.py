@@ -18,6 +18,7 @@ from lamina.layers.checks import place_of, require_choice, require_whole
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.ops.padding import PadMode
 from lamina.shapes import size_of, static
 
 # A number for all axes, or one for each.
@@ -153,7 +154,8 @@ class _Convolution(Layer, ABC):
         )
         widths = self._widths()
         if self.padding_mode != "zeros":
-            x = ops.pad_with(x, ((0, 0), (0, 0), *widths), self.padding_mode)
+            mode = cast(PadMode, self.padding_mode)
+            x = ops.pad_with(x, ((0, 0), (0, 0), *widths), mode)
             widths = ((0, 0),) * self.axes
         y = ops.conv(
             x,

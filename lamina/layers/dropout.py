@@ -1,13 +1,15 @@
-"""Dropout."""
+"""Layers that disturb at random while training, and do nothing in inference: dropout, noise."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.graph import Tensor
-from lamina.layers.checks import require_number
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import require_float, require_number
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
+from lamina.shapes import Shape
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,116 @@ class Dropout(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask, or x alone in the inference form."""
-        if not scope.training or self.probability == 0:
+        return _dropped(scope, x, x.shape, self.probability)
+
+
+@dataclass(frozen=True)
+class SpatialDropout(Layer):
+    """Sets whole channels to zero at random while training; does nothing in inference.
+
+    Takes f32 or f64 [batch, channels, ...]. For images, where neighbouring pixels say nearly the
+    same: dropping single ones would take little away. The channels that stay are divided by the
+    probability to stay. After Tompson, Goroshin, Jain, LeCun, Bregler: Efficient object
+    localization using convolutional networks (2015).
+
+    Args:
+        probability: of a channel to become zero.
+
+    Raises:
+        DefinitionError: unless 0 <= probability < 1.
+        ShapeError: when applied to one scalar per example.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.SpatialDropout(0.2)(lm.Input(16, 8, 8))
+    """
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "probability", self.probability, "[0, 1)")
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x times a random mask of channels, or x alone in the inference form."""
+        if x.rank < 2:
+            raise ShapeError(
+                "SpatialDropout needs an axis of channels",
+                facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
+                advice="Axis 1 holds the channels; lm.Dropout takes any shape.",
+            )
+        require_float(self, x)
+        return _dropped(scope, x, (*x.shape[:2], *(1,) * (x.rank - 2)), self.probability)
+
+
+@dataclass(frozen=True)
+class DropPath(Layer):
+    """Sets whole examples to zero at random while training; does nothing in inference.
+
+    Takes f32 or f64 [batch, ...]. At the end of a residual branch, before the sum, it lets the
+    example pass by the branch: "stochastic depth". The examples that stay are divided by the
+    probability to stay. After Huang, Sun, Liu, Sedra, Weinberger: Deep networks with stochastic
+    depth (2016).
+
+    Args:
+        probability: of an example to become zero.
+
+    Raises:
+        DefinitionError: unless 0 <= probability < 1.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input(10)
+        >>> y = x + lm.DropPath(0.1)(lm.Linear(10)(x))
+    """
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "probability", self.probability, "[0, 1)")
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x times a random mask of examples, or x alone in the inference form."""
+        require_float(self, x)
+        return _dropped(scope, x, (x.shape[0], *(1,) * (x.rank - 1)), self.probability)
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Layer):
+    """Adds normally distributed random numbers while training; does nothing in inference.
+
+    Takes f32 or f64 of any shape. As in Bishop: Training with noise is equivalent to Tikhonov
+    regularization (1995).
+
+    Args:
+        deviation: the standard deviation of the numbers, whose mean is 0.
+
+    Raises:
+        DefinitionError: if the deviation is negative or not finite.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.GaussianNoise(0.1)(lm.Input(100))
+    """
+
+    deviation: float
+
+    def __post_init__(self) -> None:
+        require_number(self, "deviation", self.deviation, "[0, inf)")
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x plus noise, or x alone in the inference form."""
+        require_float(self, x)
+        if not scope.training or self.deviation == 0:
             return x
-        stay = 1.0 - self.probability
-        return x * (scope.bernoulli(x.shape, stay) * (1.0 / stay))
+        return x + scope.normal(x.shape, deviation=self.deviation)
+
+
+def _dropped(scope: Scope, x: Tensor, mask_shape: Shape, probability: float) -> Tensor:
+    """X times a mask of 0 and 1 / (1 - probability), which is broadcast over it."""
+    if not scope.training or probability == 0:
+        return x
+    stay = 1.0 - probability
+    return x * (scope.bernoulli(mask_shape, stay) * (1.0 / stay))

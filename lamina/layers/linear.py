@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 from lamina import ops
-from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import place_of, require_whole
+from lamina.layers.checks import require_float, require_truth, require_whole
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope
@@ -51,13 +50,8 @@ class Linear(Layer):
 
     def __post_init__(self) -> None:
         require_whole(self, "features", self.features)
-        if not isinstance(cast(object, self.bias), bool):
-            raise DefinitionError(
-                "bias says whether there is one",
-                facts=(("expected", "True or False"), ("found", repr(self.bias))),
-                where=place_of(self),
-                advice="The number of inputs is inferred: Linear(16) takes any.",
-            )
+        advice = "The number of inputs is inferred: Linear(16) takes any."
+        require_truth(self, "bias", self.bias, advice)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x weight^T + bias."""
@@ -67,12 +61,7 @@ class Linear(Layer):
                 facts=(("expected", "[batch, features]"), ("found", described(x))),
                 advice="Add lm.Flatten() before it: one scalar per example becomes one feature.",
             )
-        if not x.dtype.is_float:
-            raise DTypeError(
-                "Linear calculates with floats",
-                facts=(("expected", f"{scope.dtype}"), ("found", described(x))),
-                advice="Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
-            )
+        require_float(self, x)
         (inputs,) = static(x.shape[-1:])
         weight = scope.parameter(
             "weight",

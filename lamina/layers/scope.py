@@ -8,7 +8,7 @@ from typing import Protocol, final
 
 from lamina import ops, shapes
 from lamina.errors import DefinitionError
-from lamina.graph import Tensor, leaf
+from lamina.graph import Origin, Tensor, current_origin, leaf
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.shapes import Array, DType, Shape, shape_text, static
 
@@ -41,6 +41,21 @@ class Variable:
     stream: int
 
 
+@dataclass(frozen=True)
+class IndexLimit:
+    """What a layer expects of its indices.
+
+    Attributes:
+        indices: integers that should lie from 0 to below the count.
+        count: how many different ones there are.
+        origin: the layer that says so.
+    """
+
+    indices: Tensor
+    count: int
+    origin: Origin
+
+
 @dataclass
 class Record:
     """What tracing a network finds, apart from its outputs: filled by scopes.
@@ -51,6 +66,7 @@ class Record:
         parameters, states: by name, in the order of the layers.
         updates: new values of states, by name.
         penalties: regularisation terms, 0-d, to be added to the loss.
+        index_limits: which indices are in range; data that holds others is refused.
         seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
         random_streams: how many places draw random numbers.
     """
@@ -61,6 +77,7 @@ class Record:
     states: dict[str, Variable] = field(default_factory=dict[str, Variable])
     updates: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     penalties: list[Tensor] = field(default_factory=list[Tensor])
+    index_limits: list[IndexLimit] = field(default_factory=list[IndexLimit])
     seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
     step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
     random_streams: int = 0
@@ -119,9 +136,11 @@ class Scope:
     def state(self, name: str, shape: tuple[int, ...], init: Initializer) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 
-        Running statistics, for example; give it a new value with `update`.
+        Running statistics, for example; give it a new value with `update`. Where a layer is applied
+        twice, the second time continues from the value that the first time gave it.
         """
-        return self._variable(self._record.states, "state", name, shape, init)
+        tensor = self._variable(self._record.states, "state", name, shape, init)
+        return self._record.updates.get(f"{self._name}.{name}", tensor)
 
     def update(self, name: str, value: Tensor) -> None:
         """Sets the value that a state takes after the step; only the training form may.
@@ -141,6 +160,13 @@ class Scope:
                 advice=f"Make it first: scope.state({name!r}, shape, init).",
             )
         self._record.updates[full] = value
+
+    def limit_indices(self, indices: Tensor, count: int) -> None:
+        """Says that indices lie from 0 to below a count, so that data is checked when it arrives.
+
+        What is computed is not checked: an index out of range then names the nearest one in it.
+        """
+        self._record.index_limits.append(IndexLimit(indices, count, current_origin()))
 
     def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Random numbers from low (included) to high, new in every step."""

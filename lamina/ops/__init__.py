@@ -87,6 +87,7 @@ from lamina.ops.movement import flip as flip
 from lamina.ops.movement import reshape as reshape
 from lamina.ops.movement import squeeze as squeeze
 from lamina.ops.movement import transpose as transpose
+from lamina.ops.padding import pad_with as pad_with
 from lamina.ops.pooling import window_max as window_max
 from lamina.ops.pooling import window_sum as window_sum
 from lamina.ops.random import bernoulli as bernoulli

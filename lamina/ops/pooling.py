@@ -25,7 +25,7 @@ from lamina.shapes import Array, DType, Shape, int64, size_of, static, uint8
 
 def _along(attributes: Attributes) -> list[Window]:
     # A definition that was read from a file has plain tuples.
-    return [Window(*numbers) for numbers in attributes["along"]]
+    return [Window._make(numbers) for numbers in attributes["along"]]
 
 
 def _axes(x: Tensor, attributes: Attributes) -> range:
@@ -85,7 +85,7 @@ def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | Non
 def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array:
     first = x.ndim - len(along)
     for number, numbers in enumerate(along):
-        one, axis = Window(*numbers), first + number
+        one, axis = Window._make(numbers), first + number
         extent = x.shape[axis]
         count = one.count(extent)
         places = one.stride * np.arange(count)[:, None] + one.dilation * np.arange(one.size)

@@ -49,12 +49,12 @@ class Slope(NamedTuple):
 
 def _slopes(node: Tensor) -> list[Slope]:
     # A definition that was read from a file has plain tuples.
-    return [Slope(*numbers) for numbers in node.attributes["slopes"]]
+    return [Slope._make(numbers) for numbers in node.attributes["slopes"]]
 
 
 def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
-    slopes = [Slope(*numbers) for numbers in attributes["slopes"]]
+    slopes = [Slope._make(numbers) for numbers in attributes["slopes"]]
     axes = [axis for one in slopes for axis in (one.place, one.window)]
     if len(set(axes)) != len(axes) or not all(0 <= axis < x.rank for axis in axes):
         raise ShapeError(
@@ -70,26 +70,26 @@ def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
 
 def _shear_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = result.operands
-    turned = tuple(
-        Slope(
-            *(one.place, one.window, *static((x.shape[one.place],))),
-            *(one.divisor, -one.slope, -one.offset, one.scale),
-        )
-        for one in _slopes(result)
-    )
+    turned: list[Slope] = []
+    for one in _slopes(result):
+        (extent,) = static((x.shape[one.place],))
+        numbers = (one.divisor, -one.slope, -one.offset, one.scale)
+        turned.append(Slope(one.place, one.window, extent, *numbers))
     return (shear(upstream, turned),)
 
 
 def _shear_reference(x: Array, slopes: tuple[Slope, ...], fill: float) -> Array:
     result = x
     for numbers in slopes:
-        result = _sheared(result, Slope(*numbers), fill)
+        result = _sheared(result, Slope._make(numbers), fill)
     return result
 
 
 def _sheared(x: Array, one: Slope, fill: float) -> Array:
-    extent, elements = x.shape[one.place], np.arange(x.shape[one.window])
-    places = one.scale * np.arange(one.extent)[:, None] + one.slope * elements + one.offset
+    extent = x.shape[one.place]
+    elements: Array = np.arange(x.shape[one.window])
+    starts = one.scale * np.arange(one.extent) + one.offset
+    places: Array = np.add.outer(starts, one.slope * elements)
     inside = (places % one.divisor == 0) & (places >= 0) & (places // one.divisor < extent)
     moved = np.moveaxis(x, (one.place, one.window), (0, 1))
     if extent:

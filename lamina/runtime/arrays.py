@@ -13,6 +13,9 @@ from lamina.graph import Tensor
 from lamina.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
 from lamina.step import Spec
 
+# Up to here Python looks at numbers in less time than NumPy takes to begin.
+FEW_ELEMENTS = 32
+
 
 def convert(value: Any, wanted: DType, name: str) -> Array:
     """An array of data for a place of dtype `wanted`, in a dtype that it may arrive in.
@@ -111,6 +114,23 @@ def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
 
 def _listed(shape: tuple[int, ...]) -> str:
     return ", ".join(str(extent) for extent in shape)
+
+
+def are_indices(array: Array, count: int) -> bool:
+    """Whether all integers of an array lie from 0 to below the count."""
+    if array.size == 0:
+        return True
+    # Read as unsigned, what is below zero is larger than any index.
+    unsigned = array.view(f"u{array.itemsize}") if array.dtype.kind == "i" else array
+    return _largest(unsigned) < count
+
+
+def _largest(array: Array) -> int:
+    if array.size == 1:
+        return array.item()
+    if array.size <= FEW_ELEMENTS:
+        return max(array.ravel().tolist())
+    return int(np.maximum.reduce(array, axis=None))
 
 
 def input_spec(tensor: Tensor, dtype: DType) -> Spec:

@@ -14,6 +14,7 @@ from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
+from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all, with_random_state
 from lamina.runtime.prepared import Prepared, prepare
 from lamina.shapes import Array, DType, as_dtype
@@ -149,6 +150,7 @@ class Attached:
                 array = array.astype(compiled.numpy)
             arrays.append(array)
         check_batch(arrays, specs, names)
+        check_indices(self._parameters.index_checks, arrays)
         check = self._target_check()
         if check is not None:
             check(arrays[-1])

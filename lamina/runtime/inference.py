@@ -13,6 +13,7 @@ from lamina.explanation import Profile
 from lamina.graph import Tensor
 from lamina.network import Network
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
+from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.prepared import Prepared, RecentSteps, prepare
 from lamina.runtime.profile import profiled
@@ -45,6 +46,7 @@ class Inference:
         arrays = self._converted(inputs)
         names = [f"input {n}" for n in range(len(arrays))]
         count = check_batch(arrays, self._specs, names)
+        check_indices(self._parameters.index_checks, arrays)
         parts: list[list[Array]] = []
         with self._parameters.turns.lock:
             size = count if count <= SMALLEST_BATCH else self._largest_batch()
@@ -87,6 +89,7 @@ class Inference:
         """
         arrays = self._converted(inputs)
         count = check_batch(arrays, self._specs, [f"input {n}" for n in range(len(arrays))])
+        check_indices(self._parameters.index_checks, arrays)
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         return profiled(
             lambda timed: self._compile(count, dtypes, timed=timed),
@@ -142,6 +145,7 @@ class Function:
             self._network, dtype=float32, input_dtypes=[t.dtype for t in inputs]
         )
         record = self._graph.trace.record
+        self._index_checks = index_checks(record.index_limits)
         if record.parameters or record.states:
             raise DefinitionError(
                 "a function of arrays has no parameters, and these tensors come from layers",
@@ -167,6 +171,7 @@ class Function:
             for value, (_, dtype), name in zip(given, specs, names, strict=True)
         ]
         batch = check_batch(ready, specs, names) if ready else 1
+        check_indices(self._index_checks, ready)
         with self._turns.lock:
             prepared = self._prepared.get(batch, lambda: self._compile(batch))
             prepared.run(ready)

@@ -13,6 +13,7 @@ from lamina.graph import Tensor
 from lamina.layers.scope import Variable
 from lamina.network import Network
 from lamina.runtime.arrays import convert
+from lamina.runtime.index_checks import index_checks
 from lamina.runtime.turns import Turns
 from lamina.shapes import Array, DType, shape_text, static
 
@@ -49,6 +50,7 @@ class Parameters:
         inference = network.trace(dtype=dtype, training=False).record
         self.variables: dict[str, Variable] = {**inference.parameters, **record.parameters}
         self.states: dict[str, Variable] = {**inference.states, **record.states}
+        self.index_checks = index_checks(inference.index_limits)
         self.memories: dict[str, Memory] = {}
         for variable in (*self.variables.values(), *self.states.values()):
             shape = static(variable.tensor.shape)

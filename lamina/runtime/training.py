@@ -16,6 +16,7 @@ from lamina.engines.engine import Executable, Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
+from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
 from lamina.runtime.parameters import Parameters, own_states
 from lamina.runtime.profile import profiled
@@ -189,6 +190,8 @@ class Training(Attached):
             return None
         if found != expected or not (x.flags.c_contiguous and y.flags.c_contiguous):
             return None
+        if self._parameters.index_checks:
+            check_indices(self._parameters.index_checks, (x, y))
         if check is not None:
             check(y)
         return [x, y]

@@ -13,6 +13,7 @@ from lamina import ops
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import place_of, require_number
+from lamina.runtime.arrays import FEW_ELEMENTS, are_indices
 from lamina.shapes import Array, DType, Shape, int64, shape_text
 
 # What targets must look like ----------------------------------------------------------------------
@@ -122,9 +123,6 @@ def _unfit(
     )
 
 
-# Up to here Python looks at numbers in less time than NumPy takes to begin.
-FEW_ELEMENTS = 32
-
 # Values of targets --------------------------------------------------------------------------------
 
 
@@ -147,11 +145,7 @@ def check_values(
 def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
     """Raises DataError for class numbers that are out of range."""
     classes = prediction_shape[1]
-    if not isinstance(classes, int) or array.size == 0:
-        return
-    # Read as unsigned, what is below zero is larger than any class number.
-    unsigned = array.view(f"u{array.itemsize}") if array.dtype.kind == "i" else array
-    if _largest(unsigned) < classes:
+    if not isinstance(classes, int) or are_indices(array, classes):
         return
     largest = int(array.max())
     check_values(
@@ -189,14 +183,6 @@ def _all_between(array: Array, low: float, high: float) -> bool:
     if array.size <= FEW_ELEMENTS:
         return all(low <= value <= high for value in array.ravel().tolist())
     return bool(array.min() >= low and array.max() <= high)
-
-
-def _largest(array: Array) -> int:
-    if array.size == 1:
-        return array.item()
-    if array.size <= FEW_ELEMENTS:
-        return max(array.ravel().tolist())
-    return int(np.maximum.reduce(array, axis=None))
 
 
 # Weights ------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,6 +204,70 @@ def test_dropout_needs_a_probability(probability: float) -> None:
         lm.Dropout(probability)
     assert "expected  0 <= probability < 1" in str(error.value)
     assert f"found     {probability!r}" in str(error.value)
+
+
+RANDOM = [lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
+
+
+@pytest.mark.parametrize("layer", RANDOM, ids=repr)
+def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
+    x = normal(3, 4, 5)
+    np.testing.assert_array_equal(run(layer, x), x)
+    gentle = type(layer)(0.0)  # type: ignore[call-arg]
+    np.testing.assert_array_equal(run(gentle, x, training=True), x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "together"), [(lm.SpatialDropout(0.2), (2, 3)), (lm.DropPath(0.2), (1, 2, 3))]
+)
+def test_structured_dropout_keeps_or_drops_whole_parts(
+    layer: Layer, together: tuple[int, ...]
+) -> None:
+    x = np.ones((60, 50, 2, 3))
+    y = run(layer, x, training=True)
+    assert set(np.unique(y)) == {0.0, 1.0 / 0.8}
+    parts = y.min(together)
+    np.testing.assert_array_equal(parts, y.max(together))
+    np.testing.assert_allclose((parts == 0).mean(), 0.2, atol=4 * math.sqrt(0.16 / parts.size))
+
+
+@pytest.mark.parametrize("layer", RANDOM[:2], ids=repr)
+def test_structured_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer) -> None:
+    x = normal(20, 10, 3)
+    y = run(layer, x, training=True)
+    slope = run(layer, x, training=True, upstream=np.ones_like(x))
+    np.testing.assert_allclose(y, x * slope, rtol=1e-12)
+
+
+@pytest.mark.torch
+def test_spatial_dropout_scales_as_pytorchs_does() -> None:
+    torch = pytest.importorskip("torch")
+    x = np.ones((30, 20, 2, 2))
+    theirs = torch.nn.Dropout2d(0.3)(torch.tensor(x)).numpy()
+    mine = run(lm.SpatialDropout(0.3), x, training=True)
+    np.testing.assert_allclose(np.unique(mine), np.unique(theirs), rtol=1e-15)
+
+
+def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None:
+    x = normal(100, 100)
+    noise = run(lm.GaussianNoise(0.3), x, training=True) - x
+    np.testing.assert_allclose([noise.mean(), noise.std()], [0.0, 0.3], atol=0.01)
+    slope = run(lm.GaussianNoise(0.3), x, training=True, upstream=x)
+    np.testing.assert_array_equal(slope, x)
+
+
+def test_random_layers_check_what_they_are_given() -> None:
+    for make in (lm.SpatialDropout, lm.DropPath):
+        with pytest.raises(DefinitionError, match="probability is not a number in its range"):
+            make(1.0)
+    with pytest.raises(DefinitionError) as error:
+        lm.GaussianNoise(-0.1)
+    assert "expected  0 <= deviation" in str(error.value)
+    with pytest.raises(ShapeError, match="SpatialDropout needs an axis of channels"):
+        lm.SpatialDropout(0.1)(lm.Input())
+    for layer in RANDOM:
+        with pytest.raises(DTypeError, match=f"{type(layer).__name__} calculates with floats"):
+            layer(lm.Input(3, dtype="int64"))
 
 
 # Activations --------------------------------------------------------------------------------------
@@ -420,3 +486,17 @@ def test_a_layer_that_is_no_frozen_dataclass_is_refused() -> None:
 
     with pytest.raises(DefinitionError, match=r"Write @dataclass\(frozen=True\) above class Loose"):
         Loose()(lm.Input(3))
+
+
+# The page about them ------------------------------------------------------------------------------
+
+
+def test_every_layer_stands_in_the_page_about_layers_with_its_options() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
+    rows = re.findall(r"^\| `(\w+)\((.*?)\)` \|", page, re.MULTILINE)
+    shown = {name: re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", options) for name, options in rows}
+    layers = {n: v for n, v in vars(lm).items() if isinstance(v, type) and issubclass(v, Layer)}
+    del layers["Layer"]
+    wanted = {n: [field.name for field in dataclasses.fields(v)] for n, v in layers.items()}
+    wanted["Reshape"] = ["dimensions"]
+    assert shown == wanted

@@ -1,0 +1,216 @@
+"""Layers for sequences of numbered things: what stands for a number, and for a position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Tensor, constant, described
+from lamina.layers.checks import place_of, require_float, require_whole
+from lamina.layers.init import Normal
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.shapes import Array, Dim, static
+
+
+@dataclass(frozen=True)
+class Embedding(Layer):
+    """The row of a table that each index names: y[...] = weight[x[...]].
+
+    Takes integers of any shape, from 0 to count - 1, and gives floats with one axis more, the last,
+    of `features` elements. Its parameter is `weight`, (count, features).
+
+    Args:
+        count: the number of rows: how many different indices there are.
+        features: the number of elements of a row.
+        padding: an index whose row starts at zero and is never trained: the filling of sequences
+            that are shorter than others.
+        weight_init: by default N(0, 1), as in PyTorch.
+        weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
+
+    Raises:
+        DefinitionError: if count or features is not a whole number above zero, or padding is not
+            one of the indices.
+        DTypeError: when applied to floats.
+        DataError: when data arrives that has other indices.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")).shape
+        (Size(coefficient=1, offset=0), 12, 32)
+    """
+
+    count: int
+    features: int
+    padding: int | None = None
+    weight_init: Initializer | None = None
+    weight_regularizer: Regularizer | None = None
+
+    def __post_init__(self) -> None:
+        require_whole(self, "count", self.count)
+        require_whole(self, "features", self.features)
+        if self.padding is not None:
+            require_whole(self, "padding", self.padding, minimum=0)
+            if self.padding >= self.count:
+                raise DefinitionError(
+                    "padding is none of the indices",
+                    facts=(
+                        ("expected", f"0..{self.count - 1}"),
+                        ("found", repr(self.padding)),
+                    ),
+                    where=place_of(self),
+                    advice="The padding has a row of its own: count it in.",
+                )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the choice of rows."""
+        _limit_indices(self, scope, x, self.count)
+        init = self.weight_init or Normal()
+        if self.padding is not None:
+            init = _ZeroRow(init, self.padding)
+        weight = scope.parameter(
+            "weight", (self.count, self.features), init, self.weight_regularizer
+        )
+        y = ops.take(weight, x)
+        if self.padding is None:
+            return y
+        # The same value either way: only the gradient goes one way.
+        is_padding = ops.expand_dims(ops.equal(x, self.padding), -1)
+        return ops.where(is_padding, ops.stop_gradient(y), y)
+
+
+@dataclass(frozen=True)
+class _ZeroRow:
+    """The values of another initializer, with one row of zeros."""
+
+    init: Initializer
+    row: int
+
+    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+        values = np.array(self.init(shape, seed, stream))
+        values[self.row] = 0.0
+        return values
+
+
+@dataclass(frozen=True)
+class OneHot(Layer):
+    """1 at the place that each index names along a new last axis, 0 elsewhere.
+
+    Takes integers of any shape, from 0 to classes - 1, and gives floats with one axis more.
+
+    Args:
+        classes: the extent of the new axis.
+
+    Raises:
+        DefinitionError: if classes is not a whole number above zero.
+        DTypeError: when applied to floats.
+        DataError: when data arrives that has other indices.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.OneHot(10)(lm.Input(dtype="uint8")).shape
+        (Size(coefficient=1, offset=0), 10)
+    """
+
+    classes: int
+
+    def __post_init__(self) -> None:
+        require_whole(self, "classes", self.classes)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the comparison of each index with each place."""
+        _limit_indices(self, scope, x, self.classes)
+        return ops.one_hot(x, self.classes, scope.dtype)
+
+
+@dataclass(frozen=True)
+class SinusoidalPositions(Layer):
+    """Adds sines and cosines of the position, in waves from 2 pi to 20,000 pi long.
+
+    Takes f32 or f64 [batch, ..., length, features]. To feature 2i of position p it adds
+    sin(p / 10000^(2i / features)), to feature 2i + 1 the cosine. After Vaswani, Shazeer, Parmar,
+    Uszkoreit, Jones, Gomez, Kaiser, Polosukhin: Attention is all you need (2017), section 3.5.
+
+    Raises:
+        ShapeError: when applied to a tensor without axes of positions and of features.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.SinusoidalPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the sum."""
+        length, features = _positions(self, x)
+        return x + constant(_waves(length, features), x.dtype)
+
+
+def _waves(length: int, features: int) -> Array:
+    """The float64 table (length, features) that `SinusoidalPositions` adds."""
+    feature = np.arange(features)
+    rate = 10000.0 ** (-(feature - feature % 2) / features)
+    angle = np.arange(length)[:, None] * rate
+    return np.where(feature % 2, np.cos(angle), np.sin(angle))
+
+
+@dataclass(frozen=True)
+class LearnedPositions(Layer):
+    """Adds a row of a table to each position.
+
+    Takes f32 or f64 [batch, ..., length, features]. Its parameter is `weight`, (length, features).
+
+    Args:
+        weight_init: by default N(0, 0.02^2), as in Radford, Narasimhan, Salimans, Sutskever:
+            Improving language understanding by generative pre-training (2018).
+        weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
+
+    Raises:
+        ShapeError: when applied to a tensor without axes of positions and of features.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.LearnedPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
+    """
+
+    weight_init: Initializer | None = None
+    weight_regularizer: Regularizer | None = None
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the sum."""
+        init = self.weight_init or Normal(deviation=0.02)
+        return x + scope.parameter("weight", _positions(self, x), init, self.weight_regularizer)
+
+
+def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:
+    """Has data with other indices refused; DTypeError for what holds no indices."""
+    if x.dtype.kind != "int":
+        raise DTypeError(
+            f"{type(layer).__name__} takes indices",
+            facts=(("expected", "i64, i32 or u8"), ("found", described(x))),
+            advice='Give the input its dtype: lm.Input(..., dtype="int64").',
+        )
+    scope.limit_indices(x, count)
+
+
+def _positions(layer: Layer, x: Tensor) -> tuple[int, int]:
+    """How many positions there are, and how many features at each.
+
+    Raises:
+        ShapeError: if one of the axes is missing.
+        DTypeError: for integers.
+    """
+    if x.rank < 3:
+        raise ShapeError(
+            f"{type(layer).__name__} needs an axis of positions and one of features",
+            facts=(("expected", "[batch, length, features]"), ("found", described(x))),
+            advice="An lm.Embedding before it gives each index its features.",
+        )
+    require_float(layer, x)
+    dims: tuple[Dim, ...] = x.shape[-2:]
+    length, features = static(dims)
+    return length, features

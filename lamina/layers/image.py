@@ -1,0 +1,368 @@
+"""Layers that enlarge, rearrange, pad and crop images: [batch, channels, height, width].
+
+Nothing here scatters, neither forwards nor backwards: all is movement, blending of neighbours, and
+products with constant matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, constant, described
+from lamina.layers.checks import (
+    entries_of,
+    place_of,
+    require_choice,
+    require_float,
+    require_number,
+    require_truth,
+    require_whole,
+)
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.ops.padding import PAD_MODES, PadMode
+from lamina.shapes import Array, Dim, static
+
+Widths = int | Sequence[int | tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Upsample(Layer):
+    """Enlarges images by whole factors.
+
+    Takes [batch, channels, height, width] and gives
+    [batch, channels, scale * height, scale * width]. Mode `"nearest"` also takes one or three axes
+    after the channels, and any dtype; `"bilinear"` takes f32 or f64.
+
+    Args:
+        scale: the factor, or one for each axis after the channels.
+        mode: `"nearest"` repeats each element; `"bilinear"` blends the four nearest ones.
+        align_corners: in mode `"bilinear"`, where the elements lie: as centres of equal squares
+            (False), or so that those in the corners keep their place (True). As in PyTorch.
+
+    Raises:
+        DefinitionError: for a scale that is no whole number above zero, another mode, or
+            align_corners in mode `"nearest"`.
+        ShapeError: when applied to a tensor of another rank.
+        DTypeError: when integers are to be blended.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Upsample(2)(lm.Input(3, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 3, 16, 16)
+    """
+
+    scale: int | Sequence[int]
+    mode: Literal["nearest", "bilinear"] = "nearest"
+    align_corners: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, list | tuple):
+            object.__setattr__(self, "scale", tuple(self.scale))
+        for factor in self.scale if isinstance(self.scale, tuple) else (self.scale,):
+            require_whole(self, "scale", factor)
+        require_choice(self, "mode", self.mode, ("nearest", "bilinear"))
+        require_truth(self, "align_corners", self.align_corners)
+        if self.align_corners and self.mode == "nearest":
+            raise DefinitionError(
+                "align_corners says where blended elements lie, and this mode blends none",
+                facts=(("expected", "mode='bilinear'"), ("found", f"mode={self.mode!r}")),
+                where=place_of(self),
+                advice="Leave align_corners out.",
+            )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the larger image, one axis after the other."""
+        ranks = (3, 4, 5) if self.mode == "nearest" else (4,)
+        if x.rank not in ranks:
+            raise ShapeError(
+                f"Upsample in mode {self.mode!r} takes images",
+                facts=(("expected", "[batch, channels, height, width]"), ("found", described(x))),
+                advice="Bring the tensor into this shape with lm.Reshape.",
+            )
+        factors = _for_each(self, "scale", self.scale, x.rank - 2, x)
+        if self.mode == "bilinear":
+            require_float(self, x)
+        for axis, factor in enumerate(factors, start=2):
+            if factor == 1:
+                continue
+            if self.mode == "nearest":
+                x = _repeated(x, axis, factor)
+            else:
+                x = _blended(x, axis, factor, self.align_corners)
+        return x
+
+
+def _repeated(x: Tensor, axis: int, factor: int) -> Tensor:
+    """Each element several times along one axis."""
+    (extent,) = static((x.shape[axis],))
+    apart = ops.expand_dims(x, axis + 1)
+    shape = (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :])
+    whole = (*x.shape[:axis], extent * factor, *x.shape[axis + 1 :])
+    return ops.reshape(ops.broadcast_to(apart, shape), whole)
+
+
+def _blended(x: Tensor, axis: int, factor: int, align_corners: bool) -> Tensor:
+    """Linear interpolation along one axis, as a product with a constant matrix.
+
+    Most of its weights are zero, and yet this is no slower than loads of neighbours until an axis
+    has some hundreds of elements.
+    """
+    (extent,) = static((x.shape[axis],))
+    matrix = constant(_blending_weights(extent, extent * factor, align_corners), x.dtype)
+    letters = "abcd"
+    result = letters.replace(letters[axis], "z")
+    return ops.einsum(f"{letters},z{letters[axis]}->{result}", x, matrix)
+
+
+def _blending_weights(old: int, new: int, align_corners: bool) -> Array:
+    """The float64 matrix (new, old) of linear interpolation between equally spaced elements."""
+    if align_corners:
+        place = np.arange(new) * ((old - 1) / max(new - 1, 1))
+    else:
+        # Beyond the outer centres the outer elements go on.
+        place = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
+    return np.maximum(0.0, 1.0 - np.abs(place[:, None] - np.arange(old)))
+
+
+@dataclass(frozen=True)
+class PixelShuffle(Layer):
+    """Channels become pixels: each group of factor^2 channels makes one larger image.
+
+    Takes any dtype [batch, channels * factor^2, height, width] and gives
+    [batch, channels, height * factor, width * factor]. After Shi, Caballero, Huszar, Totz, Aitken,
+    Bishop, Rueckert, Wang: Real-time single image and video super-resolution using an efficient
+    sub-pixel convolutional neural network (2016).
+
+    Args:
+        factor: by how much height and width grow.
+
+    Raises:
+        DefinitionError: if the factor is not a whole number above zero.
+        ShapeError: when applied to another rank, or channels that factor^2 does not divide.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.PixelShuffle(2)(lm.Input(12, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 3, 16, 16)
+    """
+
+    factor: int
+
+    def __post_init__(self) -> None:
+        require_whole(self, "factor", self.factor)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the larger image."""
+        batch, channels, height, width = _image(self, x)
+        r = self.factor
+        if channels % (r * r):
+            raise ShapeError(
+                "the channels cannot be divided evenly into images",
+                facts=(
+                    ("expected", f"a multiple of {r * r} channels"),
+                    ("found", described(x)),
+                ),
+                advice=f"Give the layer before it {r * r} channels for each one of the result.",
+            )
+        apart = ops.reshape(x, (batch, channels // (r * r), r, r, height, width))
+        mixed = ops.transpose(apart, (0, 1, 4, 2, 5, 3))
+        return ops.reshape(mixed, (batch, channels // (r * r), height * r, width * r))
+
+
+@dataclass(frozen=True)
+class PixelUnshuffle(Layer):
+    """Pixels become channels: undoes `PixelShuffle`.
+
+    Takes any dtype [batch, channels, height * factor, width * factor] and gives
+    [batch, channels * factor^2, height, width].
+
+    Args:
+        factor: by how much height and width shrink.
+
+    Raises:
+        DefinitionError: if the factor is not a whole number above zero.
+        ShapeError: when applied to another rank, or to an image that the factor does not divide.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.PixelUnshuffle(2)(lm.Input(3, 16, 16)).shape
+        (Size(coefficient=1, offset=0), 12, 8, 8)
+    """
+
+    factor: int
+
+    def __post_init__(self) -> None:
+        require_whole(self, "factor", self.factor)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the smaller image."""
+        batch, channels, height, width = _image(self, x)
+        r = self.factor
+        if height % r or width % r:
+            raise ShapeError(
+                "height and width cannot be divided evenly",
+                facts=(("expected", f"multiples of {r}"), ("found", described(x))),
+                advice="Pad the image with lm.Pad, or cut it with lm.Crop.",
+            )
+        apart = ops.reshape(x, (batch, channels, height // r, r, width // r, r))
+        mixed = ops.transpose(apart, (0, 1, 3, 5, 2, 4))
+        return ops.reshape(mixed, (batch, channels * r * r, height // r, width // r))
+
+
+@dataclass(frozen=True)
+class Pad(Layer):
+    """Elements put before and after those that are there, along the last axes.
+
+    Takes any dtype [batch, ...].
+
+    Args:
+        widths: for each of the last axes, in their order, a pair (how many before, how many after)
+            or one number for both: `((1, 1), (0, 2))` for height and width. A single number stands
+            for both sides of every axis after the channels.
+        mode: `"constant"`: `value`; `"reflect"`: mirrored at the first and the last element, which
+            are not repeated; `"replicate"`: the first and the last element; `"circular"`: the
+            elements at the other end.
+        value: of the new elements in mode `"constant"`.
+
+    Raises:
+        DefinitionError: for widths that are no whole numbers from 0, another mode, or a value that
+            is not finite.
+        ShapeError: when applied to a tensor with too few axes, or too few elements for the mode.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Pad(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 3, 10, 10)
+    """
+
+    widths: Widths
+    mode: PadMode = "constant"
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        _freeze_widths(self)
+        require_choice(self, "mode", self.mode, PAD_MODES)
+        require_number(self, "value", self.value)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the larger tensor."""
+        return ops.pad_with(x, _pairs(self, self.widths, x), self.mode, self.value)
+
+
+@dataclass(frozen=True)
+class Crop(Layer):
+    """Elements cut off at both ends of the last axes.
+
+    Takes any dtype [batch, ...].
+
+    Args:
+        widths: for each of the last axes, in their order, a pair (how many at the front, how many
+            at the end) or one number for both, as for `Pad`. A single number stands for both sides
+            of every axis after the channels.
+
+    Raises:
+        DefinitionError: for widths that are no whole numbers from 0.
+        ShapeError: when applied to a tensor with too few axes, or where nothing would be left.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Crop(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 3, 6, 6)
+    """
+
+    widths: Widths
+
+    def __post_init__(self) -> None:
+        _freeze_widths(self)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the smaller tensor."""
+        key: list[slice] = []
+        for dim, (front, end) in zip(x.shape, _pairs(self, self.widths, x), strict=True):
+            if isinstance(dim, int) and front + end >= dim:
+                raise ShapeError(
+                    "nothing is left of an axis that is cropped",
+                    facts=(("widths", f"{front} and {end}"), ("found", described(x))),
+                    advice="Cut off fewer elements than there are.",
+                )
+            key.append(slice(front, dim - end) if isinstance(dim, int) else slice(None))
+        return x[tuple(key)]
+
+
+# What they share ----------------------------------------------------------------------------------
+
+
+def _image(layer: Layer, x: Tensor) -> tuple[Dim, int, int, int]:
+    """Batch, channels, height and width; ShapeError for another rank."""
+    if x.rank != 4:
+        raise ShapeError(
+            f"{type(layer).__name__} takes images",
+            facts=(("expected", "[batch, channels, height, width]"), ("found", described(x))),
+            advice="Bring the tensor into this shape with lm.Reshape.",
+        )
+    channels, height, width = static(x.shape[1:])
+    return x.shape[0], channels, height, width
+
+
+def _for_each(
+    layer: Layer, name: str, value: int | Sequence[int], count: int, x: Tensor
+) -> tuple[int, ...]:
+    """One number for each axis after the channels; ShapeError for another number of them."""
+    listed = (value,) * count if isinstance(value, int) else tuple(value)
+    if len(listed) != count:
+        raise ShapeError(
+            f"{type(layer).__name__} has another number of factors than the tensor has axes",
+            facts=((name, str(value)), ("expected", f"{count} of them"), ("found", described(x))),
+            advice="Give one for each axis after the channels, or one for all.",
+        )
+    return listed
+
+
+def _freeze_widths(layer: Pad | Crop) -> None:
+    """Checks the widths and keeps them as an int, or a tuple of pairs."""
+    several = entries_of(layer.widths)
+    pairs = [entries_of(entry) or (entry, entry) for entry in several or (layer.widths,)]
+    numbers = [number for pair in pairs for number in pair]
+    whole = all(type(number) is int and number >= 0 for number in numbers)
+    if not whole or not pairs or any(len(pair) != 2 for pair in pairs):
+        raise DefinitionError(
+            "widths must be whole numbers of at least 0, two for each axis",
+            facts=(
+                ("expected", f"{type(layer).__name__}(((1, 1), (0, 2)))"),
+                ("found", repr(layer.widths)),
+            ),
+            where=place_of(layer),
+            advice="For each of the last axes (before, after), in the order of the axes.",
+        )
+    object.__setattr__(layer, "widths", layer.widths if several is None else tuple(pairs))
+
+
+def _pairs(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
+    """The widths for all axes; those of the batch are 0.
+
+    Raises:
+        ShapeError: if there are fewer axes than widths.
+    """
+    if isinstance(widths, int):
+        if x.rank < 3:
+            raise _too_few_axes(layer, "[batch, channels, ...]", x)
+        return [(0, 0), (0, 0), *((widths, widths),) * (x.rank - 2)]
+    if len(widths) >= x.rank:
+        raise _too_few_axes(layer, f"{len(widths)} axes after the batch", x)
+    pairs = [(one, one) if isinstance(one, int) else one for one in widths]
+    return [*((0, 0),) * (x.rank - len(pairs)), *pairs]
+
+
+def _too_few_axes(layer: Layer, expected: str, x: Tensor) -> ShapeError:
+    return ShapeError(
+        f"{type(layer).__name__} has widths for more axes than there are",
+        facts=(("expected", expected), ("found", described(x))),
+        advice="Widths belong to the last axes; the batch has none.",
+    )

@@ -1,0 +1,353 @@
+"""Normalisation: values brought to mean 0 and variance 1, over a batch, a layer, or groups.
+
+All take f32 or f64 and give the same shape and dtype. Variances are computed in two passes, from
+the deviations, so that they are right for values far from zero as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import (
+    axis_within_example,
+    entries_of,
+    place_of,
+    require_float,
+    require_number,
+    require_truth,
+    require_whole,
+)
+from lamina.layers.init import Constant, Zeros
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.shapes import static
+
+
+@dataclass(frozen=True)
+class BatchNorm(Layer):
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each channel.
+
+    Takes [batch, channels, ...] of any rank from 2 on. While training, mean and variance are those
+    of the batch, over all axes but the channels; in inference they are running averages of them,
+    which training keeps and inference never changes. After Ioffe, Szegedy: Batch normalization
+    (2015).
+
+    Its parameters are `weight` and `bias`, its states `running_mean` and `running_variance`, all of
+    shape (channels,). As in PyTorch the variance of the batch is divided by the number of values
+    in it, the running one by one less. A batch with a single value for each channel has no such
+    variance: it leaves the running one as it is.
+
+    Args:
+        momentum: how far the running averages move towards each batch, from 0 to 1.
+        epsilon: added to the variance.
+        affine: whether there are weight and bias.
+
+    Raises:
+        DefinitionError: if momentum or epsilon lie outside their range.
+        ShapeError: when applied to one scalar per example.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.BatchNorm()(lm.Input(3, 32, 32))
+    """
+
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        require_number(self, "momentum", self.momentum, "[0, 1]")
+        require_number(self, "epsilon", self.epsilon, "[0, inf)")
+        require_truth(self, "affine", self.affine)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the normalisation by the batch, or by the running averages in inference."""
+        channels = _channels(self, x)
+        running_mean = scope.state("running_mean", (channels,), Zeros())
+        running_variance = scope.state("running_variance", (channels,), Constant(1.0))
+        if scope.training:
+            axes = [axis for axis in range(x.rank) if axis != 1]
+            mean, variance = ops.mean(x, axes), ops.variance(x, axes)
+            count = ops.element_count(x, axes, x.dtype)
+            unbiased = ops.where(count > 1, variance * (count / (count - 1)), running_variance)
+            kept = 1.0 - self.momentum
+            scope.update("running_mean", running_mean * kept + mean * self.momentum)
+            scope.update("running_variance", running_variance * kept + unbiased * self.momentum)
+        else:
+            mean, variance = running_mean, running_variance
+        scale = ops.reciprocal(ops.sqrt(variance + self.epsilon))
+        if self.affine:
+            scale = scale * scope.parameter("weight", (channels,), Constant(1.0))
+        # The shift is zero. It carries the gradient of the mean, -scale times the sum of what
+        # arrives: the sum that the bias needs, rather than one more pass over the whole tensor.
+        shift = (ops.stop_gradient(mean) - mean) * scale
+        if self.affine:
+            shift = shift + scope.parameter("bias", (channels,), Zeros())
+        shape = _along(x, [1])
+        centred = x - ops.reshape(ops.stop_gradient(mean), shape)
+        return centred * ops.reshape(scale, shape) + ops.reshape(shift, shape)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Layer):
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each example and position.
+
+    Mean and variance are over the named axes; all others, the batch among them, stay apart. After
+    Ba, Kiros, Hinton: Layer normalization (2016). Its parameters are `weight` and `bias`, with the
+    extents of the named axes in their order.
+
+    Args:
+        axes: one or several, of the tensor with its batch. The last one by default; PyTorch's
+            `normalized_shape` of k dimensions are the last k axes: `LayerNorm((-2, -1))` for two.
+            `LayerNorm(1)` takes the channels of an image, at each pixel.
+        epsilon: added to the variance.
+        affine: whether there are weight and bias.
+        bias: whether there is a bias beside the weight.
+
+    Raises:
+        DefinitionError: if the axes are no whole numbers, or epsilon lies outside its range.
+        ShapeError: when applied to a tensor that lacks one of the axes, or where it is the batch.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.LayerNorm()(lm.Input(12, 64))
+    """
+
+    axes: int | Sequence[int] = -1
+    epsilon: float = 1e-5
+    affine: bool = True
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        _freeze_axes(self)
+        require_number(self, "epsilon", self.epsilon, "[0, inf)")
+        require_truth(self, "affine", self.affine)
+        require_truth(self, "bias", self.bias)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the normalisation along the axes."""
+        axes = _axes_of(self, self.axes, x)
+        y = _standardized(x, axes, self.epsilon)
+        return _affine(scope, y, axes, bias=self.bias) if self.affine else y
+
+
+@dataclass(frozen=True)
+class GroupNorm(Layer):
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each example and group.
+
+    Takes [batch, channels, ...]. Neighbouring channels form groups of one size; mean and variance
+    are over the channels of a group and all axes after them. After Wu, He: Group normalization
+    (2018). Its parameters are `weight` and `bias`, (channels,).
+
+    Args:
+        groups: how many; they divide the channels evenly.
+        epsilon: added to the variance.
+        affine: whether there are weight and bias.
+
+    Raises:
+        DefinitionError: if groups is no whole number above zero, or epsilon lies outside its range.
+        ShapeError: when applied to channels that cannot be divided, or to one scalar per example.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.GroupNorm(4)(lm.Input(32, 8, 8))
+    """
+
+    groups: int
+    epsilon: float = 1e-5
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        require_whole(self, "groups", self.groups)
+        require_number(self, "epsilon", self.epsilon, "[0, inf)")
+        require_truth(self, "affine", self.affine)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the normalisation of each group."""
+        channels = _channels(self, x)
+        if channels % self.groups:
+            raise ShapeError(
+                "the channels cannot be divided evenly into groups",
+                facts=(
+                    ("expected", f"a multiple of {self.groups} channels"),
+                    ("found", described(x)),
+                ),
+                advice="Choose a number of groups that divides the number of channels.",
+            )
+        grouped = (x.shape[0], self.groups, channels // self.groups, *x.shape[2:])
+        apart = ops.reshape(x, grouped)
+        y = ops.reshape(_standardized(apart, range(2, apart.rank), self.epsilon), x.shape)
+        return _affine(scope, y, [1]) if self.affine else y
+
+
+@dataclass(frozen=True)
+class InstanceNorm(Layer):
+    """(x - mean) / sqrt(variance + epsilon), for each example and channel.
+
+    Takes [batch, channels, ...] with at least one axis after the channels; mean and variance are
+    over these. After Ulyanov, Vedaldi, Lempitsky: Instance normalization (2016). There are no
+    running averages: inference and training do the same.
+
+    Args:
+        epsilon: added to the variance.
+        affine: whether the result is multiplied with a parameter `weight` and added to a parameter
+            `bias`, both (channels,).
+
+    Raises:
+        DefinitionError: if epsilon lies outside its range.
+        ShapeError: when applied to a tensor without axes after the channels.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.InstanceNorm()(lm.Input(3, 32, 32))
+    """
+
+    epsilon: float = 1e-5
+    affine: bool = False
+
+    def __post_init__(self) -> None:
+        require_number(self, "epsilon", self.epsilon, "[0, inf)")
+        require_truth(self, "affine", self.affine)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the normalisation of each channel."""
+        _channels(self, x)
+        if x.rank < 3:
+            raise ShapeError(
+                "InstanceNorm needs axes after the channels",
+                facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
+                advice="The mean of a single value is the value itself; lm.LayerNorm() takes the "
+                "mean over the features.",
+            )
+        y = _standardized(x, range(2, x.rank), self.epsilon)
+        return _affine(scope, y, [1]) if self.affine else y
+
+
+@dataclass(frozen=True)
+class RMSNorm(Layer):
+    """x / sqrt(mean(x^2) + epsilon) * weight, for each example and position.
+
+    The mean is over the named axes. After Zhang, Sennrich: Root mean square layer normalization
+    (2019). Its parameter is `weight`, with the extents of the named axes in their order.
+
+    Args:
+        axes: one or several, of the tensor with its batch, as for `LayerNorm`.
+        epsilon: added to the mean square; None for the distance from 1 to the next number of the
+            float type, as in PyTorch.
+        affine: whether there is a weight.
+
+    Raises:
+        DefinitionError: if the axes are no whole numbers, or epsilon lies outside its range.
+        ShapeError: when applied to a tensor that lacks one of the axes, or where it is the batch.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.RMSNorm()(lm.Input(12, 64))
+    """
+
+    axes: int | Sequence[int] = -1
+    epsilon: float | None = None
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        _freeze_axes(self)
+        if self.epsilon is not None:
+            require_number(self, "epsilon", self.epsilon, "[0, inf)")
+        require_truth(self, "affine", self.affine)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the normalisation along the axes."""
+        axes = _axes_of(self, self.axes, x)
+        smallest = float(np.finfo(x.dtype.numpy).eps)
+        epsilon = smallest if self.epsilon is None else self.epsilon
+        square = ops.mean(x * x, axes, keepdims=True)
+        y = x * ops.reciprocal(ops.sqrt(square + epsilon))
+        return _affine(scope, y, axes, bias=False) if self.affine else y
+
+
+# What they share ----------------------------------------------------------------------------------
+
+
+def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    """(x - mean) / sqrt(variance + epsilon) along the axes."""
+    variance = ops.variance(x, axes, keepdims=True)
+    scale = ops.reciprocal(ops.sqrt(variance + epsilon))
+    return (x - ops.mean(x, axes, keepdims=True)) * scale
+
+
+def _affine(scope: Scope, x: Tensor, axes: Sequence[int], *, bias: bool = True) -> Tensor:
+    """X weight + bias, with parameters that differ along the axes only."""
+    extents, shape = static(tuple(x.shape[axis] for axis in axes)), _along(x, axes)
+    y = x * ops.reshape(scope.parameter("weight", extents, Constant(1.0)), shape)
+    if not bias:
+        return y
+    return y + ops.reshape(scope.parameter("bias", extents, Zeros()), shape)
+
+
+def _along(x: Tensor, axes: Sequence[int]) -> list[int]:
+    """The shape that broadcasts a tensor with the extents of these axes over x."""
+    extents = static(tuple(x.shape[axis] for axis in axes))
+    lengths = dict(zip(axes, extents, strict=True))
+    return [lengths.get(axis, 1) for axis in range(x.rank)]
+
+
+def _channels(layer: Layer, x: Tensor) -> int:
+    """The number of channels.
+
+    Raises:
+        ShapeError: if there is no such axis.
+        DTypeError: for integers.
+    """
+    if x.rank < 2:
+        raise ShapeError(
+            f"{type(layer).__name__} needs an axis of channels",
+            facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
+            advice="Axis 1 holds the channels, or the features where there is no other axis.",
+        )
+    require_float(layer, x)
+    (channels,) = static(x.shape[1:2])
+    return channels
+
+
+def _freeze_axes(layer: LayerNorm | RMSNorm) -> None:
+    """Checks the axes and keeps them as an int or a tuple."""
+    several = entries_of(layer.axes)
+    listed = (layer.axes,) if several is None else several
+    if not listed or any(not isinstance(one, int) or isinstance(one, bool) for one in listed):
+        raise DefinitionError(
+            "axes must be whole numbers",
+            facts=(("expected", "axes=-1 or axes=(-2, -1)"), ("found", repr(layer.axes))),
+            where=place_of(layer),
+            advice="Axes are named by their numbers; their extents are inferred.",
+        )
+    object.__setattr__(layer, "axes", layer.axes if several is None else listed)
+
+
+def _axes_of(layer: Layer, axes: int | Sequence[int], x: Tensor) -> list[int]:
+    """The axes counted from the front, in rising order.
+
+    Raises:
+        ShapeError: if one is missing, named twice, or the batch.
+        DTypeError: for integers.
+    """
+    require_float(layer, x)
+    listed = [axes] if isinstance(axes, int) else axes
+    counted = sorted(axis_within_example(layer, axis, x) for axis in listed)
+    if len(set(counted)) < len(counted):
+        raise ShapeError(
+            f"{type(layer).__name__} names an axis twice",
+            facts=(("axes", str(tuple(listed))), ("found", described(x))),
+            advice="Name each axis once; negative ones count from the end.",
+        )
+    return counted

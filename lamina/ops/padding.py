@@ -1,0 +1,95 @@
+"""Padding with values of the tensor itself: reflected, replicated, or from the other side.
+
+Made of slices, flips and joins, whose gradients are of the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, TensorLike, described, located
+from lamina.ops.arguments import as_tensor
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.joining import concat
+from lamina.ops.movement import flip
+from lamina.ops.slicing import pad, slice_axis
+from lamina.shapes import static
+
+PadMode = Literal["constant", "reflect", "replicate", "circular"]
+PAD_MODES = ("constant", "reflect", "replicate", "circular")
+
+
+def pad_with(
+    x: TensorLike,
+    widths: Sequence[int | tuple[int, int]],
+    mode: PadMode = "constant",
+    value: float = 0.0,
+) -> Tensor:
+    """Elements put before and after those that are there, by one of four rules.
+
+    Args:
+        x: any tensor.
+        widths: for each axis (how many before, how many after), or one number for both.
+        mode: `"constant"`: `value`; `"reflect"`: the elements mirrored at the first and the last
+            one, which are not repeated; `"replicate"`: the first and the last one;
+            `"circular"`: those at the other end.
+        value: of the new elements in mode `"constant"`.
+
+    Raises:
+        ShapeError: if the widths are negative or not one pair for each axis, or an axis has too few
+            elements for them, or the extent of one that is padded with its own elements depends on
+            the batch.
+    """
+    x = as_tensor(x)
+    if mode == "constant":
+        return pad(x, widths, value)
+    pairs = [(width, width) if isinstance(width, int) else tuple(width) for width in widths]
+    if len(pairs) != x.rank or any(min(pair) < 0 for pair in pairs):
+        raise located(
+            ShapeError(
+                "pad_with: the widths do not fit",
+                facts=(("tensor", described(x)), ("widths", str(list(widths)))),
+                advice="Give two widths of at least 0 for each axis; use x[..] to cut elements "
+                "off.",
+            )
+        )
+    for axis, (before, after) in enumerate(pairs):
+        if before or after:
+            x = _pad_axis(x, axis, before, after, mode)
+    return x
+
+
+def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: PadMode) -> Tensor:
+    (extent,) = static((x.shape[axis],))
+    most = extent - 1 if mode == "reflect" else extent
+    if mode != "replicate" and max(before, after) > most:
+        raise located(
+            ShapeError(
+                f"axis {axis} has too few elements to be padded like this",
+                facts=(
+                    ("tensor", described(x)),
+                    ("expected", f"at most {most} on each side for mode {mode!r}"),
+                    ("found", f"{before} before, {after} after"),
+                ),
+                advice="Pad less, or in another mode.",
+            )
+        )
+
+    def part(start: int, stop: int) -> Tensor:
+        return slice_axis(x, axis, start, stop)
+
+    def repeated(place: int, times: int) -> Tensor:
+        shape = (*x.shape[:axis], times, *x.shape[axis + 1 :])
+        return broadcast_to(part(place, place + 1), shape)
+
+    if mode == "reflect":
+        first = flip(part(1, before + 1), axis)
+        last = flip(part(extent - after - 1, extent - 1), axis)
+    elif mode == "replicate":
+        first, last = repeated(0, before), repeated(extent - 1, after)
+    else:
+        first, last = part(extent - before, extent), part(0, after)
+    parts = ((first, before), (x, extent), (last, after))
+    return concat([one for one, width in parts if width], axis)

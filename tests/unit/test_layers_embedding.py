@@ -1,0 +1,260 @@
+"""Embeddings and positions: what their tables hold, indices out of range, and the text of errors.
+
+Values and gradients of `Embedding` and `OneHot` are compared with PyTorch's in
+test_layers_torch.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
+from lamina.layers.layer import Layer
+
+LOSS, SGD = lm.CrossEntropy(), lm.SGD(0.5)
+
+
+def sequence_model(padding: int | None = None, count: int = 7) -> lm.Model:
+    net = lm.Sequential(
+        lm.Input(4, dtype="int64"),
+        lm.Embedding(count, 3, padding=padding),
+        lm.Flatten(),
+        lm.Linear(2),
+    )
+    return lm.Model(net, seed=3)
+
+
+def sequences(count: int = 20, below: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return generator.integers(0, below, (count, 4)), generator.integers(0, 2, count)
+
+
+# Embedding ----------------------------------------------------------------------------------------
+
+
+def test_rows_start_normally_distributed_but_for_the_padding() -> None:
+    net = lm.Sequential(lm.Input(4, dtype="int64"), lm.Embedding(500, 40, padding=2))
+    weight = lm.Model(net).parameters()["1.weight"]
+    assert weight.shape == (500, 40)
+    assert not weight[2].any()
+    rest = np.delete(weight, 2, 0)
+    assert abs(rest.mean()) < 0.03
+    assert rest.std() == pytest.approx(1, abs=0.03)
+
+
+def test_rows_may_start_otherwise() -> None:
+    init = lm.init.Constant(0.5)
+    net = lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(3, 2, 0, weight_init=init))
+    assert lm.Model(net).parameters()["1.weight"].tolist() == [[0, 0], [0.5, 0.5], [0.5, 0.5]]
+
+
+def test_the_row_of_the_padding_is_never_trained_and_the_others_are() -> None:
+    model = sequence_model(padding=5)
+    model.set_parameters({"1.weight": model.parameters()["1.weight"] + 1})
+    before = model.parameters()["1.weight"]
+    model.fit(sequences(), loss=LOSS, optimizer=SGD, epochs=2)
+    changed = (model.parameters()["1.weight"] != before).any(axis=1)
+    assert changed.tolist() == [True] * 5 + [False, True]
+
+
+def test_a_regularizer_of_the_table_is_added_to_the_loss() -> None:
+    layer = lm.Embedding(3, 2, weight_init=lm.init.Constant(2.0), weight_regularizer=lm.L2(0.5))
+    net = lm.Sequential(lm.Input(dtype="int64"), layer)
+    model = lm.Model(net)
+    with model.training(loss=lm.MSE(), optimizer=SGD, batch_size=2) as training:
+        loss = training.step(np.array([0, 1]), np.full((2, 2), 2, "float32"))
+    assert float(loss) == pytest.approx(0.25 * 6 * 4)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_indices_may_have_any_integer_type(dtype: str) -> None:
+    net = lm.Sequential(lm.Input(4, dtype=dtype), lm.Embedding(7, 3))
+    model = lm.Model(net)
+    x = sequences()[0].astype(dtype)
+    np.testing.assert_array_equal(model.predict(x), model.parameters()["1.weight"][x])
+
+
+def test_a_model_with_an_embedding_is_saved_and_loaded(tmp_path: Path) -> None:
+    model = sequence_model(padding=0)
+    model.save(tmp_path / "model.safetensors")
+    again = lm.load(tmp_path / "model.safetensors")
+    x = sequences()[0]
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+# Indices out of range -----------------------------------------------------------------------------
+
+USES: dict[str, Callable[[lm.Model, np.ndarray, np.ndarray], Any]] = {
+    "predict": lambda model, x, y: model.predict(x),
+    "evaluate": lambda model, x, y: model.evaluate((x, y), loss=LOSS),
+    "fit": lambda model, x, y: model.fit((x, y), loss=LOSS, optimizer=SGD),
+    "a validation": lambda model, x, y: model.fit(
+        (x * 0, y), validation=(x, y), loss=LOSS, optimizer=SGD
+    ),
+    "a step": lambda model, x, y: model.training(LOSS, SGD, len(x)).step(x, y),
+    "a step on int32": lambda model, x, y: model.training(LOSS, SGD, len(x)).step(
+        x.astype("int32"), y
+    ),
+    "a run": lambda model, x, y: model.training(LOSS, SGD, 4).run((x, y), steps=3),
+}
+
+
+@pytest.mark.parametrize("wrong", [7, -1])
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_indices_out_of_range_are_refused_before_anything_changes(use: Any, wrong: int) -> None:
+    model = sequence_model()
+    before = model.parameters()
+    x, y = sequences()
+    x[11, 2] = wrong
+    with pytest.raises(DataError) as error:
+        use(model, x, y)
+    assert "indices out of range" in str(error.value)
+    for name, value in model.parameters().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_the_error_about_an_index_says_where_and_what_to_do() -> None:
+    model = sequence_model()
+    x, _ = sequences()
+    x[11, 2] = 9
+    with pytest.raises(DataError) as error:
+        model.predict(x)
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("in net/1:Embedding (test_layers_embedding.py:")
+    assert lines[0].endswith("): indices out of range")
+    assert lines[1:] == [
+        "  expected  0..6",
+        "  found     9 at example 11 of input 0",
+        "  The layer was made for 7: number them from 0, or make it for 10.",
+    ]
+    x[11, 2] = -3
+    with pytest.raises(DataError) as error:
+        model.predict(x)
+    assert "found     -3 at example 11 of input 0" in str(error.value)
+    assert "and give what has no number one of its own." in str(error.value)
+
+
+def test_parts_of_an_input_are_checked_each_by_its_own_layer() -> None:
+    x, other = lm.Input(2, dtype="uint8"), lm.Input(3)
+    parts = [lm.Embedding(3, 2)(x[:, 0]), lm.OneHot(5)(x[:, 1]), other]
+    model = lm.Model(lm.Network([other, x], lm.concat(parts)))
+    zeros = np.zeros((2, 3), "float32")
+    assert model.predict((zeros, [[2, 4], [0, 0]])).shape == (2, 10)
+    with pytest.raises(DataError) as error:
+        model.predict((zeros, [[2, 4], [4, 2]]))
+    assert "Embedding" in str(error.value)
+    assert "found     4 at example 1 of input 1" in str(error.value)
+    with pytest.raises(DataError) as error:
+        model.predict((zeros, [[2, 5], [0, 0]]))
+    assert "OneHot" in str(error.value)
+
+
+def test_indices_within_layers_of_ones_own_are_checked() -> None:
+    @dataclass(frozen=True)
+    class Token(lm.Layer):
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return lm.Embedding(4, 2)(x)
+
+    model = lm.Model(lm.Sequential(lm.Input(dtype="int64"), Token()))
+    assert model.predict([3]).shape == (1, 2)
+    with pytest.raises(DataError, match=r"in net/1:Token/0:Embedding"):
+        model.predict([4])
+
+
+def test_indices_that_are_computed_are_brought_into_range() -> None:
+    x = lm.Input(dtype="int64")
+    model = lm.Model(lm.Network(x, lm.Embedding(4, 2)(x * 2)))
+    (weight,) = model.parameters().values()
+    np.testing.assert_array_equal(model.predict([1, 3, -1]), weight[[2, 3, 0]])
+
+
+def test_a_compiled_function_checks_indices() -> None:
+    x = lm.Input(dtype="int64")
+    f = lm.compile(inputs=[x], outputs=[lm.OneHot(3)(x)])
+    assert f([2])[0].tolist() == [[0, 0, 1]]
+    with pytest.raises(DataError, match="indices out of range"):
+        f([3])
+
+
+# Positions ----------------------------------------------------------------------------------------
+
+
+def test_sinusoidal_positions_are_those_of_the_formula() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(50, 7), lm.SinusoidalPositions()), dtype="float64")
+    x = np.random.default_rng(0).normal(size=(2, 50, 7))
+    table = np.empty((50, 7))
+    for position in range(50):
+        for feature in range(7):
+            angle = position / 10000 ** (2 * (feature // 2) / 7)
+            table[position, feature] = math.cos(angle) if feature % 2 else math.sin(angle)
+    np.testing.assert_allclose(model.predict(x), x + table, rtol=1e-12, atol=1e-12)
+
+
+def test_learned_positions_add_their_table() -> None:
+    net = lm.Sequential(lm.Input(200, 30), lm.LearnedPositions())
+    model = lm.Model(net, dtype="float64")
+    weight = model.parameters()["1.weight"]
+    assert weight.shape == (200, 30)
+    assert weight.std() == pytest.approx(0.02, rel=0.05)
+    x = np.random.default_rng(0).normal(size=(2, 200, 30))
+    np.testing.assert_allclose(model.predict(x), x + weight, rtol=1e-12)
+
+
+def test_gradients_are_right() -> None:
+    net = lm.Sequential(
+        lm.Input(4, dtype="int64"),
+        lm.Embedding(7, 6),
+        lm.SinusoidalPositions(),
+        lm.LearnedPositions(),
+        lm.Tanh(),
+        lm.Flatten(),
+        lm.Linear(2),
+    )
+    report = lm.verify(net, loss=LOSS, data=sequences(8))
+    assert report.passed, report
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [lm.Embedding(4, 2), lm.OneHot(4)], ids=repr)
+def test_floats_are_no_indices(layer: Layer) -> None:
+    with pytest.raises(DTypeError) as error:
+        layer(lm.Input(4))
+    assert f"{type(layer).__name__} takes indices" in str(error.value)
+    assert "found     f32[batch, 4]" in str(error.value)
+    assert 'lm.Input(..., dtype="int64")' in str(error.value)
+
+
+@pytest.mark.parametrize("layer", [lm.SinusoidalPositions(), lm.LearnedPositions()], ids=repr)
+def test_positions_need_their_axes_and_floats(layer: Layer) -> None:
+    with pytest.raises(ShapeError) as shape_error:
+        layer(lm.Input(4))
+    assert "needs an axis of positions and one of features" in str(shape_error.value)
+    with pytest.raises(DTypeError) as dtype_error:
+        layer(lm.Input(4, 3, dtype="int64"))
+    assert "calculates with floats" in str(dtype_error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: lm.Embedding(0, 3), "count must be a whole number of at least 1"),
+        (lambda: lm.Embedding(3, 0), "features must be a whole number of at least 1"),
+        (lambda: lm.Embedding(3, 2, -1), "padding must be a whole number of at least 0"),
+        (lambda: lm.Embedding(3, 2, 3), "padding is none of the indices"),
+        (lambda: lm.OneHot(2.5), "classes must be a whole number of at least 1"),
+    ],
+)
+def test_hyper_parameters_are_checked(make: Any, expected: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        make()
+    assert expected in str(error.value)

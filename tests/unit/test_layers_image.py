@@ -1,0 +1,166 @@
+"""Layers of images: shapes, what they undo, and the text of errors.
+
+Their values and gradients are compared with PyTorch's in test_layers_torch.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.layers.layer import Layer
+from lamina.program.program import Program
+from lamina.program.steps import stores_of
+from lamina.shapes import BATCH
+
+
+def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
+    dtype = None if x.dtype.kind == "f" else x.dtype
+    net = lm.Sequential(lm.Input(*x.shape[1:], dtype=dtype), layer)
+    return lm.Model(net, dtype="float64").predict(x)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape)
+
+
+def test_nearest_repeats_elements_of_any_dtype() -> None:
+    x = np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4)
+    y = predicted(lm.Upsample((2, 3)), x)
+    assert y.dtype == np.uint8
+    np.testing.assert_array_equal(y, x.repeat(2, 2).repeat(3, 3))
+
+
+def test_bilinear_keeps_what_is_linear() -> None:
+    row = np.arange(4.0)
+    x = np.broadcast_to(row, (1, 1, 3, 4)).copy()
+    y = predicted(lm.Upsample(3, "bilinear", align_corners=True), x)
+    np.testing.assert_allclose(y[0, 0], np.broadcast_to(np.linspace(0, 3, 12), (9, 12)))
+    y = predicted(lm.Upsample((1, 2), "bilinear"), x)
+    np.testing.assert_allclose(y[0, 0, 0], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3])
+
+
+def test_unshuffling_undoes_shuffling() -> None:
+    x = normal(2, 18, 4, 5)
+    net = lm.Sequential(lm.Input(18, 4, 5), lm.PixelShuffle(3), lm.PixelUnshuffle(3))
+    np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_cropping_undoes_padding(mode: Any) -> None:
+    x, widths = normal(2, 3, 4, 5), ((1, 3), (0, 2))
+    net = lm.Sequential(lm.Input(3, 4, 5), lm.Pad(widths, mode), lm.Crop(widths))
+    np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
+
+
+def test_widths_count_from_the_last_axis_and_one_number_takes_all_after_the_channels() -> None:
+    image = lm.Input(3, 8, 9)
+    assert lm.Pad(1)(image).shape == (BATCH, 3, 10, 11)
+    assert lm.Pad((1,))(image).shape == (BATCH, 3, 8, 11)
+    assert lm.Pad(((0, 1), 2))(image).shape == (BATCH, 3, 9, 13)
+    assert lm.Pad((1, 0, 0))(image).shape == (BATCH, 5, 8, 9)
+    assert lm.Crop(1)(image).shape == (BATCH, 3, 6, 7)
+    assert lm.Crop(((0, 1), 2))(image).shape == (BATCH, 3, 7, 5)
+    assert lm.Pad([1, [0, 2]]) == lm.Pad(((1, 1), (0, 2)))
+
+
+def test_the_value_of_padding_is_that_of_the_dtype() -> None:
+    y = predicted(lm.Pad(1, value=255), np.zeros((1, 1, 1, 1), np.uint8))
+    assert y.dtype == np.uint8
+    assert y[0, 0].tolist() == [[255] * 3, [255, 0, 255], [255] * 3]
+
+
+IMAGE_LAYERS = [
+    lm.Upsample(2),
+    lm.Upsample(2, "bilinear"),
+    lm.Upsample((3, 2), "bilinear", align_corners=True),
+    lm.PixelShuffle(2),
+    lm.PixelUnshuffle(2),
+    lm.Pad(1, "reflect"),
+    lm.Pad(1, "replicate"),
+    lm.Pad(1, "circular"),
+    lm.Crop(1),
+]
+
+
+@pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=repr)
+def test_no_step_scatters(layer: Layer, training_program: Any) -> None:
+    before = lm.Multiply()
+    x = lm.Input(4, 4, 4)
+    y = layer(before(x, lm.Linear(4)(x)))
+    program: Program = training_program(lm.Network(x, y), lm.MSE(), lm.SGD(0.1), 2)
+    assert not [store for step in program.steps for store in stores_of(step) if store.accumulate]
+
+
+@pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=repr)
+def test_a_saved_model_has_the_same_layer(layer: Layer, tmp_path: Path) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4, 4, 4), layer))
+    model.save(tmp_path / "model.safetensors")
+    again = lm.load(tmp_path / "model.safetensors")
+    assert again.network.nodes[-1].attributes["layer"] == layer
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "expected"),
+    [
+        (lm.Upsample(2), (3,), "Upsample in mode 'nearest' takes images"),
+        (lm.Upsample(2, "bilinear"), (3, 4), "Upsample in mode 'bilinear' takes images"),
+        (lm.Upsample((2, 2, 2)), (3, 4, 4), "another number of factors than the tensor has axes"),
+        (lm.PixelShuffle(2), (6, 3, 3), "expected  a multiple of 4 channels"),
+        (lm.PixelShuffle(2), (4, 3), "PixelShuffle takes images"),
+        (lm.PixelUnshuffle(2), (1, 4, 5), "expected  multiples of 2"),
+        (lm.PixelUnshuffle(2), (1, 4), "PixelUnshuffle takes images"),
+        (lm.Pad(1), (5,), "Pad has widths for more axes than there are"),
+        (lm.Pad((1, 1)), (5,), "expected  2 axes after the batch"),
+        (lm.Pad(3, "reflect"), (1, 3, 8), "expected  at most 2 on each side for mode 'reflect'"),
+        (lm.Pad(4, "circular"), (1, 3, 8), "axis 2 has too few elements to be padded like this"),
+        (lm.Crop(2), (1, 4, 8), "nothing is left of an axis that is cropped"),
+        (lm.Crop((1, 1)), (5,), "Crop has widths for more axes than there are"),
+    ],
+    ids=str,
+)
+def test_shapes_that_do_not_fit_are_refused(
+    layer: Layer, shape: tuple[int, ...], expected: str
+) -> None:
+    with pytest.raises(ShapeError) as error:
+        layer(lm.Input(*shape))
+    assert str(error.value).startswith(f"in net/1:{type(layer).__name__} (test_layers_image.py:")
+    assert expected in str(error.value)
+
+
+def test_integers_cannot_be_blended() -> None:
+    with pytest.raises(DTypeError, match="Upsample calculates with floats"):
+        lm.Upsample(2, "bilinear")(lm.Input(3, 4, 4, dtype="uint8"))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: lm.Upsample(1.5), "scale must be a whole number of at least 1"),
+        (lambda: lm.Upsample((2, 0)), "scale must be a whole number of at least 1"),
+        (lambda: lm.Upsample(2, "cubic"), "mode has no value 'cubic'"),
+        (lambda: lm.Upsample(2, align_corners=True), "this mode blends none"),
+        (lambda: lm.Upsample(2, "bilinear", 1), "align_corners is either True or False"),
+        (lambda: lm.PixelShuffle(0), "factor must be a whole number of at least 1"),
+        (lambda: lm.PixelUnshuffle("2"), "factor must be a whole number of at least 1"),
+        (lambda: lm.Pad(-1), "widths must be whole numbers of at least 0"),
+        (lambda: lm.Pad(()), "widths must be whole numbers of at least 0"),
+        (lambda: lm.Pad(((1, 2, 3),)), "expected  Pad(((1, 1), (0, 2)))"),
+        (lambda: lm.Pad(1, "edge"), "mode has no value 'edge'"),
+        (lambda: lm.Pad(1, value=float("nan")), "value is not a number"),
+        (lambda: lm.Crop(1.0), "expected  Crop(((1, 1), (0, 2)))"),
+    ],
+)
+def test_hyper_parameters_are_checked(make: Any, expected: str) -> None:
+    with pytest.raises(LaminaError) as error:
+        make()
+    assert isinstance(error.value, DefinitionError)
+    assert expected in str(error.value)

@@ -1,0 +1,233 @@
+"""Normalisation layers: running averages over the life of a model, and the text of errors.
+
+Their values and gradients are compared with PyTorch's in test_layers_torch.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.layers.layer import Layer
+
+MSE, SGD = lm.MSE(), lm.SGD(0.1, momentum=0.9)
+
+
+def network() -> lm.Network:
+    return lm.Sequential(
+        lm.Input(3), lm.Linear(5), lm.BatchNorm(momentum=0.2), lm.ReLU(), lm.Linear(2)
+    )
+
+
+def examples(count: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return generator.normal(1, 2, (count, 3)), generator.normal(size=(count, 2))
+
+
+def fitted(engine: str = "cpu", epochs: int = 2, **options: Any) -> lm.Model:
+    model = lm.Model(network(), engine=engine, seed=1, dtype="float64")
+    model.fit(examples(), loss=MSE, optimizer=SGD, epochs=epochs, batch_size=8, **options)
+    return model
+
+
+# Running averages ---------------------------------------------------------------------------------
+
+
+def test_running_averages_are_those_of_the_batches() -> None:
+    x, y = examples(16)
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm(0.25), lm.Linear(2)), dtype="float64")
+    np.testing.assert_array_equal(model.states()["1.running_mean"], np.zeros(3))
+    np.testing.assert_array_equal(model.states()["1.running_variance"], np.ones(3))
+    mean, variance = np.zeros(3), np.ones(3)
+    with model.training(loss=MSE, optimizer=SGD, batch_size=8) as training:
+        for part in (slice(8), slice(8, 16), slice(8)):
+            training.step(x[part], y[part])
+            mean = 0.75 * mean + 0.25 * x[part].mean(0)
+            variance = 0.75 * variance + 0.25 * x[part].var(0, ddof=1)
+    np.testing.assert_allclose(model.states()["1.running_mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(model.states()["1.running_variance"], variance, rtol=1e-12)
+
+
+def test_inference_uses_running_averages_and_leaves_them_alone() -> None:
+    x = examples()[0]
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm()), dtype="float64")
+    mean, variance = np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.25, 1.0])
+    model.set_parameters({"1.running_mean": mean, "1.running_variance": variance})
+    before = model.states()
+    expected = (x - mean) / np.sqrt(variance + 1e-5)
+    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-12)
+    np.testing.assert_allclose(model.predict(x[:1]), expected[:1], rtol=1e-12)
+    model.evaluate((x, x), loss=MSE)
+    for name, value in model.states().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_evaluation_within_a_fit_leaves_running_averages_alone() -> None:
+    alone = fitted()
+    watched = fitted(validation=examples(13))
+    for name, value in alone.states().items():
+        np.testing.assert_array_equal(watched.states()[name], value)
+
+
+def test_running_averages_are_the_same_on_both_engines() -> None:
+    one, other = fitted("cpu"), fitted("interpreter")
+    for name, value in one.states().items():
+        np.testing.assert_allclose(other.states()[name], value, rtol=1e-10)
+
+
+def test_running_averages_are_saved_with_the_model(tmp_path: Path) -> None:
+    model = fitted()
+    model.save(tmp_path / "model.safetensors")
+    again = lm.load(tmp_path / "model.safetensors")
+    assert again.states().keys() == {"2.running_mean", "2.running_variance"}
+    for name, value in model.states().items():
+        assert np.abs(value - (0 if "mean" in name else 1)).max() > 0.01
+        np.testing.assert_array_equal(again.states()[name], value)
+    x = examples()[0]
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+def test_a_resumed_fit_has_the_running_averages_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    whole = fitted(epochs=3)
+    fitted(epochs=1, checkpoint=path)
+    resumed = fitted(epochs=3, checkpoint=path, resume=True)
+    for name, value in {**whole.states(), **whole.parameters()}.items():
+        np.testing.assert_array_equal({**resumed.states(), **resumed.parameters()}[name], value)
+
+
+def test_a_batch_of_one_leaves_the_running_variance_as_it_is() -> None:
+    x, y = examples(1)
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm(), lm.Linear(2)), dtype="float64")
+    with model.training(loss=MSE, optimizer=SGD, batch_size=1) as training:
+        assert np.isfinite(float(training.step(x, y)))
+    np.testing.assert_array_equal(model.states()["1.running_variance"], np.ones(3))
+    np.testing.assert_allclose(model.states()["1.running_mean"], 0.1 * x[0], rtol=1e-12)
+
+
+def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
+    norm = lm.BatchNorm(momentum=0.5, affine=False)
+    a, b = lm.Input(3), lm.Input(3)
+    weight = lm.Linear(1)
+    net = lm.Network([a, b], weight(norm(a)) + weight(norm(b)))
+    model = lm.Model(net, dtype="float64")
+    x = examples(16)[0]
+    with model.training(loss=MSE, optimizer=SGD, batch_size=8) as training:
+        training.step((x[:8], x[8:]), np.zeros((8, 1)))
+    (mean,) = (value for name, value in model.states().items() if "mean" in name)
+    np.testing.assert_allclose(mean, 0.25 * x[:8].mean(0) + 0.5 * x[8:].mean(0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lm.BatchNorm(), lm.LayerNorm((1, 2)), lm.GroupNorm(2), lm.InstanceNorm(), lm.RMSNorm()],
+    ids=repr,
+)
+def test_gradients_are_right(layer: Layer) -> None:
+    net = lm.Sequential(lm.Input(4, 3), layer, lm.Tanh(), lm.Flatten(), lm.Linear(2))
+    report = lm.verify(net, loss=lm.CrossEntropy())
+    assert report.passed, report
+
+
+@pytest.mark.torch
+def test_a_training_with_batch_norm_takes_the_course_that_it_takes_in_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    nn = torch.nn
+    model = lm.Model(network(), seed=1, dtype="float64")
+    theirs = nn.Sequential(
+        nn.Linear(3, 5), nn.BatchNorm1d(5, momentum=0.2), nn.ReLU(), nn.Linear(5, 2)
+    ).double()
+    pairs = {
+        "1.weight": theirs[0].weight,
+        "1.bias": theirs[0].bias,
+        "2.weight": theirs[1].weight,
+        "2.bias": theirs[1].bias,
+        "4.weight": theirs[3].weight,
+        "4.bias": theirs[3].bias,
+        "2.running_mean": theirs[1].running_mean,
+        "2.running_variance": theirs[1].running_var,
+    }
+    for name, value in model.parameters().items():
+        pairs[name].data = torch.tensor(value)
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.1, momentum=0.9)
+    x, y = examples()
+    with model.training(loss=MSE, optimizer=SGD, batch_size=8) as training:
+        for step in range(20):
+            rows = slice(8 * (step % 5), 8 * (step % 5) + 8)
+            found = float(training.step(x[rows], y[rows]))
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(theirs(torch.tensor(x[rows])), torch.tensor(y[rows]))
+            loss.backward()
+            optimizer.step()
+            assert found == pytest.approx(loss.item(), rel=1e-9)
+    for name, value in {**model.parameters(), **model.states()}.items():
+        np.testing.assert_allclose(value, pairs[name].detach().numpy(), rtol=1e-8, atol=1e-10)
+    theirs.eval()
+    expected = theirs(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-8, atol=1e-10)
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "error", "expected"),
+    [
+        (lm.BatchNorm(), (), ShapeError, "BatchNorm needs an axis of channels"),
+        (lm.GroupNorm(2), (), ShapeError, "GroupNorm needs an axis of channels"),
+        (lm.GroupNorm(4), (6, 5), ShapeError, "expected  a multiple of 4 channels"),
+        (lm.InstanceNorm(), (6,), ShapeError, "InstanceNorm needs axes after the channels"),
+        (lm.LayerNorm(), (), ShapeError, "LayerNorm along the batch would mix examples"),
+        (lm.LayerNorm((0, 1)), (4,), ShapeError, "LayerNorm along the batch would mix examples"),
+        (lm.LayerNorm(2), (4,), ShapeError, "there is no axis 2"),
+        (lm.RMSNorm((1, -1)), (4,), ShapeError, "RMSNorm names an axis twice"),
+    ],
+    ids=str,
+)
+def test_shapes_that_cannot_be_normalised_are_refused(
+    layer: Layer, shape: tuple[int, ...], error: type[Exception], expected: str
+) -> None:
+    with pytest.raises(error) as caught:
+        layer(lm.Input(*shape))
+    assert str(caught.value).startswith(f"in net/1:{type(layer).__name__} (test_layers_norm")
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lm.BatchNorm(), lm.LayerNorm(), lm.GroupNorm(2), lm.InstanceNorm(), lm.RMSNorm()],
+    ids=repr,
+)
+def test_integers_are_refused(layer: Layer) -> None:
+    with pytest.raises(DTypeError) as error:
+        layer(lm.Input(4, 3, dtype="uint8"))
+    assert f"{type(layer).__name__} calculates with floats" in str(error.value)
+    assert "found     u8[batch, 4, 3]" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: lm.BatchNorm(momentum=1.5), "expected  0 <= momentum <= 1"),
+        (lambda: lm.BatchNorm(epsilon=-1.0), "expected  0 <= epsilon"),
+        (lambda: lm.BatchNorm(affine=1), "affine is either True or False"),
+        (lambda: lm.GroupNorm(0), "groups must be a whole number of at least 1"),
+        (lambda: lm.LayerNorm(0.5), "axes must be whole numbers"),
+        (lambda: lm.LayerNorm(()), "axes must be whole numbers"),
+        (lambda: lm.RMSNorm(epsilon="small"), "epsilon is not a number in its range"),
+        (lambda: lm.InstanceNorm(affine=None), "affine is either True or False"),
+    ],
+)
+def test_hyper_parameters_are_checked(make: Any, expected: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        make()
+    assert expected in str(error.value)
+
+
+def test_axes_may_be_a_list() -> None:
+    assert lm.LayerNorm([1, 2]) == lm.LayerNorm((1, 2))

@@ -1,0 +1,524 @@
+"""Every layer with options of its own against PyTorch: values, gradients, running statistics.
+
+A case is a layer, the PyTorch module that does the same, and the shapes of its inputs. It is
+compiled in the training form together with the gradients of all inputs and parameters, and in the
+inference form, and runs on every engine. To add a layer, add its cases to the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.compiler.differentiate import gradients
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine
+from lamina.graph import Graph, leaf
+from lamina.layers.layer import Layer, Trace
+from lamina.shapes import Array, DType, float32, float64
+
+pytestmark = pytest.mark.torch
+
+# Relative to the largest element of an array. In float64 both are exact to rounding; in float32
+# they sum up to some thousand numbers in different orders, gradients of normalisations cancel.
+TOLERANCES = {"float64": 1e-9, "float32": 2e-5}
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, written twice.
+
+    Attributes:
+        name: of the case, for people.
+        layer: builds it in Lamina.
+        module: (torch.nn, torch) -> the same in PyTorch: a module, or a function.
+        shapes: of the inputs, batch first.
+        names: for each parameter and state in Lamina what PyTorch calls it; those that are not
+            listed have the same name.
+        indices: if above 0, the inputs are integers below it.
+    """
+
+    name: str
+    layer: Callable[[], Layer]
+    module: Callable[[Any, Any], Any]
+    shapes: Sequence[tuple[int, ...]]
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    indices: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def option_sets(count: int, seed: int = 0, /, **choices: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """So many different random choices, the same every time: `{"stride": 2, "padding": 0}`."""
+    generator = np.random.default_rng(seed)
+    seen: set[tuple[int, ...]] = set()
+    most = int(np.prod([len(values) for values in choices.values()]))
+    while len(seen) < min(count, most):
+        places = tuple(int(generator.integers(len(values))) for values in choices.values())
+        if places not in seen:
+            seen.add(places)
+            yield {name: choices[name][i] for name, i in zip(choices, places, strict=True)}
+
+
+# Normalisation ------------------------------------------------------------------------------------
+
+_RUNNING = {"running_variance": "running_var"}
+_SPATIAL = [(), (7,), (5, 4), (3, 4, 2), (17, 19)]
+
+
+def _batch_norms() -> Iterator[Case]:
+    choices = option_sets(
+        10,
+        batch=[2, 5, 16],
+        channels=[1, 3, 8],
+        spatial=_SPATIAL,
+        momentum=[0.1, 0.0, 0.7, 1.0],
+        epsilon=[1e-5, 1e-2],
+        affine=[True, True, False],
+    )
+    for o in choices:
+        kind = {0: "1d", 1: "1d", 2: "2d", 3: "3d"}[len(o["spatial"])]
+        yield Case(
+            f"BatchNorm-{o}",
+            lambda o=o: lm.BatchNorm(o["momentum"], o["epsilon"], o["affine"]),
+            lambda nn, _, o=o, kind=kind: getattr(nn, f"BatchNorm{kind}")(
+                o["channels"], o["epsilon"], o["momentum"], o["affine"]
+            ),
+            [(o["batch"], o["channels"], *o["spatial"])],
+            _RUNNING,
+        )
+
+
+def _layer_norms() -> Iterator[Case]:
+    for o in option_sets(
+        6,
+        shape=[(2, 5), (3, 4, 6), (2, 3, 4, 5), (3, 130)],
+        last=[1, 2],
+        epsilon=[1e-5, 1e-2],
+        affine=[True, True, False],
+        bias=[True, False],
+    ):
+        last = min(o["last"], len(o["shape"]) - 1)
+        axes = -1 if last == 1 else tuple(range(-last, 0))
+        extents = o["shape"][-last:]
+        yield Case(
+            f"LayerNorm-{o}",
+            lambda o=o, axes=axes: lm.LayerNorm(axes, o["epsilon"], o["affine"], o["bias"]),
+            lambda nn, _, o=o, extents=extents: nn.LayerNorm(
+                extents, o["epsilon"], o["affine"], o["bias"]
+            ),
+            [o["shape"]],
+        )
+        yield Case(
+            f"RMSNorm-{o}",
+            lambda o=o, axes=axes: lm.RMSNorm(axes, o["epsilon"], o["affine"]),
+            lambda nn, _, o=o, extents=extents: nn.RMSNorm(extents, o["epsilon"], o["affine"]),
+            [o["shape"]],
+        )
+    yield Case("RMSNorm", lm.RMSNorm, lambda nn, _: nn.RMSNorm(6), [(4, 6)])
+
+
+def _channels_last_norm(nn: Any, torch: Any) -> Any:
+    norm = nn.LayerNorm(6)
+    moved = nn.Module()
+    moved.weight, moved.bias = norm.weight, norm.bias
+    moved.forward = lambda x: norm(x.movedim(1, -1)).movedim(-1, 1)
+    return moved
+
+
+def _group_norms() -> Iterator[Case]:
+    yield Case(
+        "LayerNorm of channels", lambda: lm.LayerNorm(1), _channels_last_norm, [(2, 6, 3, 4)]
+    )
+    for o in option_sets(
+        6,
+        groups=[1, 2, 3, 6],
+        spatial=_SPATIAL,
+        epsilon=[1e-5, 1e-2],
+        affine=[True, True, False],
+    ):
+        yield Case(
+            f"GroupNorm-{o}",
+            lambda o=o: lm.GroupNorm(o["groups"], o["epsilon"], o["affine"]),
+            lambda nn, _, o=o: nn.GroupNorm(o["groups"], 12, o["epsilon"], o["affine"]),
+            [(3, 12, *o["spatial"])],
+        )
+    for o in option_sets(4, spatial=_SPATIAL[1:], epsilon=[1e-5, 1e-2], affine=[True, False]):
+        yield Case(
+            f"InstanceNorm-{o}",
+            lambda o=o: lm.InstanceNorm(o["epsilon"], o["affine"]),
+            lambda nn, _, o=o: getattr(nn, f"InstanceNorm{len(o['spatial'])}d")(
+                4, o["epsilon"], affine=o["affine"]
+            ),
+            [(3, 4, *o["spatial"])],
+        )
+
+
+# Embedding ----------------------------------------------------------------------------------------
+
+
+def _embeddings() -> Iterator[Case]:
+    for o in option_sets(
+        5, shape=[(6,), (4, 5), (2, 3, 4)], count=[1, 7, 30], features=[1, 8, 33], padding=[None, 0]
+    ):
+        yield Case(
+            f"Embedding-{o}",
+            lambda o=o: lm.Embedding(o["count"], o["features"], o["padding"]),
+            lambda nn, _, o=o: nn.Embedding(o["count"], o["features"], o["padding"]),
+            [o["shape"]],
+            indices=o["count"],
+        )
+    yield Case(
+        "OneHot",
+        lambda: lm.OneHot(5),
+        lambda _, torch: lambda x: torch.nn.functional.one_hot(x, 5).to(torch.get_default_dtype()),
+        [(4, 3)],
+        indices=5,
+    )
+
+
+# Images -------------------------------------------------------------------------------------------
+
+
+def _images() -> Iterator[Case]:
+    for spatial, scale in [((5,), 3), ((3, 4), 2), ((3, 4), (1, 3)), ((2, 3, 2), (2, 1, 3))]:
+        yield Case(
+            f"Upsample-nearest-{spatial}-{scale}",
+            lambda scale=scale: lm.Upsample(scale),
+            lambda nn, _, scale=scale: nn.Upsample(scale_factor=scale),
+            [(2, 3, *spatial)],
+        )
+    for o in option_sets(
+        12,
+        height=[1, 2, 5, 21],
+        width=[1, 4, 7, 34],
+        scale=[1, 2, 3, 4, (5, 2), (1, 3), (2, 1)],
+        corners=[False, False, True],
+    ):
+        yield Case(
+            f"Upsample-bilinear-{o}",
+            lambda o=o: lm.Upsample(o["scale"], "bilinear", o["corners"]),
+            lambda nn, _, o=o: nn.Upsample(
+                scale_factor=o["scale"], mode="bilinear", align_corners=o["corners"]
+            ),
+            [(2, 3, o["height"], o["width"])],
+        )
+    for r in (1, 2, 3):
+        yield Case(
+            f"PixelShuffle-{r}",
+            lambda r=r: lm.PixelShuffle(r),
+            lambda nn, _, r=r: nn.PixelShuffle(r),
+            [(2, 2 * r * r, 3, 4)],
+        )
+        yield Case(
+            f"PixelUnshuffle-{r}",
+            lambda r=r: lm.PixelUnshuffle(r),
+            lambda nn, _, r=r: nn.PixelUnshuffle(r),
+            [(2, 3, 2 * r, 3 * r)],
+        )
+    for o in option_sets(
+        12,
+        mode=["constant", "reflect", "replicate", "circular"],
+        widths=[((1, 2),), ((1, 0), (2, 3)), ((0, 0), (0, 1)), ((2, 2), (2, 2))],
+        value=[0.0, -1.5],
+    ):
+        flat = tuple(width for pair in reversed(o["widths"]) for width in pair)
+        rank = 2 + len(o["widths"])
+        yield Case(
+            f"Pad-{o}",
+            lambda o=o: lm.Pad(o["widths"], o["mode"], o["value"]),
+            lambda _, torch, o=o, flat=flat: (
+                lambda x: torch.nn.functional.pad(
+                    x, flat, o["mode"], **({"value": o["value"]} if o["mode"] == "constant" else {})
+                )
+            ),
+            [(2, 3, 4, 5)[:rank]],
+        )
+    yield Case("Pad-all", lambda: lm.Pad(2), lambda nn, _: nn.ZeroPad2d(2), [(2, 3, 4, 5)])
+    for widths, key in [
+        (1, (..., slice(1, -1), slice(1, -1))),
+        (((0, 2), (1, 0)), (..., slice(0, -2), slice(1, None))),
+    ]:
+        yield Case(
+            f"Crop-{widths}",
+            lambda widths=widths: lm.Crop(widths),
+            lambda _, torch, key=key: lambda x: x[key],
+            [(2, 3, 4, 5)],
+        )
+
+
+def _linears() -> Iterator[Case]:
+    for o in option_sets(3, shape=[(4, 5), (2, 3, 5)], bias=[True, False]):
+        yield Case(
+            f"Linear-{o}",
+            lambda o=o: lm.Linear(3, o["bias"]),
+            lambda nn, _, o=o: nn.Linear(5, 3, o["bias"]),
+            [o["shape"]],
+        )
+
+
+def _activations() -> Iterator[Case]:
+    pairs: list[tuple[Layer, Callable[[Any], Any]]] = [
+        (lm.ReLU(), lambda nn: nn.ReLU()),
+        (lm.LeakyReLU(0.2), lambda nn: nn.LeakyReLU(0.2)),
+        (lm.ELU(1.5), lambda nn: nn.ELU(1.5)),
+        (lm.SELU(), lambda nn: nn.SELU()),
+        (lm.GELU(), lambda nn: nn.GELU()),
+        (lm.GELU("tanh"), lambda nn: nn.GELU("tanh")),
+        (lm.SiLU(), lambda nn: nn.SiLU()),
+        (lm.Softplus(), lambda nn: nn.Softplus()),
+        (lm.Sigmoid(), lambda nn: nn.Sigmoid()),
+        (lm.Tanh(), lambda nn: nn.Tanh()),
+        (lm.Hardtanh(-0.5, 2.0), lambda nn: nn.Hardtanh(-0.5, 2.0)),
+        (lm.Softmax(1), lambda nn: nn.Softmax(1)),
+        (lm.LogSoftmax(), lambda nn: nn.LogSoftmax(-1)),
+    ]
+    for layer, module in pairs:
+        yield Case(
+            repr(layer), lambda layer=layer: layer, lambda nn, _, m=module: m(nn), [(3, 4, 5)]
+        )
+
+
+CASES = [
+    *_linears(),
+    *_activations(),
+    *_batch_norms(),
+    *_layer_norms(),
+    *_group_norms(),
+    *_embeddings(),
+    *_images(),
+]
+
+
+# The comparison -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    mine, network = _Mine(case, dtype, engine), _network(case)
+    theirs = _Theirs(case, dtype, torch, network)
+    for name, value in theirs.variables.items():
+        mine.memories[name].write(value)
+    for step in range(STEPS):
+        inputs = _inputs(case, dtype, step)
+        upstream = _normal(mine.output_shape, dtype, 100 + step)
+        expected, expected_states = theirs.trained(inputs, upstream)
+        found, found_states = mine.trained(inputs, upstream)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            _compare(f"step {step}: {name}", found[name], value)
+        for name, value in expected_states.items():
+            _compare(f"step {step}: {name}", found_states[name], value)
+    inputs = _inputs(case, dtype, STEPS)
+    _compare("inference", mine.inferred(inputs), theirs.inferred(inputs))
+    unchanged = mine.states()
+    for name, value in expected_states.items():
+        np.testing.assert_array_equal(unchanged[name], found_states[name])
+        assert value.shape == unchanged[name].shape
+
+
+@pytest.mark.parametrize("mean", [0.0, 30.0, 1000.0])
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("BatchNorm", lm.BatchNorm, lambda nn, _: nn.BatchNorm2d(4), [(8, 4, 9, 9)], _RUNNING),
+        Case("LayerNorm", lm.LayerNorm, lambda nn, _: nn.LayerNorm(300), [(8, 300)]),
+        Case("RMSNorm", lm.RMSNorm, lambda nn, _: nn.RMSNorm(300), [(8, 300)]),
+    ],
+    ids=str,
+)
+def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(
+    case: Case, mean: float, engine: Engine
+) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    network = _network(case)
+    mine, theirs = _Mine(case, float32, engine), _Theirs(case, float32, torch, network)
+    exact = _Theirs(case, float64, torch, network)
+    for name, value in theirs.variables.items():
+        mine.memories[name].write(value)
+    x = [array + np.float32(mean) for array in _inputs(case, float32, 0)]
+    upstream = _normal(mine.output_shape, float32, 1)
+    expected, expected_states = exact.trained([a.astype(float) for a in x], upstream.astype(float))
+
+    def errors(found: tuple[dict[str, Array], dict[str, Array]]) -> dict[str, float]:
+        pairs = ((found[0], expected), (found[1], expected_states))
+        return {
+            name: float(np.abs(values[name] - wanted[name]).max())
+            for values, wanted in pairs
+            for name in wanted
+        }
+
+    found, accepted = errors(mine.trained(x, upstream)), errors(theirs.trained(x, upstream))
+    for name, error in found.items():
+        # The mean is rounded to float32: that shifts what is centred, but not the variance.
+        rounding = 3e-7 if name == "running_variance" else 3e-6 + 5e-7 * mean
+        scale = float(np.abs({**expected, **expected_states}[name]).max())
+        assert error <= 3 * accepted[name] + rounding * scale, name
+
+
+def _compare(what: str, found: Array, expected: Array) -> None:
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    tolerance = TOLERANCES[expected.dtype.name] * scale
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=what)
+
+
+def _normal(shape: Sequence[int], dtype: DType, seed: int) -> Array:
+    # Not around zero: what cancels must show.
+    generator = np.random.default_rng(seed)
+    return np.asarray(generator.normal(0.5, 1.5, shape), dtype.numpy)
+
+
+def _inputs(case: Case, dtype: DType, seed: int) -> list[Array]:
+    if case.indices:
+        generator = np.random.default_rng(seed)
+        return [generator.integers(0, case.indices, shape) for shape in case.shapes]
+    return [_normal(shape, dtype, 10 * seed + n) for n, shape in enumerate(case.shapes)]
+
+
+def _network(case: Case) -> lm.Network:
+    kind = "int64" if case.indices else None
+    inputs = [lm.Input(*shape[1:], dtype=kind) for shape in case.shapes]
+    return lm.Network(inputs, case.layer()(*inputs))
+
+
+def _short(name: str) -> str:
+    """`"1.weight"` -> `"weight"`: there is one layer."""
+    return name.split(".", 1)[1]
+
+
+class _Mine:
+    """The layer in Lamina, compiled for an engine in both forms."""
+
+    def __init__(self, case: Case, dtype: DType, engine: Engine) -> None:
+        network = _network(case)
+        batch = case.shapes[0][0]
+        trace = network.trace(dtype=dtype, training=True)
+        record = trace.record
+        variables = {**record.parameters, **record.states}
+        self.states_of = [_short(name) for name in record.states]
+        self.memories = {
+            _short(name): engine.allocate(variable.tensor.shape, dtype.numpy)
+            for name, variable in variables.items()
+        }
+        training = self._training_graph(trace)
+        (output,) = trace.outputs
+        inference = network.trace(dtype=dtype, training=False)
+        self.output_shape = (batch, *output.shape[1:])
+        shared = {name: self.memories[_short(name)] for name in variables}
+        self._shared = shared
+        self._training = self._compiled(engine, training, batch, shared)
+        outputs = (("y", inference.outputs[0]),)
+        self._inference = self._compiled(engine, Graph(inference.inputs, outputs), batch, shared)
+
+    @staticmethod
+    def _training_graph(trace: Trace) -> Graph:
+        (output,) = trace.outputs
+        record = trace.record
+        upstream = leaf("upstream", "input", output.shape, output.dtype)
+        wanted = {t.attributes["name"]: t for t in trace.inputs if t.dtype.is_float}
+        wanted |= {_short(name): v.tensor for name, v in record.parameters.items()}
+        slopes = gradients(output * upstream, list(wanted.values())) if wanted else ()
+        outputs = (("y", output), *zip(map("d {}".format, wanted), slopes, strict=True))
+        updates = tuple((record.states[n].tensor, new) for n, new in record.updates.items())
+        return Graph((*trace.inputs, upstream), outputs, updates)
+
+    @staticmethod
+    def _compiled(engine: Engine, graph: Graph, batch: int, shared: Mapping[str, Any]) -> Any:
+        program = compile_graph(graph, batch=batch, name="layer")
+        return program, engine.compile(program, shared)
+
+    @staticmethod
+    def _run(compiled: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        program, executable = compiled
+        executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
+        return {name: executable.output(name) for name, _ in program.outputs}
+
+    def trained(
+        self, inputs: Sequence[Array], upstream: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        feeds = {f"input{n}": array for n, array in enumerate(inputs)} | {"upstream": upstream}
+        return self._run(self._training, feeds), self.states()
+
+    def inferred(self, inputs: Sequence[Array]) -> Array:
+        feeds = {f"input{n}": array for n, array in enumerate(inputs)}
+        return self._run(self._inference, feeds)["y"]
+
+    def states(self) -> dict[str, Array]:
+        return {name: self.memories[name].read() for name in self.states_of}
+
+
+class _Theirs:
+    """The same in PyTorch, with parameters that are not the ones it starts with."""
+
+    def __init__(self, case: Case, dtype: DType, torch: Any, network: lm.Network) -> None:
+        self._torch = torch
+        wanted = getattr(torch, dtype.name)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(wanted)
+        try:
+            self._module = case.module(torch.nn, torch)
+        finally:
+            torch.set_default_dtype(before)
+        self._dtype = wanted
+        record = network.trace(dtype=dtype, training=True).record
+        self._parameters = self._found(case, record.parameters)
+        self._states = self._found(case, record.states)
+        for number, (name, tensor) in enumerate(self._parameters.items()):
+            value = torch.tensor(_normal(tuple(tensor.shape), dtype, 50 + number))
+            tensor.data = value if name != "weight" or value.ndim != 1 else value.abs() + 0.5
+        own = list(getattr(self._module, "parameters", list)())
+        assert {id(p) for p in own} == {id(p) for p in self._parameters.values()}
+
+    def _found(self, case: Case, variables: Mapping[str, Any]) -> dict[str, Any]:
+        short = [_short(name) for name in variables]
+        return {name: getattr(self._module, case.names.get(name, name)) for name in short}
+
+    @property
+    def variables(self) -> dict[str, Array]:
+        everything = {**self._parameters, **self._states}
+        return {name: tensor.detach().numpy().copy() for name, tensor in everything.items()}
+
+    def trained(
+        self, inputs: Sequence[Array], upstream: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        self._set_training(True)
+        tensors = [self._torch.tensor(array) for array in inputs]
+        for tensor in tensors:
+            tensor.requires_grad_(tensor.is_floating_point())
+        y = self._output(tensors)
+        wanted = {f"d input{n}": t for n, t in enumerate(tensors) if t.is_floating_point()}
+        wanted |= {f"d {name}": tensor for name, tensor in self._parameters.items()}
+        slopes: Sequence[Any] = ()
+        if wanted:
+            total = (y * self._torch.tensor(upstream)).sum()
+            slopes = self._torch.autograd.grad(total, list(wanted.values()))
+        found = {"y": y.detach().numpy()}
+        found |= {name: slope.numpy() for name, slope in zip(wanted, slopes, strict=True)}
+        return found, {name: tensor.numpy().copy() for name, tensor in self._states.items()}
+
+    def inferred(self, inputs: Sequence[Array]) -> Array:
+        self._set_training(False)
+        with self._torch.no_grad():
+            return self._output([self._torch.tensor(array) for array in inputs]).numpy()
+
+    def _output(self, tensors: Sequence[Any]) -> Any:
+        before = self._torch.get_default_dtype()
+        self._torch.set_default_dtype(self._dtype)
+        try:
+            return self._module(*tensors)
+        finally:
+            self._torch.set_default_dtype(before)
+
+    def _set_training(self, on: bool) -> None:
+        if hasattr(self._module, "train"):
+            self._module.train(on)
