@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 from lamina import data as data
 from lamina import errors as errors
+from lamina import networks as networks
 from lamina import ops as ops
 from lamina.compiler.differentiate import gradients as gradients
 from lamina.engines.discovery import devices as devices
@@ -37,6 +38,7 @@ from lamina.layers import DropPath as DropPath
 from lamina.layers import Embedding as Embedding
 from lamina.layers import Flatten as Flatten
 from lamina.layers import GaussianNoise as GaussianNoise
+from lamina.layers import GaussianSample as GaussianSample
 from lamina.layers import GlobalAvgPool as GlobalAvgPool
 from lamina.layers import GlobalMaxPool as GlobalMaxPool
 from lamina.layers import GroupNorm as GroupNorm
@@ -90,6 +92,7 @@ from lamina.training.losses import MSE as MSE
 from lamina.training.losses import NLL as NLL
 from lamina.training.losses import BCEWithLogits as BCEWithLogits
 from lamina.training.losses import CrossEntropy as CrossEntropy
+from lamina.training.losses import EvidenceLowerBound as EvidenceLowerBound
 from lamina.training.losses import Hinge as Hinge
 from lamina.training.losses import Huber as Huber
 from lamina.training.losses import KLDivergence as KLDivergence
