@@ -37,9 +37,14 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
     network = lm.Sequential(
         lm.Input(1, 8, 8),
         lm.Rescale(1 / 16),
-        lm.Flatten(),
-        lm.Linear(128),
+        lm.Conv2d(16, 3, padding="same", bias=False),
+        lm.BatchNorm(),
         lm.ReLU(),
+        lm.MaxPool2d(2),
+        lm.Conv2d(32, 3, padding="same", bias=False),
+        lm.BatchNorm(),
+        lm.ReLU(),
+        lm.Flatten(),
         lm.Dropout(0.2),
         lm.Linear(10),
     )
@@ -87,7 +92,9 @@ def _examples(images: Array, predicted: Array, labels: Array) -> str:
     for number in chosen:
         # A character is twice as tall as it is wide; the map's first row is the lowest.
         pixels = images[number, 0, ::-1].repeat(2, axis=1) / 16
-        verdict = "right" if predicted[number] == labels[number] else f"it is a {labels[number]}"
+        article = "an" if labels[number] == 8 else "a"
+        wrong_text = f"it is {article} {labels[number]}"
+        verdict = "right" if predicted[number] == labels[number] else wrong_text
         caption = f"{predicted[number]}: {verdict}".ljust(pixels.shape[1])
         columns.append([caption, *map_text(pixels).split("\n")])
     return "\n".join("   ".join(row).rstrip() for row in zip(*columns, strict=True))

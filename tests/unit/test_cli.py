@@ -518,12 +518,12 @@ def test_demo_says_if_its_folder_cannot_be_made():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_demo_reads_96_of_100_digits(seed):
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_demo_reads_98_of_100_digits(seed):
     last = succeed("demo", "--seed", seed).stdout.splitlines()[-1]
     found = re.search(r"([\d.]+)%", last)
     assert found is not None
-    assert float(found[1]) >= 96.0
+    assert float(found[1]) >= 98.0
 
 
 def test_double_precision_files_are_used_as_single_and_it_is_said():
