@@ -2,7 +2,9 @@
 
 from lamina.reports.character_map import map_text as map_text
 from lamina.reports.character_map import plot_map as plot_map
+from lamina.reports.confusion import plot_confusion as plot_confusion
 from lamina.reports.curves import plot_curves as plot_curves
+from lamina.reports.image_sheet import plot_images as plot_images
 from lamina.reports.plan_picture import Rectangle as Rectangle
 from lamina.reports.plan_picture import plot_plan as plot_plan
 from lamina.reports.tables import bytes_text as bytes_text

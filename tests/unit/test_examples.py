@@ -119,10 +119,76 @@ def test_fashion_passes_84_of_100_in_two_epochs(run):
     assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 84
 
 
-def write_idx_folder(folder: Path) -> None:
+def test_lenet_without_a_folder_says_what_it_needs(run):
+    assert run("lenet_fashion").startswith("Nothing to learn from: give the folder")
+
+
+def test_lenet_reads_a_folder_of_idx_files(run, tmp_path):
+    write_idx_folder(tmp_path, scale=3)
+    pictures = "--curves", "curves.png", "--confusion", "confusion.png"
+    output = run("lenet_fashion", tmp_path, "--epochs", 1, "--limit", 300, "--digits", *pictures)
+    assert "accuracy on 397 test images: " in output
+    for name in ("curves.png", "confusion.png"):
+        assert Path(name).read_bytes().startswith(PNG)
+
+
+@needs_fashion
+@pytest.mark.slow
+def test_lenet_passes_88_and_a_half_of_100_in_five_epochs(run):
+    output = run("lenet_fashion", FASHION, "--confusion", "confusion.png")
+    assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 88.5
+    assert Path("confusion.png").read_bytes().startswith(PNG)
+
+
+def test_blocks_learn_to_read(run):
+    lines = run("blocks", "--epochs", 3).splitlines()[1:]
+    found = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in lines}
+    assert list(found) == ["plain", "residual", "inception", "squeeze_and_excitation"]
+    assert min(found.values()) >= 80
+
+
+def test_a_variational_autoencoder_learns_to_write(run):
+    output = run("vae_digits", "--epochs", 8, "--samples", "samples.png", "--curves", "curves.png")
+    found = re.search(r"([\d.]+) after one epoch, ([\d.]+) at last", output)
+    assert found is not None
+    assert float(found[2]) < 0.9 * float(found[1])
+    for name in ("samples.png", "curves.png"):
+        assert Path(name).read_bytes().startswith(PNG)
+
+
+def test_two_networks_are_trained_against_each_other(run):
+    output = run("gan_digits", "--epochs", 2, "--samples", "samples.png", "--curves", "curves.png")
+    assert 0.1 < number(r"([\d.]+) in the last", output) < 2
+    for name in ("samples.png", "curves.png"):
+        assert Path(name).read_bytes().startswith(PNG)
+
+
+@pytest.mark.slow
+def test_what_the_generator_writes_is_read_as_digits(run, monkeypatch):
+    sheets = []
+    monkeypatch.setattr("lamina.reports.plot_images", lambda made, *_, **__: sheets.append(made))
+    run("gan_digits", "--samples", "samples.png")
+    reader = lm.Model(
+        lm.Sequential(
+            *(lm.Input(1, 8, 8), lm.Conv2d(16, 3), lm.ReLU(), lm.MaxPool2d(2), lm.Flatten()),
+            *(lm.Dropout(0.2), lm.Linear(10), lm.Softmax()),
+        )
+    )
+    digits = lm.data.digits()
+    images = np.asarray(digits.inputs, "float32") / 16
+    targets = np.eye(10, dtype="float32")[digits.targets]
+    reader.fit((images, targets), epochs=20, loss=lm.BCE(), optimizer=lm.Adam(3e-3))
+    read = reader.predict(sheets[0].astype("float32"))
+    # All digits are there, and most of them are read without a doubt; of real ones 96%.
+    assert set(read.argmax(1)) == set(range(10))
+    assert (read.max(1) > 0.7).mean() > 0.75
+
+
+def write_idx_folder(folder: Path, scale: int = 1) -> None:
     """The embedded digits as the four files of MNIST: 1,400 to learn from and 397 to test."""
     digits = lm.data.digits()
     images, labels = np.asarray(digits.inputs)[:, 0] * 15, np.asarray(digits.targets)
+    images = images.repeat(scale, axis=1).repeat(scale, axis=2)
     for part, rows in (("train", slice(0, 1400)), ("t10k", slice(1400, None))):
         write_idx(folder / f"{part}-images-idx3-ubyte.gz", images[rows])
         write_idx(folder / f"{part}-labels-idx1-ubyte.gz", labels[rows])

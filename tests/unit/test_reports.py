@@ -14,7 +14,9 @@ from lamina.reports import (
     bytes_text,
     count_text,
     map_text,
+    plot_confusion,
     plot_curves,
+    plot_images,
     plot_map,
     plot_plan,
     table_text,
@@ -273,6 +275,82 @@ def test_a_plan_of_any_length_is_drawn(tmp_path: Path, steps: int) -> None:
 def test_a_plan_needs_a_step(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a plan without steps cannot be drawn"):
         plot_plan([], tmp_path / "plan.png", steps=[], peak_bytes=0, lower_bound_bytes=0)
+
+
+COUNTS = np.array([[50, 2, 0], [1, 9, 0], [0, 0, 0]])
+
+
+def test_a_confusion_matrix_shows_counts_coloured_by_the_true_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught = figures(monkeypatch)
+    names = ["shirt", "coat", "bag"]
+    plot_confusion(COUNTS, tmp_path / "confusion.png", names=names, title="Clothes")
+    axes = caught[0].axes[0]
+    assert texts_of(axes) == ["50", "2", "1", "9"]
+    (picture,) = axes.images
+    np.testing.assert_allclose(picture.get_array()[:2], [[50 / 52, 2 / 52, 0], [0.1, 0.9, 0]])
+    assert [label.get_text() for label in axes.get_yticklabels()] == names
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
+    assert (tmp_path / "confusion.png").read_bytes().startswith(PNG)
+
+
+def test_a_confusion_matrix_of_many_classes_has_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught = figures(monkeypatch)
+    plot_confusion(np.eye(40, dtype=int), tmp_path / "confusion.png")
+    assert texts_of(caught[0].axes[0]) == []
+
+
+@pytest.mark.parametrize("counts", [np.ones((2, 3)), np.ones(4), np.zeros((0, 0)), -np.eye(2)])
+def test_a_confusion_matrix_is_a_square_of_counts(tmp_path: Path, counts: np.ndarray) -> None:
+    with pytest.raises(DataError) as error:
+        plot_confusion(counts, tmp_path / "confusion.png")
+    assert "a row and a column of counts for each class" in str(error.value)
+    assert f"found     {counts.shape}" in str(error.value)
+
+
+def test_a_confusion_matrix_needs_a_name_for_each_class(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        plot_confusion(COUNTS, tmp_path / "confusion.png", names=["yes", "no"])
+    assert "there is not a name for each class" in str(error.value)
+    assert "names    2" in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(7, 4, 6), (7, 1, 4, 6), (7, 3, 4, 6)])
+def test_a_sheet_shows_its_images_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    caught = figures(monkeypatch)
+    images = np.random.default_rng(0).uniform(-0.5, 1.5, shape)
+    plot_images(images, tmp_path / "sheet.png", columns=3, title="Noise")
+    (axes,) = caught[0].axes
+    (picture,) = axes.images
+    sheet = np.asarray(picture.get_array())
+    assert sheet.shape[:2] == (3 * 4 + 2, 3 * 6 + 2)
+    last = images[6].reshape(-1, 4, 6).transpose(1, 2, 0).squeeze()
+    np.testing.assert_array_equal(sheet[10:, :6], np.clip(last, 0, 1))
+    assert (sheet[10:, 6:] == 1).all()
+    assert axes.get_title() == "Noise"
+    assert (tmp_path / "sheet.png").read_bytes().startswith(PNG)
+
+
+def test_a_sheet_has_captions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught = figures(monkeypatch)
+    plot_images(np.zeros((3, 8, 8)), tmp_path / "sheet.png", captions=["one", "two", "three"])
+    assert texts_of(caught[0].axes[0]) == ["one", "two", "three"]
+    with pytest.raises(DataError) as error:
+        plot_images(np.zeros((3, 8, 8)), tmp_path / "sheet.png", captions=["one"])
+    assert "images and captions do not fit together" in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (2, 4, 8, 8), (0, 8, 8)])
+def test_a_sheet_is_made_of_images(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError) as error:
+        plot_images(np.zeros(shape), tmp_path / "sheet.png")
+    assert "a sheet is made of images" in str(error.value)
+    assert f"found     {shape}" in str(error.value)
 
 
 def test_the_ending_chooses_the_kind_of_picture(tmp_path: Path) -> None:
