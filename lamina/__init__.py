@@ -9,7 +9,6 @@ __version__ = "0.1.0"
 from lamina import data as data
 from lamina import errors as errors
 from lamina import ops as ops
-from lamina.compiler.differentiate import gradients as gradients
 from lamina.engines.discovery import devices as devices
 from lamina.graph import Tensor as Tensor
 from lamina.layers import ELU as ELU
@@ -80,6 +79,7 @@ from lamina.model import compile as compile
 from lamina.model import load as load
 from lamina.network import Network as Network
 from lamina.network import Sequential as Sequential
+from lamina.ops.differentiate import gradients as gradients
 from lamina.training import schedules as schedules
 from lamina.training.clipping import ClipGlobalNorm as ClipGlobalNorm
 from lamina.training.clipping import ClipNorm as ClipNorm

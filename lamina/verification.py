@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from lamina import shapes
-from lamina.compiler.differentiate import gradients
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import devices, open_engine
 from lamina.graph import Graph, Tensor
 from lamina.network import Network
+from lamina.ops.differentiate import gradients
 from lamina.reports import table_text
 from lamina.runtime import Parameters, Training, prepare, target_specs
 from lamina.runtime.examples import random_examples, random_normal

@@ -14,7 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lamina.compiler.lower import DEEPEST_EXPRESSION, NotOneStep, is_leaf, is_view, lower_group
+from lamina.compiler.lower import (
+    DEEPEST_EXPRESSION,
+    Home,
+    NotOneStep,
+    is_leaf,
+    is_view,
+    lower_group,
+)
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, apply
 from lamina.ops.lowering import (
@@ -23,6 +30,7 @@ from lamina.ops.lowering import (
     Generator,
     Movement,
     Reduction,
+    Repeating,
     Scanning,
     Scattering,
 )
@@ -109,7 +117,8 @@ def _with_own_results(
     updates: list[tuple[Tensor, Tensor]] = []
     users = _users(graph.nodes())
     for target, value in graph.updates:
-        if is_leaf(value) or value in in_place or _read_after(target, value, users):
+        elsewhere = is_leaf(value) or isinstance(value.op.lowering, Repeating)
+        if elsewhere or value in in_place or _read_after(target, value, users):
             value = _identity(value)
         if target in copied:
             forced.add(value)
@@ -159,7 +168,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
     anchors: dict[Tensor, None] = {
         node: None
         for node in nodes
-        if isinstance(node.op.lowering, Reduction | Contracting | Scanning | Scattering)
+        if isinstance(node.op.lowering, Reduction | Contracting | Scanning | Scattering | Repeating)
         or (node in roots and not is_leaf(node))
     }
     consumers: dict[Tensor, set[Tensor]] = {}
@@ -189,6 +198,9 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
     for node in nodes:
         if isinstance(node.op.lowering, Contracting):
             for operand in node.operands:
+                _make_view(operand, anchors)
+        elif isinstance(node.op.lowering, Repeating):
+            for operand in node.operands[node.attributes["states"] :]:
                 _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
@@ -285,7 +297,10 @@ def _is_readable(operand: Tensor, anchors: Anchors) -> bool:
     """Whether a contraction can read its operand from what is stored."""
     if is_leaf(operand) or operand in anchors:
         return True
-    return is_view(operand, {n: "" for n in _boundary(operand, anchors) if not _is_number(n)})
+    homes: dict[Tensor, Home] = {
+        node: "" for node in _boundary(operand, anchors) if not _is_number(node)
+    }
+    return is_view(operand, homes)
 
 
 def _boundary(node: Tensor, anchors: Anchors) -> set[Tensor]:
@@ -321,15 +336,20 @@ class _Joiner:
                 self.users.setdefault(source, set()).add(anchor)
                 if is_leaf(source):
                     self.readers.setdefault(source, set()).add(anchor)
-        self.group_of = {anchor: number for number, anchor in enumerate(anchors)}
-        self.members: dict[int, tuple[Tensor, ...]] = {
-            number: (anchor,) for number, anchor in enumerate(anchors)
-        }
+        self.group_of: dict[Tensor, int] = {}
+        self.members: dict[int, tuple[Tensor, ...]] = {}
+        # Several results of a recurrence are one loop from the start.
+        recurrences: dict[object, int] = {}
+        for number, anchor in enumerate(anchors):
+            if isinstance(anchor.op.lowering, Repeating):
+                number = recurrences.setdefault(_loop_of(anchor), number)
+            self.group_of[anchor] = number
+            self.members[number] = (*self.members.get(number, ()), anchor)
         # The groups that must come directly before each group.
-        self.needs = {
-            self.group_of[anchor]: {self.group_of[one] for one in self._required(anchor)}
-            for anchor in anchors
-        }
+        self.needs: dict[int, set[int]] = {number: set() for number in self.members}
+        for anchor in anchors:
+            needed = {self.group_of[one] for one in self._required(anchor)}
+            self.needs[self.group_of[anchor]] |= needed
 
     def _required(self, anchor: Tensor) -> set[Tensor]:
         """The anchors that must be computed before this one, or with it."""
@@ -369,7 +389,7 @@ class _Joiner:
         """Joins groups that do not use each other but run over the same points."""
         by_size: dict[int, list[int]] = {}
         for number, members in self.members.items():
-            if not any(isinstance(m.op.lowering, Contracting) for m in members):
+            if not any(isinstance(m.op.lowering, Contracting | Repeating) for m in members):
                 by_size.setdefault(self._points(members), []).append(number)
         for points, numbers in by_size.items():
             for position, first in enumerate(numbers):
@@ -420,7 +440,7 @@ class _Joiner:
 
     def _lowers(self, members: tuple[Tensor, ...]) -> bool:
         stored = self._stored(members)
-        buffers = {
+        buffers: dict[Tensor, Home] = {
             source: self._buffer_key(source)
             for member in members
             for source in self.sources[member]
@@ -492,6 +512,12 @@ class _Joiner:
             finished.add(best)
             done.append(groups[best])
         return tuple(done)
+
+
+def _loop_of(node: Tensor) -> object:
+    """What results of one recurrence have in common."""
+    others = {name: value for name, value in node.attributes.items() if name != "result"}
+    return node.operands, tuple(sorted(others.items(), key=lambda item: item[0]))
 
 
 def _bytes(node: Tensor) -> int:

@@ -22,9 +22,15 @@ def bind_batch(graph: Graph, batch: int) -> Graph:
     return rewrite(graph, rule)
 
 
+def _is_bound(graph: Graph) -> bool:
+    return all(isinstance(dim, int) for node in graph.nodes() for dim in node.shape)
+
+
 def _bound(value: Any, batch: int) -> Any:
     if isinstance(value, Size):
         return bind_dim(value, batch)
+    if isinstance(value, Graph):
+        return value if _is_bound(value) else bind_batch(value, batch)
     if isinstance(value, tuple):
         items = cast(tuple[Any, ...], value)
         bound = tuple(_bound(item, batch) for item in items)

@@ -23,6 +23,9 @@ from lamina.ops import (
     slicing,
     windows,
 )
+from lamina.ops import (
+    recurrence as _recurrence,
+)
 from lamina.ops.arithmetic import add as add
 from lamina.ops.arithmetic import clip as clip
 from lamina.ops.arithmetic import div as div
@@ -93,6 +96,7 @@ from lamina.ops.pooling import window_sum as window_sum
 from lamina.ops.random import bernoulli as bernoulli
 from lamina.ops.random import normal as normal
 from lamina.ops.random import uniform as uniform
+from lamina.ops.recurrence import recurrence as recurrence
 from lamina.ops.reduce import all as all
 from lamina.ops.reduce import any as any
 from lamina.ops.reduce import argmax as argmax
@@ -129,6 +133,7 @@ ALL: tuple[Op, ...] = (
     *pooling.OPS,
     *indexing.OPS,
     *random.OPS,
+    *_recurrence.OPS,
 )
 BY_NAME: dict[str, Op] = {op.name: op for op in (LEAF, CONSTANT, *ALL)}
 

@@ -105,6 +105,18 @@ class Scattering(Lowering):
 
 
 @dataclass(frozen=True)
+class Repeating(Lowering):
+    """One result, by the attribute `result`, of a graph that is applied again and again.
+
+    The attribute `body` is the graph of one step. Its inputs, and the node's operands, are so many
+    `states`, so many `sequences` (operands have the time in front), and constants; its outputs are
+    the new states, then further results. `reverse` says that time runs backwards. The result is
+    the stack of all steps, of a state with the initial one where time begins. Nodes that differ in
+    `result` alone are one loop.
+    """
+
+
+@dataclass(frozen=True)
 class Decomposition(Lowering):
     """Stands for a graph of other ops.
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lamina import layers as lm
-from lamina.compiler.differentiate import gradients
+from lamina.ops.differentiate import gradients
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.layers import init

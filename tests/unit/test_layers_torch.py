@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.compiler.differentiate import gradients
+from lamina.ops.differentiate import gradients
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, leaf
