@@ -50,7 +50,7 @@ StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
 
 
 def _length(operands: Tensors, attributes: Attributes) -> int:
-    first = attributes["states"]
+    first: int = attributes["states"]
     (length,) = static(operands[first].shape[:1])
     return length
 
@@ -60,9 +60,8 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     states: int = attributes["states"]
     sequences: int = attributes["sequences"]
     length = _length(operands, attributes)
-    shape: Shape
     for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
-        shape = inner.shape
+        shape: Shape = inner.shape
         if states <= number < states + sequences:
             shape = (length, *shape)
         if (operand.shape, operand.dtype) != (shape, inner.dtype):

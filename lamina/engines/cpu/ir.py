@@ -418,6 +418,10 @@ class Function:
 
     # Memory
 
+    def allocate(self, count: int, element: str) -> Value:
+        """Room for some elements, until the function returns; at its beginning only."""
+        return self.instruction(f"alloca [{count} x {element}], align 64", POINTER)
+
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
         """The address of an element."""
         position = constant(index, I64) if isinstance(index, int) else index

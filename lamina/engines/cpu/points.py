@@ -109,6 +109,10 @@ class Points:
         self._lanes = 0
         self._multiple = 1
 
+    def fix(self, axis: Axis, value: Value) -> None:
+        """The axis has this value in the whole function."""
+        self._levels[0].axes[axis] = value
+
     # The nest
 
     @contextmanager
