@@ -13,8 +13,11 @@ from lamina.engines.discovery import devices as devices
 from lamina.graph import Tensor as Tensor
 from lamina.layers import ELU as ELU
 from lamina.layers import GELU as GELU
+from lamina.layers import GRU as GRU
 from lamina.layers import L1 as L1
 from lamina.layers import L2 as L2
+from lamina.layers import LSTM as LSTM
+from lamina.layers import RNN as RNN
 from lamina.layers import SELU as SELU
 from lamina.layers import AdaptiveAvgPool as AdaptiveAvgPool
 from lamina.layers import AdaptiveMaxPool as AdaptiveMaxPool

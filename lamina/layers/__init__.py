@@ -56,6 +56,9 @@ from lamina.layers.pooling import LPPool3d as LPPool3d
 from lamina.layers.pooling import MaxPool1d as MaxPool1d
 from lamina.layers.pooling import MaxPool2d as MaxPool2d
 from lamina.layers.pooling import MaxPool3d as MaxPool3d
+from lamina.layers.recurrent import GRU as GRU
+from lamina.layers.recurrent import LSTM as LSTM
+from lamina.layers.recurrent import RNN as RNN
 from lamina.layers.regularizers import L1 as L1
 from lamina.layers.regularizers import L2 as L2
 from lamina.layers.scope import Scope as Scope
