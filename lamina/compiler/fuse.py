@@ -42,6 +42,9 @@ from lamina.shapes import size_of, static
 # again for each user rather than stored.
 CHEAP_PRIMITIVES = 4
 
+# What is so many times smaller than a tensor costs nothing to read beside it.
+TINY = 64
+
 # How many of the following groups over as many points are tried as siblings of each group.
 SIBLINGS_TRIED = 8
 # Steps that compute more anchors than this are not joined further.
@@ -236,14 +239,15 @@ def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:
 
 
 def _expression(node: Tensor, anchors: Anchors) -> tuple[set[Tensor], list[Tensor]]:
-    """What an inlined tensor reads (stored tensors of more than one element) and computes."""
+    """What an inlined tensor reads (stored tensors, but for tiny ones) and computes."""
     sources: set[Tensor] = set()
+    tiny = size_of(static(node.shape)) // TINY
     inside: dict[Tensor, None] = {}
     pending = [node]
     while pending:
         one = pending.pop()
         if one is not node and (is_leaf(one) or one in anchors):
-            if size_of(static(one.shape)) > 1:
+            if size_of(static(one.shape)) > max(tiny, 1):
                 sources.add(one)
         elif one not in inside:
             inside[one] = None
