@@ -374,6 +374,7 @@ class _Tiled:
                 tuple(number * one.panel.width for number in range(rows)),
                 vectors,
                 lanes,
+                one.panel.last_lanes,
                 self._element,
                 ((0, left_stride),),
                 one.right_stride,

@@ -82,6 +82,14 @@ class Panel:
     def columns(self) -> int:
         return (self.vectors - 1) * self.lanes + self.last
 
+    @property
+    def last_lanes(self) -> int:
+        """The lanes that the last vector needs: a power of two, no less than a quarter of one."""
+        lanes = self.lanes
+        while lanes // 2 >= self.last and lanes * 4 > self.lanes:
+            lanes //= 2
+        return lanes
+
     def present(self, number: int) -> int:
         """The columns in a vector."""
         return self.last if number == self.vectors - 1 else self.lanes
