@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.ops.differentiate import gradients
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, leaf
 from lamina.layers.layer import Layer, Trace
+from lamina.ops.differentiate import gradients
 from lamina.shapes import Array, DType, float32, float64
 
 pytestmark = pytest.mark.torch
