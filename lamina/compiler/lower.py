@@ -174,8 +174,8 @@ class _Puller:
                 deep.
         """
         if node in self.places:
-            shape = static(node.shape)
-            if flatten(coordinates, shape) != flatten(self.places[node], shape):
+            shape, place = static(node.shape), self.places[node]
+            if coordinates != place and flatten(coordinates, shape) != flatten(place, shape):
                 raise NotOneStep
             if node in self.locals:
                 return self.locals[node]
