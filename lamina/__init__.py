@@ -55,6 +55,7 @@ from lamina.layers import LPPool3d as LPPool3d
 from lamina.layers import MaxPool1d as MaxPool1d
 from lamina.layers import MaxPool2d as MaxPool2d
 from lamina.layers import MaxPool3d as MaxPool3d
+from lamina.layers import MultiHeadAttention as MultiHeadAttention
 from lamina.layers import Multiply as Multiply
 from lamina.layers import OneHot as OneHot
 from lamina.layers import Pad as Pad
@@ -72,6 +73,8 @@ from lamina.layers import Softmax as Softmax
 from lamina.layers import Softplus as Softplus
 from lamina.layers import SpatialDropout as SpatialDropout
 from lamina.layers import Tanh as Tanh
+from lamina.layers import TransformerDecoderBlock as TransformerDecoderBlock
+from lamina.layers import TransformerEncoderBlock as TransformerEncoderBlock
 from lamina.layers import Upsample as Upsample
 from lamina.layers import concat as concat
 from lamina.layers import init as init
