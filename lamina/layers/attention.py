@@ -10,7 +10,7 @@ nothing gets zeros.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -289,7 +289,7 @@ def _fed_forward(block: _Block, scope: Scope, x: Tensor) -> Tensor:
 
 
 def _sorted(
-    layer: Layer, operands: tuple[Tensor, ...], counts: Sequence[int], most_masks: int
+    layer: Layer, operands: tuple[Tensor, ...], counts: tuple[int, ...], most_masks: int
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The sequences and the masks that a layer is applied to.
 
@@ -303,9 +303,10 @@ def _sorted(
     name = type(layer).__name__
     fits = operands == (*sequences, *masks) and len(masks) <= most_masks
     if not fits or len(sequences) not in counts:
-        wanted = " or ".join(map(str, counts))
+        wanted = {(1,): "one sequence", (2,): "two sequences"}.get(counts, "one or two sequences")
+        masks_too = "a mask" if most_masks == 1 else "up to two masks"
         raise ShapeError(
-            f"{name} takes {wanted} sequences, then up to {most_masks} masks",
+            f"{name} takes {wanted}, and perhaps {masks_too}",
             facts=facts,
             advice="A mask is bool, and comes last.",
         )
