@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 from lamina import data as data
 from lamina import errors as errors
+from lamina import networks as networks
 from lamina import ops as ops
 from lamina.compiler.differentiate import gradients as gradients
 from lamina.engines.discovery import devices as devices

@@ -303,7 +303,8 @@ def _sorted(
     name = type(layer).__name__
     fits = operands == (*sequences, *masks) and len(masks) <= most_masks
     if not fits or len(sequences) not in counts:
-        wanted = {(1,): "one sequence", (2,): "two sequences"}.get(counts, "one or two sequences")
+        wanted = "one sequence" if counts == (1,) else "two sequences"
+        wanted = wanted if len(counts) == 1 else "one or two sequences"
         masks_too = "a mask" if most_masks == 1 else "up to two masks"
         raise ShapeError(
             f"{name} takes {wanted}, and perhaps {masks_too}",
