@@ -60,6 +60,7 @@ from lamina.ops.elementwise import erf as erf
 from lamina.ops.elementwise import exp as exp
 from lamina.ops.elementwise import expm1 as expm1
 from lamina.ops.elementwise import floor as floor
+from lamina.ops.elementwise import gelu as gelu
 from lamina.ops.elementwise import log as log
 from lamina.ops.elementwise import log1p as log1p
 from lamina.ops.elementwise import neg as neg
