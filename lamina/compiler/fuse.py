@@ -182,6 +182,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             consumers[node] = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
+    anchors.update(dict.fromkeys(_partial_sums(nodes, users)))
     # Operands first, so that costs are known down to the stored tensors.
     depth: dict[Tensor, int] = {}
     for node in nodes:
@@ -207,6 +208,31 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
                 _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
+
+
+def _partial_sums(
+    nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]
+) -> list[Tensor]:
+    """Sums of contractions to which more of them are added.
+
+    Each contraction then adds to the sum so far, rather than keep its result until all are there.
+    """
+    terms: dict[Tensor, int] = {}
+    for node in nodes:
+        terms[node] = 0
+        if isinstance(node.op.lowering, Contracting):
+            terms[node] = 1
+        elif isinstance(node.op.lowering, Movement) and len(node.operands) == 1:
+            terms[node] = terms[node.operands[0]]
+        elif node.op.name == "add" and all(terms[x] for x in node.operands):
+            terms[node] = sum(terms[x] for x in node.operands)
+    return [
+        node
+        for node in nodes
+        if node.op.name == "add"
+        and terms[node]
+        and any(terms[user] > terms[node] for user in users[node])
+    ]
 
 
 def _narrows(node: Tensor, anchors: Anchors) -> bool:
@@ -251,8 +277,15 @@ def _expression(node: Tensor, anchors: Anchors) -> tuple[set[Tensor], list[Tenso
                 sources.add(one)
         elif one not in inside:
             inside[one] = None
-            pending.extend(one.operands)
+            pending.extend(_read(one))
     return sources, list(inside)
+
+
+def _read(node: Tensor) -> tuple[Tensor, ...]:
+    """The operands that computing a tensor reads."""
+    lowering = node.op.lowering
+    ordered = isinstance(lowering, Movement) and lowering.ordered
+    return node.operands[:1] if ordered else node.operands
 
 
 def _is_cheap(node: Tensor, anchors: Anchors) -> bool:

@@ -12,6 +12,9 @@ from lamina.layers.activation import SiLU as SiLU
 from lamina.layers.activation import Softmax as Softmax
 from lamina.layers.activation import Softplus as Softplus
 from lamina.layers.activation import Tanh as Tanh
+from lamina.layers.attention import MultiHeadAttention as MultiHeadAttention
+from lamina.layers.attention import TransformerDecoderBlock as TransformerDecoderBlock
+from lamina.layers.attention import TransformerEncoderBlock as TransformerEncoderBlock
 from lamina.layers.convolution import Conv1d as Conv1d
 from lamina.layers.convolution import Conv2d as Conv2d
 from lamina.layers.convolution import Conv3d as Conv3d

@@ -42,6 +42,10 @@ class Case:
         names: for each parameter and state in Lamina what PyTorch calls it; those that are not
             listed have the same name.
         indices: if above 0, the inputs are integers below it.
+        masks: the shapes of further inputs, which are bool.
+        weights: what the random parameters are multiplied with.
+        cancelling: whether there are gradients that are nothing but rounding, as those of biases
+            of keys: errors are then relative to the largest gradient of all.
     """
 
     name: str
@@ -50,6 +54,9 @@ class Case:
     shapes: Sequence[tuple[int, ...]]
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: int = 0
+    masks: Sequence[tuple[int, ...]] = ()
+    weights: float = 1.0
+    cancelling: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -254,6 +261,196 @@ def _images() -> Iterator[Case]:
         )
 
 
+# Attention ----------------------------------------------------------------------------------------
+
+
+class _Attending:
+    """A PyTorch module with attention whose matrices are parameters of their own, as in Lamina.
+
+    Args:
+        module: the module.
+        names: what its parts are called in Lamina.
+        forward: (call, inputs...) -> result, where `call` calls the module.
+        torch: PyTorch.
+    """
+
+    def __init__(self, module: Any, names: Mapping[str, str], forward: Any, torch: Any) -> None:
+        self._module, self._forward, self._torch = module, forward, torch
+        self._own: dict[str, Any] = {}
+        # For each of the module's parameters, the ones that it is made of.
+        self._made_of: dict[str, list[str]] = {}
+        for path, parameter in module.named_parameters():
+            part, _, last = path.rpartition(".")
+            prefix = names[part]
+            kind = last.rpartition("_")[2]
+            if last.startswith("in_proj"):
+                own = [f"{prefix}{which}.{kind}" for which in ("queries", "keys", "values")]
+                values = parameter.detach().chunk(3)
+            else:
+                which = {"q": "queries.", "k": "keys.", "v": "values."}.get(last[:-12], "")
+                own, values = [f"{prefix}{which}{kind}"], [parameter.detach()]
+            self._made_of[path] = own
+            for name, value in zip(own, values, strict=True):
+                self._own[name] = torch.nn.Parameter(value.clone())
+        self.__dict__.update(self._own)
+
+    def parameters(self) -> list[Any]:
+        return list(self._own.values())
+
+    def train(self, on: bool) -> None:
+        self._module.train(on)
+
+    def __call__(self, *inputs: Any) -> Any:
+        whole = {
+            path: self._torch.cat([self._own[name] for name in own])
+            for path, own in self._made_of.items()
+        }
+
+        def call(*args: Any, **options: Any) -> Any:
+            return self._torch.func.functional_call(self._module, whole, args, options)
+
+        return self._forward(call, *inputs)
+
+
+# Weights of order one would make scores in the hundreds, which magnify rounding.
+_OF_ATTENTION = 0.4
+_ATTENTION_NAMES = {"": "", "out_proj": "output."}
+_ENCODER_NAMES = {
+    "self_attn": "attention.",
+    "self_attn.out_proj": "attention.output.",
+    "norm1": "attention_norm.",
+    "linear1": "hidden.",
+    "linear2": "output.",
+    "norm2": "feedforward_norm.",
+}
+_DECODER_NAMES = _ENCODER_NAMES | {
+    "multihead_attn": "memory_attention.",
+    "multihead_attn.out_proj": "memory_attention.output.",
+    "norm2": "memory_attention_norm.",
+    "norm3": "feedforward_norm.",
+}
+
+
+def _later(torch: Any, queries: Any, keys: Any) -> Any:
+    """PyTorch's mask of what lies ahead: true where nobody may look."""
+    return torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
+
+
+def _attentions() -> Iterator[Case]:
+    for o in option_sets(
+        9,
+        1,
+        heads=[1, 2, 4],
+        lengths=[(5, None), (1, None), (4, 6), (7, 3), (300, None)],
+        width=[8, 12],
+        bias=[True, True, False],
+        causal=[True, False],
+        mask=[None, "keys", "pairs"],
+    ):
+        rows, other = o["lengths"]
+        columns = other or rows
+        shapes = [(2, rows, 8)] + ([(2, other, o["width"])] if other else [])
+        masks = {"keys": [(2, columns)], "pairs": [(2, rows, columns)]}.get(o["mask"], [])
+
+        def module(nn: Any, torch: Any, o: Any = o, other: Any = other) -> Any:
+            width = o["width"] if other else 8
+            attention = nn.MultiheadAttention(
+                8, o["heads"], 0.0, o["bias"], kdim=width, vdim=width, batch_first=True
+            )
+
+            def forward(call: Any, x: Any, *rest: Any) -> Any:
+                source = rest[0] if other else x
+                hidden = _later(torch, x, source) if o["causal"] else None
+                hidden = None if hidden is None else hidden.expand(2, -1, -1)
+                if o["mask"]:
+                    mask = rest[-1] if rest[-1].ndim == 3 else rest[-1][:, None]
+                    hidden = ~mask if hidden is None else hidden | ~mask
+                if hidden is not None:
+                    hidden = hidden.expand(-1, x.shape[1], -1).repeat_interleave(o["heads"], 0)
+                return call(x, source, source, attn_mask=hidden, need_weights=False)[0]
+
+            return _Attending(attention, _ATTENTION_NAMES, forward, torch)
+
+        yield Case(
+            f"MultiHeadAttention-{o}",
+            lambda o=o: lm.MultiHeadAttention(o["heads"], None, 0.0, o["bias"], o["causal"]),
+            module,
+            shapes,
+            masks=masks,
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
+
+
+_BLOCK_OPTIONS = {
+    "heads": [1, 2, 4],
+    "hidden": [7, 16],
+    "activation": ["relu", "gelu"],
+    "norm_first": [True, False],
+    "causal": [True, False],
+    "masked": [True, False],
+}
+
+
+def _encoder_blocks() -> Iterator[Case]:
+    for o in option_sets(5, 2, **_BLOCK_OPTIONS):
+
+        def module(nn: Any, torch: Any, o: Any = o) -> Any:
+            layer = nn.TransformerEncoderLayer(
+                8, o["heads"], o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"]
+            )
+
+            def forward(call: Any, x: Any, *masks: Any) -> Any:
+                hidden = _later(torch, x, x) if o["causal"] else None
+                return call(x, hidden, ~masks[0] if masks else None)
+
+            return _Attending(layer, _ENCODER_NAMES, forward, torch)
+
+        yield Case(
+            f"TransformerEncoderBlock-{o}",
+            lambda o=o: lm.TransformerEncoderBlock(
+                o["heads"], o["hidden"], 0.0, o["activation"], o["norm_first"], o["causal"]
+            ),
+            module,
+            [(3, 6, 8)],
+            masks=[(3, 6)] if o["masked"] else [],
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
+
+
+def _decoder_blocks() -> Iterator[Case]:
+    for o in option_sets(5, 3, **_BLOCK_OPTIONS):
+
+        def module(nn: Any, torch: Any, o: Any = o) -> Any:
+            layer = nn.TransformerDecoderLayer(
+                8, o["heads"], o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"]
+            )
+
+            def forward(call: Any, x: Any, memory: Any, *masks: Any) -> Any:
+                of_memory, own = (~mask for mask in masks) if masks else (None, None)
+                return call(
+                    *(x, memory),
+                    tgt_mask=_later(torch, x, x) if o["causal"] else None,
+                    tgt_key_padding_mask=own,
+                    memory_key_padding_mask=of_memory,
+                )
+
+            return _Attending(layer, _DECODER_NAMES, forward, torch)
+
+        yield Case(
+            f"TransformerDecoderBlock-{o}",
+            lambda o=o: lm.TransformerDecoderBlock(
+                o["heads"], o["hidden"], 0.0, o["activation"], o["norm_first"], o["causal"]
+            ),
+            module,
+            [(3, 5, 8), (3, 4, 8)],
+            masks=[(3, 4), (3, 5)] if o["masked"] else [],
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
+
+
 def _linears() -> Iterator[Case]:
     for o in option_sets(3, shape=[(4, 5), (2, 3, 5)], bias=[True, False]):
         yield Case(
@@ -294,6 +491,9 @@ CASES = [
     *_group_norms(),
     *_embeddings(),
     *_images(),
+    *_attentions(),
+    *_encoder_blocks(),
+    *_decoder_blocks(),
 ]
 
 
@@ -314,8 +514,10 @@ def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> 
         expected, expected_states = theirs.trained(inputs, upstream)
         found, found_states = mine.trained(inputs, upstream)
         assert found.keys() == expected.keys()
+        largest = max(float(np.abs(value).max(initial=0.0)) for value in expected.values())
         for name, value in expected.items():
-            _compare(f"step {step}: {name}", found[name], value)
+            least = largest if case.cancelling else 1.0
+            _compare(f"step {step}: {name}", found[name], value, least)
         for name, value in expected_states.items():
             _compare(f"step {step}: {name}", found_states[name], value)
     inputs = _inputs(case, dtype, STEPS)
@@ -365,9 +567,9 @@ def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(
         assert error <= 3 * accepted[name] + rounding * scale, name
 
 
-def _compare(what: str, found: Array, expected: Array) -> None:
+def _compare(what: str, found: Array, expected: Array, least: float = 1.0) -> None:
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
-    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    scale = max(least, float(np.abs(expected).max(initial=0.0)))
     tolerance = TOLERANCES[expected.dtype.name] * scale
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=what)
 
@@ -382,12 +584,20 @@ def _inputs(case: Case, dtype: DType, seed: int) -> list[Array]:
     if case.indices:
         generator = np.random.default_rng(seed)
         return [generator.integers(0, case.indices, shape) for shape in case.shapes]
-    return [_normal(shape, dtype, 10 * seed + n) for n, shape in enumerate(case.shapes)]
+    inputs = [_normal(shape, dtype, 10 * seed + n) for n, shape in enumerate(case.shapes)]
+    generator = np.random.default_rng(seed)
+    for shape in case.masks:
+        mask = generator.random(shape) < 0.6
+        # PyTorch has NaN where nothing may be looked at.
+        mask[..., 0] = True
+        inputs.append(mask)
+    return inputs
 
 
 def _network(case: Case) -> lm.Network:
     kind = "int64" if case.indices else None
     inputs = [lm.Input(*shape[1:], dtype=kind) for shape in case.shapes]
+    inputs += [lm.Input(*shape[1:], dtype="bool") for shape in case.masks]
     return lm.Network(inputs, case.layer()(*inputs))
 
 
@@ -474,7 +684,8 @@ class _Theirs:
         self._parameters = self._found(case, record.parameters)
         self._states = self._found(case, record.states)
         for number, (name, tensor) in enumerate(self._parameters.items()):
-            value = torch.tensor(_normal(tuple(tensor.shape), dtype, 50 + number))
+            random = _normal(tuple(tensor.shape), dtype, 50 + number)
+            value = torch.tensor(random * dtype.numpy.type(case.weights))
             tensor.data = value if name != "weight" or value.ndim != 1 else value.abs() + 0.5
         own = list(getattr(self._module, "parameters", list)())
         assert {id(p) for p in own} == {id(p) for p in self._parameters.values()}
