@@ -40,6 +40,7 @@ from lamina.layers import DropPath as DropPath
 from lamina.layers import Embedding as Embedding
 from lamina.layers import Flatten as Flatten
 from lamina.layers import GaussianNoise as GaussianNoise
+from lamina.layers import GaussianSample as GaussianSample
 from lamina.layers import GlobalAvgPool as GlobalAvgPool
 from lamina.layers import GlobalMaxPool as GlobalMaxPool
 from lamina.layers import GroupNorm as GroupNorm
@@ -97,6 +98,7 @@ from lamina.training.losses import MSE as MSE
 from lamina.training.losses import NLL as NLL
 from lamina.training.losses import BCEWithLogits as BCEWithLogits
 from lamina.training.losses import CrossEntropy as CrossEntropy
+from lamina.training.losses import EvidenceLowerBound as EvidenceLowerBound
 from lamina.training.losses import Hinge as Hinge
 from lamina.training.losses import Huber as Huber
 from lamina.training.losses import KLDivergence as KLDivergence

@@ -24,6 +24,7 @@ from lamina.layers.convolution import ConvTranspose3d as ConvTranspose3d
 from lamina.layers.dropout import Dropout as Dropout
 from lamina.layers.dropout import DropPath as DropPath
 from lamina.layers.dropout import GaussianNoise as GaussianNoise
+from lamina.layers.dropout import GaussianSample as GaussianSample
 from lamina.layers.dropout import SpatialDropout as SpatialDropout
 from lamina.layers.embedding import Embedding as Embedding
 from lamina.layers.embedding import LearnedPositions as LearnedPositions

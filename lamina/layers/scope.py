@@ -73,6 +73,7 @@ class Record:
         training: whether the training form is traced.
         parameters, states: by name, in the order of the layers.
         updates: new values of states, by name.
+        layers: by the prefix of their parameters' names, `"1"`, or `"1.0"` within another layer.
         penalties: regularisation terms, 0-d, to be added to the loss.
         index_limits: which indices are in range; data that holds others is refused.
         seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
@@ -84,6 +85,7 @@ class Record:
     parameters: dict[str, Variable] = field(default_factory=dict[str, Variable])
     states: dict[str, Variable] = field(default_factory=dict[str, Variable])
     updates: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    layers: dict[str, object] = field(default_factory=dict[str, object])
     penalties: list[Tensor] = field(default_factory=list[Tensor])
     index_limits: list[IndexLimit] = field(default_factory=list[IndexLimit])
     seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
