@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 
 from lamina import ops
-from lamina.ops.differentiate import gradients
 from lamina.graph import LEAF, Graph, Tensor, leaf
+from lamina.ops.differentiate import gradients
 from lamina.shapes import Array, DType, as_dtype, bool_, float32, float64, static
 
 T = TypeVar("T")
