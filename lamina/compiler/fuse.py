@@ -33,6 +33,7 @@ from lamina.ops.lowering import (
     Repeating,
     Scanning,
     Scattering,
+    loop_of,
 )
 from lamina.ops.movement import RESHAPE
 from lamina.program.scalar import EXPENSIVE, Apply, Local, parts
@@ -379,7 +380,7 @@ class _Joiner:
         recurrences: dict[object, int] = {}
         for number, anchor in enumerate(anchors):
             if isinstance(anchor.op.lowering, Repeating):
-                number = recurrences.setdefault(_loop_of(anchor), number)
+                number = recurrences.setdefault(loop_of(anchor), number)
             self.group_of[anchor] = number
             self.members[number] = (*self.members.get(number, ()), anchor)
         # The groups that must come directly before each group.
@@ -549,12 +550,6 @@ class _Joiner:
             finished.add(best)
             done.append(groups[best])
         return tuple(done)
-
-
-def _loop_of(node: Tensor) -> object:
-    """What results of one recurrence have in common."""
-    others = {name: value for name, value in node.attributes.items() if name != "result"}
-    return node.operands, tuple(sorted(others.items(), key=lambda item: item[0]))
 
 
 def _bytes(node: Tensor) -> int:

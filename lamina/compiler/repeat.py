@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from lamina.compiler.fuse import fuse
 from lamina.compiler.lower import Home, Row, lower_group, pulled
+from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor
-from lamina.ops.lowering import Coordinates
+from lamina.ops.lowering import Coordinates, step_of
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Loop, Step, Store, Write
@@ -61,14 +62,14 @@ def lower_repeating(
     attributes = node.attributes
     states: int = attributes["states"]
     sequences: int = attributes["sequences"]
-    body: Graph = attributes["body"]
     reverse: bool = attributes["reverse"]
     (length,) = static(node.operands[states].shape[:1])
     axis = Axis("turn", length)
     time = axis_index(axis) * -1 + (length - 1) if reverse else axis_index(axis)
     results = {member.attributes["result"]: member for member in members if member in wanted}
-    needed = [n for n in range(len(body.outputs)) if n < states or n in results]
-    graph = optimised(Graph(body.inputs, tuple((str(n), body.outputs[n][1]) for n in needed)))
+    step = step_of(list(results.values()))
+    needed = [int(name) for name, _ in step.outputs]
+    graph = optimised(unroll(step))
     fused = fuse(graph)
     stacks: dict[int, str] = {}
     homes: dict[Tensor, Home] = {}

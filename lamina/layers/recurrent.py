@@ -77,7 +77,7 @@ class _Recurrent(Layer, ABC):
                 advice="Add lm.Reshape(length, features) before it.",
             )
         (length,) = static(x.shape[1:2])
-        inside = None if lengths is None else _mask(lengths, x, length)
+        inside = None if lengths is None else _mask(scope, lengths, x, length)
         last: list[Tensor] = []
         for layer in range(self.layers):
             if layer and self.dropout and scope.training:
@@ -145,7 +145,7 @@ class _Recurrent(Layer, ABC):
         return found[0]
 
 
-def _mask(lengths: Tensor, x: Tensor, length: int) -> Tensor:
+def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
     """Which steps lie inside the sequences: [length, batch, 1]."""
     if lengths.shape != x.shape[:1] or lengths.dtype.kind != "int":
         wrong = DTypeError if lengths.shape == x.shape[:1] else ShapeError
@@ -154,6 +154,12 @@ def _mask(lengths: Tensor, x: Tensor, length: int) -> Tensor:
             facts=(("expected", "i64[batch]"), ("found", described(lengths))),
             advice='Take them as lm.Input(dtype="int64").',
         )
+    scope.limit_indices(
+        lengths,
+        length + 1,
+        what="lengths",
+        advice=f"The sequences have room for {length} steps; 0 is the length of an empty one.",
+    )
     steps = ops.reshape(ops.arange(length, int64), (length, 1))
     return ops.expand_dims(ops.less(steps, ops.cast(lengths, int64)), -1)
 
@@ -168,9 +174,10 @@ class RNN(_Recurrent):
     """The simple recurrent layer: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
     Takes f32 or f64 [batch, length, inputs], and if sequences differ in length their lengths,
-    i64[batch], as a second tensor; gives [batch, length, features] with zeros behind the end, or
-    the last state, [batch, features]. In both directions there are twice as many features. After
-    Elman: Finding structure in time (Cognitive Science 14, 1990).
+    integers [batch] from 0 to the length, as a second tensor; gives [batch, length, features] with
+    zeros behind the end, or the last state, [batch, features], zeros for an empty sequence. In both
+    directions there are twice as many features. After Elman: Finding structure in time (Cognitive
+    Science 14, 1990).
 
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (features, inputs),
     `weight_hh_l0` (features, features), `bias_ih_l0`, `bias_hh_l0`, for other layers with their

@@ -57,11 +57,15 @@ class IndexLimit:
         indices: integers that should lie from 0 to below the count.
         count: how many different ones there are.
         origin: the layer that says so.
+        what: they are, for people.
+        advice: what to do where they are out of range; empty: how indices are numbered.
     """
 
     indices: Tensor
     count: int
     origin: Origin
+    what: str
+    advice: str
 
 
 @dataclass
@@ -200,12 +204,21 @@ class Scope:
             except LaminaError as error:
                 raise located(error) from None
 
-    def limit_indices(self, indices: Tensor, count: int) -> None:
+    def limit_indices(
+        self, indices: Tensor, count: int, *, what: str = "indices", advice: str = ""
+    ) -> None:
         """Says that indices lie from 0 to below a count, so that data is checked when it arrives.
 
         What is computed is not checked: an index out of range then names the nearest one in it.
+
+        Args:
+            indices: integers.
+            count: how many different ones there are.
+            what: they are, for the text of the error.
+            advice: what to do about others; by default how indices are numbered.
         """
-        self._record.index_limits.append(IndexLimit(indices, count, current_origin()))
+        limit = IndexLimit(indices, count, current_origin(), what, advice)
+        self._record.index_limits.append(limit)
 
     def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Random numbers from low (included) to high, new in every step."""

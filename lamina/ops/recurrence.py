@@ -59,6 +59,10 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     body: Graph = attributes["body"]
     states: int = attributes["states"]
     sequences: int = attributes["sequences"]
+    last = len(body.outputs) - 1
+    for name, most in (("result", last), ("states", last), ("sequences", len(operands) - states)):
+        if attributes[name] not in range(int(name == "sequences"), most + 1):
+            raise DefinitionError(f"recurrence: {name}={attributes[name]!r} is out of range")
     length = _length(operands, attributes)
     for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
         shape: Shape = inner.shape
@@ -453,7 +457,15 @@ def recurrence(
         [(x.shape[1:], x.dtype) for x in sequences],
         [(x.shape, x.dtype) for x in constants],
     )
-    strange = [x for x in topological(body.roots) if x.op is LEAF and x not in body.inputs]
+    inside = topological(body.roots)
+    layers = [x for x in inside if x.op.name == "layer"]
+    if layers:
+        raise DefinitionError(
+            "a step applies a layer",
+            facts=(("found", type(layers[0].attributes["layer"]).__name__),),
+            advice="Write the step with ops, and give it the parameters as constants.",
+        )
+    strange = [x for x in inside if x.op is LEAF and x not in body.inputs]
     if strange:
         raise DefinitionError(
             "a step uses a tensor that it was not given",
