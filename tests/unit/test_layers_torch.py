@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.ops.differentiate import gradients
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor, leaf
 from lamina.layers.layer import Layer, Trace
+from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.shapes import Array, DType, float32, float64, static
 
