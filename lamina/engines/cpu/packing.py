@@ -157,8 +157,8 @@ def _in_order(matrix: Matrix) -> list[tuple[Axis, int]]:
     """The inner axes as they lie in the right operand, the widest strides first, with these."""
     load = matrix.right_by_axes
     steps = dict(load.index.terms) if isinstance(load, Load) else {}
-    pairs = [(axis, abs(steps.get(axis, 0))) for axis in matrix.inner_axes]
-    return sorted(pairs, key=lambda pair: -pair[1])
+    pairs = [(axis, steps.get(axis, 0)) for axis in matrix.inner_axes]
+    return sorted(pairs, key=lambda pair: -abs(pair[1]))
 
 
 def _lies_otherwise(matrix: Matrix) -> bool:
