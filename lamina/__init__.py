@@ -10,13 +10,15 @@ from lamina import data as data
 from lamina import errors as errors
 from lamina import networks as networks
 from lamina import ops as ops
-from lamina.compiler.differentiate import gradients as gradients
 from lamina.engines.discovery import devices as devices
 from lamina.graph import Tensor as Tensor
 from lamina.layers import ELU as ELU
 from lamina.layers import GELU as GELU
+from lamina.layers import GRU as GRU
 from lamina.layers import L1 as L1
 from lamina.layers import L2 as L2
+from lamina.layers import LSTM as LSTM
+from lamina.layers import RNN as RNN
 from lamina.layers import SELU as SELU
 from lamina.layers import AdaptiveAvgPool as AdaptiveAvgPool
 from lamina.layers import AdaptiveMaxPool as AdaptiveMaxPool
@@ -57,6 +59,7 @@ from lamina.layers import LPPool3d as LPPool3d
 from lamina.layers import MaxPool1d as MaxPool1d
 from lamina.layers import MaxPool2d as MaxPool2d
 from lamina.layers import MaxPool3d as MaxPool3d
+from lamina.layers import MultiHeadAttention as MultiHeadAttention
 from lamina.layers import Multiply as Multiply
 from lamina.layers import OneHot as OneHot
 from lamina.layers import Pad as Pad
@@ -74,6 +77,8 @@ from lamina.layers import Softmax as Softmax
 from lamina.layers import Softplus as Softplus
 from lamina.layers import SpatialDropout as SpatialDropout
 from lamina.layers import Tanh as Tanh
+from lamina.layers import TransformerDecoderBlock as TransformerDecoderBlock
+from lamina.layers import TransformerEncoderBlock as TransformerEncoderBlock
 from lamina.layers import Upsample as Upsample
 from lamina.layers import concat as concat
 from lamina.layers import init as init
@@ -82,6 +87,7 @@ from lamina.model import compile as compile
 from lamina.model import load as load
 from lamina.network import Network as Network
 from lamina.network import Sequential as Sequential
+from lamina.ops.differentiate import gradients as gradients
 from lamina.training import schedules as schedules
 from lamina.training.clipping import ClipGlobalNorm as ClipGlobalNorm
 from lamina.training.clipping import ClipNorm as ClipNorm

@@ -30,7 +30,12 @@ class Explanation:
     @property
     def costs(self) -> tuple[Cost, ...]:
         """Of each step: its arithmetic, and the bytes it reads and writes."""
-        return tuple(cost_of(step, self.program.buffers) for step in self.program.steps)
+        program = self.program
+        return tuple(
+            cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
+            for number, step in enumerate(program.steps)
+            for repeat in [program.repeated(number)]
+        )
 
     def __str__(self) -> str:
         costs = self.costs
@@ -142,7 +147,9 @@ def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
     for number, step in enumerate(program.steps):
         kind = "contraction" if isinstance(step, Contraction) else "loop"
         # Names begin with their number, which makes them unique.
-        yield str(number), step.name.partition(".")[2], kind, space_of(step)
+        repeat = program.repeated(number)
+        turns = f"{repeat.axis.extent} times " if repeat is not None else ""
+        yield str(number), step.name.partition(".")[2], kind, turns + space_of(step)
 
 
 def _traffic(cost: Cost) -> tuple[str, str]:

@@ -24,7 +24,14 @@ from lamina.graph import (
 )
 from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.layers.scope import Record
-from lamina.ops.lowering import Contracting, Elementwise, Reduction
+from lamina.ops.lowering import (
+    Contracting,
+    Elementwise,
+    Reduction,
+    Repeating,
+    loop_of,
+    step_of,
+)
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, DTypeLike, as_dtype, shape_text, size_of, static
 from lamina.step import (
@@ -407,13 +414,25 @@ def _flops(graph: Graph) -> dict[str, int]:
 
     A multiplication and an addition count as two, any other elementwise primitive as one.
     """
-    counts: dict[str, int] = {}
     try:
-        nodes = expand(bind_batch(graph, 1)).nodes()
+        return _counted(bind_batch(graph, 1))
     except LaminaError:
-        return counts
-    for node in nodes:
+        return {}
+
+
+def _counted(graph: Graph) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    loops: dict[object, list[Tensor]] = {}
+
+    def add(node: Tensor, count: int) -> None:
+        path = "/".join(node.origin.path.split("/")[:2])
+        counts[path] = counts.get(path, 0) + count
+
+    for node in expand(graph).nodes():
         lowering = node.op.lowering
+        if isinstance(lowering, Repeating):
+            loops.setdefault(loop_of(node), []).append(node)
+            continue
         if isinstance(lowering, Contracting):
             names: tuple[str, ...] = node.attributes["left"]
             kept: tuple[str, ...] = node.attributes["output"]
@@ -426,6 +445,9 @@ def _flops(graph: Graph) -> dict[str, int]:
             count = size_of(static(node.shape))
         else:
             continue
-        path = "/".join(node.origin.path.split("/")[:2])
-        counts[path] = counts.get(path, 0) + count
+        add(node, count)
+    for results in loops.values():
+        states: int = results[0].attributes["states"]
+        (length,) = static(results[0].operands[states].shape[:1])
+        add(results[0], length * sum(_counted(step_of(results)).values()))
     return counts

@@ -13,11 +13,11 @@ from operator import index
 from typing import Any, Protocol, SupportsIndex, cast
 
 from lamina import ops
-from lamina.compiler.differentiate import gradients
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
 from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
+from lamina.ops.differentiate import gradients
 from lamina.shapes import DType, Shape, shape_text
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.

@@ -14,7 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lamina.compiler.lower import DEEPEST_EXPRESSION, NotOneStep, is_leaf, is_view, lower_group
+from lamina.compiler.lower import (
+    DEEPEST_EXPRESSION,
+    Home,
+    NotOneStep,
+    is_leaf,
+    is_view,
+    lower_group,
+)
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, apply
 from lamina.ops.lowering import (
@@ -23,16 +30,22 @@ from lamina.ops.lowering import (
     Generator,
     Movement,
     Reduction,
+    Repeating,
     Scanning,
     Scattering,
+    loop_of,
 )
 from lamina.ops.movement import RESHAPE
+from lamina.program.index import Index
 from lamina.program.scalar import EXPENSIVE, Apply, Local, parts
 from lamina.shapes import size_of, static
 
 # A tensor that reads one stored tensor and applies at most this many cheap primitives is computed
 # again for each user rather than stored.
 CHEAP_PRIMITIVES = 4
+
+# What is so many times smaller than a tensor costs nothing to read beside it.
+TINY = 64
 
 # How many of the following groups over as many points are tried as siblings of each group.
 SIBLINGS_TRIED = 8
@@ -109,7 +122,8 @@ def _with_own_results(
     updates: list[tuple[Tensor, Tensor]] = []
     users = _users(graph.nodes())
     for target, value in graph.updates:
-        if is_leaf(value) or value in in_place or _read_after(target, value, users):
+        elsewhere = is_leaf(value) or isinstance(value.op.lowering, Repeating)
+        if elsewhere or value in in_place or _read_after(target, value, users):
             value = _identity(value)
         if target in copied:
             forced.add(value)
@@ -159,7 +173,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
     anchors: dict[Tensor, None] = {
         node: None
         for node in nodes
-        if isinstance(node.op.lowering, Reduction | Contracting | Scanning | Scattering)
+        if isinstance(node.op.lowering, Reduction | Contracting | Scanning | Scattering | Repeating)
         or (node in roots and not is_leaf(node))
     }
     consumers: dict[Tensor, set[Tensor]] = {}
@@ -170,6 +184,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             consumers[node] = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
+    anchors.update(dict.fromkeys(_partial_sums(nodes, users)))
     # Operands first, so that costs are known down to the stored tensors.
     depth: dict[Tensor, int] = {}
     for node in nodes:
@@ -190,8 +205,36 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
         if isinstance(node.op.lowering, Contracting):
             for operand in node.operands:
                 _make_view(operand, anchors)
+        elif isinstance(node.op.lowering, Repeating):
+            for operand in node.operands[node.attributes["states"] :]:
+                _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
+
+
+def _partial_sums(
+    nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]
+) -> list[Tensor]:
+    """Sums of contractions to which more of them are added.
+
+    Each contraction then adds to the sum so far, rather than keep its result until all are there.
+    """
+    terms: dict[Tensor, int] = {}
+    for node in nodes:
+        terms[node] = 0
+        if isinstance(node.op.lowering, Contracting):
+            terms[node] = 1
+        elif isinstance(node.op.lowering, Movement) and len(node.operands) == 1:
+            terms[node] = terms[node.operands[0]]
+        elif node.op.name == "add" and all(terms[x] for x in node.operands):
+            terms[node] = sum(terms[x] for x in node.operands)
+    return [
+        node
+        for node in nodes
+        if node.op.name == "add"
+        and terms[node]
+        and any(terms[user] > terms[node] for user in users[node])
+    ]
 
 
 def _narrows(node: Tensor, anchors: Anchors) -> bool:
@@ -224,19 +267,27 @@ def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:
 
 
 def _expression(node: Tensor, anchors: Anchors) -> tuple[set[Tensor], list[Tensor]]:
-    """What an inlined tensor reads (stored tensors of more than one element) and computes."""
+    """What an inlined tensor reads (stored tensors, but for tiny ones) and computes."""
     sources: set[Tensor] = set()
+    tiny = size_of(static(node.shape)) // TINY
     inside: dict[Tensor, None] = {}
     pending = [node]
     while pending:
         one = pending.pop()
         if one is not node and (is_leaf(one) or one in anchors):
-            if size_of(static(one.shape)) > 1:
+            if size_of(static(one.shape)) > max(tiny, 1):
                 sources.add(one)
         elif one not in inside:
             inside[one] = None
-            pending.extend(one.operands)
+            pending.extend(_read(one))
     return sources, list(inside)
+
+
+def _read(node: Tensor) -> tuple[Tensor, ...]:
+    """The operands that computing a tensor reads."""
+    lowering = node.op.lowering
+    ordered = isinstance(lowering, Movement) and lowering.ordered
+    return node.operands[:1] if ordered else node.operands
 
 
 def _is_cheap(node: Tensor, anchors: Anchors) -> bool:
@@ -256,12 +307,15 @@ def _is_cheap(node: Tensor, anchors: Anchors) -> bool:
 
 
 def _is_expensive(node: Tensor) -> bool:
+    """Whether a point of it costs as much as a load; a comparison with a position does not."""
     lowering = node.op.lowering
+    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     if isinstance(lowering, Generator):
-        return True
+        place = (Index(),) * node.rank
+        scalar = lowering.scalar(node, place, lambda operand, _: probes[operand])
+        return sum(isinstance(p, Apply) for p in parts(scalar)) > CHEAP_PRIMITIVES
     if not isinstance(lowering, Elementwise):
         return False
-    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     scalar = lowering.scalar(node, probes)
     return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for p in parts(scalar))
 
@@ -285,7 +339,10 @@ def _is_readable(operand: Tensor, anchors: Anchors) -> bool:
     """Whether a contraction can read its operand from what is stored."""
     if is_leaf(operand) or operand in anchors:
         return True
-    return is_view(operand, {n: "" for n in _boundary(operand, anchors) if not _is_number(n)})
+    homes: dict[Tensor, Home] = {
+        node: "" for node in _boundary(operand, anchors) if not _is_number(node)
+    }
+    return is_view(operand, homes)
 
 
 def _boundary(node: Tensor, anchors: Anchors) -> set[Tensor]:
@@ -321,15 +378,20 @@ class _Joiner:
                 self.users.setdefault(source, set()).add(anchor)
                 if is_leaf(source):
                     self.readers.setdefault(source, set()).add(anchor)
-        self.group_of = {anchor: number for number, anchor in enumerate(anchors)}
-        self.members: dict[int, tuple[Tensor, ...]] = {
-            number: (anchor,) for number, anchor in enumerate(anchors)
-        }
+        self.group_of: dict[Tensor, int] = {}
+        self.members: dict[int, tuple[Tensor, ...]] = {}
+        # Several results of a recurrence are one loop from the start.
+        recurrences: dict[object, int] = {}
+        for number, anchor in enumerate(anchors):
+            if isinstance(anchor.op.lowering, Repeating):
+                number = recurrences.setdefault(loop_of(anchor), number)
+            self.group_of[anchor] = number
+            self.members[number] = (*self.members.get(number, ()), anchor)
         # The groups that must come directly before each group.
-        self.needs = {
-            self.group_of[anchor]: {self.group_of[one] for one in self._required(anchor)}
-            for anchor in anchors
-        }
+        self.needs: dict[int, set[int]] = {number: set() for number in self.members}
+        for anchor in anchors:
+            needed = {self.group_of[one] for one in self._required(anchor)}
+            self.needs[self.group_of[anchor]] |= needed
 
     def _required(self, anchor: Tensor) -> set[Tensor]:
         """The anchors that must be computed before this one, or with it."""
@@ -369,7 +431,7 @@ class _Joiner:
         """Joins groups that do not use each other but run over the same points."""
         by_size: dict[int, list[int]] = {}
         for number, members in self.members.items():
-            if not any(isinstance(m.op.lowering, Contracting) for m in members):
+            if not any(isinstance(m.op.lowering, Contracting | Repeating) for m in members):
                 by_size.setdefault(self._points(members), []).append(number)
         for points, numbers in by_size.items():
             for position, first in enumerate(numbers):
@@ -420,7 +482,7 @@ class _Joiner:
 
     def _lowers(self, members: tuple[Tensor, ...]) -> bool:
         stored = self._stored(members)
-        buffers = {
+        buffers: dict[Tensor, Home] = {
             source: self._buffer_key(source)
             for member in members
             for source in self.sources[member]

@@ -8,7 +8,7 @@ so fusion tries and this file decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.errors import InternalError
@@ -20,6 +20,7 @@ from lamina.ops.lowering import (
     Generator,
     Movement,
     Reduction,
+    Repeating,
     Scanning,
     Scattering,
 )
@@ -57,6 +58,27 @@ class NotOneStep(Exception):
 
 
 @dataclass(frozen=True)
+class Row:
+    """Where a tensor lies in a larger buffer, which holds it for every turn of a recurrence.
+
+    Attributes:
+        buffer: its name.
+        start: where the tensor begins.
+    """
+
+    buffer: str
+    start: Index
+
+    def index(self, coordinates: Coordinates, shape: tuple[int, ...]) -> Index:
+        """The place of an element."""
+        return self.start + flatten(coordinates, shape)
+
+
+# Where a tensor lies: a buffer of its own, a row of one, or what stands at its coordinates.
+Home = str | Row | Callable[[Coordinates], Scalar]
+
+
+@dataclass(frozen=True)
 class Space:
     """The iteration space of a group.
 
@@ -74,9 +96,10 @@ class Space:
 
 def lower_group(
     members: Sequence[Tensor],
-    stored: Mapping[Tensor, str],
-    buffers: Mapping[Tensor, str],
+    stored: Mapping[Tensor, str | Row],
+    buffers: Mapping[Tensor, Home],
     name: str,
+    rows: frozenset[str] = frozenset(),
 ) -> Step:
     """The step that computes a group.
 
@@ -85,10 +108,13 @@ def lower_group(
         stored: the members that must be stored, and the buffers that take them.
         buffers: where anchors of other groups, leaves and array constants lie.
         name: of the step.
+        rows: buffers of which the step reads other rows than those that it writes.
 
     Raises:
         NotOneStep: where one loop nest cannot compute all members.
     """
+    if any(isinstance(m.op.lowering, Repeating) for m in members):
+        raise NotOneStep
     special = [m for m in members if isinstance(m.op.lowering, Scanning | Scattering)]
     if special:
         if len(members) > 1:
@@ -100,16 +126,20 @@ def lower_group(
             lowered = _lower_contraction(members, contractions, stored, buffers, name)
         else:
             lowered = _lower_loop(members, stored, buffers, name)
-    _check_own_reads(lowered)
+    _check_own_reads(lowered, rows)
     return lowered
 
 
-def _check_own_reads(step: Step) -> None:
+def _check_own_reads(step: Step, rows: frozenset[str]) -> None:
     """A step may read what it overwrites only at the very place that it writes.
 
     What it adds to it must not read at all.
     """
-    places = {store.buffer: store.index for store in stores_of(step) if not store.accumulate}
+    places = {
+        store.buffer: store.index
+        for store in stores_of(step)
+        if not store.accumulate and store.buffer not in rows
+    }
     added = {store.buffer for store in stores_of(step) if store.accumulate}
     for load in loads_of(step):
         if load.buffer in added:
@@ -127,7 +157,7 @@ class _Puller:
 
     def __init__(
         self,
-        buffers: Mapping[Tensor, str],
+        buffers: Mapping[Tensor, Home],
     ) -> None:
         self.places: dict[Tensor, Coordinates] = {}
         self.buffers = buffers
@@ -144,14 +174,16 @@ class _Puller:
                 deep.
         """
         if node in self.places:
-            shape = static(node.shape)
-            if flatten(coordinates, shape) != flatten(self.places[node], shape):
+            shape, place = static(node.shape), self.places[node]
+            if coordinates != place and flatten(coordinates, shape) != flatten(place, shape):
                 raise NotOneStep
             if node in self.locals:
                 return self.locals[node]
         elif node in self.buffers:
-            offset = flatten(coordinates, static(node.shape))
-            return Load(self.buffers[node], offset, node.dtype)
+            home = self.buffers[node]
+            if isinstance(home, str | Row):
+                return Load(*_element(home, coordinates, static(node.shape)), node.dtype)
+            return home(coordinates)
         key = (node, coordinates)
         if key not in self._known:
             outside, self._height = self._height, 0
@@ -199,6 +231,20 @@ class _Puller:
             return Literal(node.attributes["value"].array.reshape(()).item(), node.dtype)
         # A reduction or contraction that its group has not computed yet, out of order.
         raise NotOneStep
+
+
+def _element(
+    home: str | Row, coordinates: Coordinates, shape: tuple[int, ...]
+) -> tuple[str, Index]:
+    """The buffer and the place of an element."""
+    if isinstance(home, Row):
+        return home.buffer, home.index(coordinates, shape)
+    return home, flatten(coordinates, shape)
+
+
+def pulled(node: Tensor, coordinates: Coordinates, buffers: Mapping[Tensor, Home]) -> Scalar:
+    """The scalar of a tensor at coordinates, down to loads."""
+    return _Puller(buffers).pull(node, coordinates)
 
 
 def broadcast_coordinates(coordinates: Coordinates, shape: tuple[int, ...]) -> Coordinates:
@@ -258,8 +304,8 @@ def _places_below(node: Tensor, axes: Sequence[Axis], seen: set[Tensor]) -> Iter
 
 def _lower_loop(
     members: Sequence[Tensor],
-    stored: Mapping[Tensor, str],
-    buffers: Mapping[Tensor, str],
+    stored: Mapping[Tensor, str | Row],
+    buffers: Mapping[Tensor, Home],
     name: str,
 ) -> Loop:
     space = _loop_space(members)
@@ -294,7 +340,7 @@ def _lower_loop(
         if member in stored:
             place = puller.places[member]
             value = puller.pull(member, place)
-            store = Store(stored[member], flatten(place, static(member.shape)), value)
+            store = Store(*_element(stored[member], place, static(member.shape)), value)
             writes[member in space.full].append(store)
     if writes[True]:
         stages.append(Write(_real(space.inner), tuple(writes[True])))
@@ -303,7 +349,7 @@ def _lower_loop(
     return Loop(name, _real(space.outer), tuple(stages))
 
 
-def _inlined_operands(member: Tensor, buffers: Mapping[Tensor, str]) -> set[Tensor]:
+def _inlined_operands(member: Tensor, buffers: Mapping[Tensor, Home]) -> set[Tensor]:
     """Every tensor that computing the member here looks at, down to stored ones."""
     found: set[Tensor] = set()
     pending = list(member.operands)
@@ -373,8 +419,8 @@ def _reduced_places(reduction: Tensor, space: Space) -> Coordinates:
 def _lower_contraction(
     members: Sequence[Tensor],
     contractions: Sequence[Tensor],
-    stored: Mapping[Tensor, str],
-    buffers: Mapping[Tensor, str],
+    stored: Mapping[Tensor, str | Row],
+    buffers: Mapping[Tensor, Home],
     name: str,
 ) -> Contraction:
     node = contractions[0]
@@ -405,8 +451,7 @@ def _lower_contraction(
             puller.settle(member, output_axes)
     stores = tuple(
         Store(
-            stored[member],
-            flatten(puller.places[member], static(member.shape)),
+            *_element(stored[member], puller.places[member], static(member.shape)),
             puller.pull(member, puller.places[member]),
         )
         for member in members
@@ -422,7 +467,7 @@ def _lower_contraction(
         return scalar
 
     left_view = view(left, left_names)
-    strides = dict(_view(left_view).index.terms)
+    strides = _strides(_view(left_view).index)
     # Sums run through the left operand as it lies.
     inner = sorted(group(inner_names), key=lambda axis: -abs(strides.get(axis, 0)))
     return Contraction(
@@ -437,6 +482,18 @@ def _lower_contraction(
         dtype=node.dtype,
         stores=stores,
     )
+
+
+def _strides(index: Index) -> dict[Axis, float]:
+    """How far apart the places of each axis lie; through quotients, where they are whole."""
+    found: dict[Axis, float] = {}
+    for atom, step in index.terms:
+        if isinstance(atom, Axis):
+            found[atom] = found.get(atom, 0) + step
+        elif isinstance(atom, Quotient):
+            for axis, inner in _strides(atom.index).items():
+                found[axis] = found.get(axis, 0) + step * inner / atom.divisor
+    return found
 
 
 def _view(scalar: Scalar) -> Load:
@@ -464,7 +521,7 @@ def _is_even(load: Load) -> bool:
     return all(isinstance(atom, Axis | Gathered | Quotient) for atom in atoms)
 
 
-def is_view(node: Tensor, buffers: Mapping[Tensor, str]) -> bool:
+def is_view(node: Tensor, buffers: Mapping[Tensor, Home]) -> bool:
     """Whether a contraction can read the tensor where its source lies."""
     try:
         _view(_Puller(buffers).pull(node, _indices(_axes("i", static(node.shape)))))
@@ -473,7 +530,7 @@ def is_view(node: Tensor, buffers: Mapping[Tensor, str]) -> bool:
     return True
 
 
-def _lower_special(node: Tensor, puller: _Puller, buffer: str, name: str) -> Loop:
+def _lower_special(node: Tensor, puller: _Puller, home: str | Row, name: str) -> Loop:
     lowering = node.op.lowering
     shape = static(node.shape)
     if isinstance(lowering, Scanning):
@@ -489,19 +546,18 @@ def _lower_special(node: Tensor, puller: _Puller, buffer: str, name: str) -> Loo
             axes[along],
             lowering.combine,
             puller.pull(node.operands[0], place),
-            buffer,
-            flatten(place, shape),
+            *_element(home, place, shape),
             node.dtype,
         )
         others = (axis for number, axis in enumerate(axes) if number != along)
         return Loop(name, _real(others), (scan,))
     if not isinstance(lowering, Scattering):
         raise InternalError(f"{node.op.name} has no lowering")
-    return _lower_scatter(node, lowering, puller, buffer, name)
+    return _lower_scatter(node, lowering, puller, home, name)
 
 
 def _lower_scatter(
-    node: Tensor, lowering: Scattering, puller: _Puller, buffer: str, name: str
+    node: Tensor, lowering: Scattering, puller: _Puller, home: str | Row, name: str
 ) -> Loop:
     """Zeros first, then additions in order, side by side along the axes that stay in place."""
     shape = static(node.shape)
@@ -518,9 +574,9 @@ def _lower_scatter(
         shared.get(number, Axis(f"i{number}", extent)) for number, extent in enumerate(shape)
     )
     outer = tuple(shared.values())
-    zero = Store(buffer, flatten(_indices(cleared), shape), Literal(0, node.dtype))
+    zero = Store(*_element(home, _indices(cleared), shape), Literal(0, node.dtype))
     value = puller.pull(values, _indices(axes))
-    addition = Store(buffer, flatten(place, shape), value, accumulate=True)
+    addition = Store(*_element(home, place, shape), value, accumulate=True)
     return Loop(
         name,
         outer,

@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lamina.program.program import Allocation, Buffer, Plan
+from lamina.program.index import Axis, axes_of
+from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Step, loads_of, reads_of, stores_of, writes_of
 
@@ -50,7 +51,10 @@ class _Block:
 
 
 def plan_memory(
-    buffers: Mapping[str, Buffer], steps: Sequence[Step], outputs: Sequence[str]
+    buffers: Mapping[str, Buffer],
+    steps: Sequence[Step],
+    outputs: Sequence[str],
+    repeats: Sequence[Repeat] = (),
 ) -> Plan:
     """Places every temporary buffer.
 
@@ -58,8 +62,9 @@ def plan_memory(
         buffers: all buffers of the program, by name.
         steps: in the order in which they run.
         outputs: buffers that callers read after the last step.
+        repeats: which steps are repeated.
     """
-    lifetimes = _lifetimes(buffers, steps, outputs)
+    lifetimes = _lifetimes(buffers, steps, outputs, repeats)
     blocks = _blocks(lifetimes, steps)
     alive = [0] * max(len(steps), 1)
     for block in blocks:
@@ -80,7 +85,10 @@ def plan_memory(
 
 
 def _lifetimes(
-    buffers: Mapping[str, Buffer], steps: Sequence[Step], outputs: Sequence[str]
+    buffers: Mapping[str, Buffer],
+    steps: Sequence[Step],
+    outputs: Sequence[str],
+    repeats: Sequence[Repeat],
 ) -> dict[str, _Lifetime]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -90,12 +98,32 @@ def _lifetimes(
             last[name] = number
         for name in reads_of(step):
             last[name] = number
+    for repeat in repeats:
+        inside = range(repeat.first, repeat.last)
+        lasting = _by_turns(steps[repeat.first : repeat.last], repeat.axis)
+        for name in first:
+            # What one turn leaves for another, or for what comes after, must stay all the time.
+            outside = first[name] not in inside or last[name] not in inside
+            if (outside and _meets(first[name], last[name], inside)) or name in lasting:
+                first[name] = min(first[name], inside.start)
+                last[name] = max(last[name], inside.stop - 1)
     last.update(dict.fromkeys(outputs, len(steps)))
     return {
         name: _Lifetime(buffer, first[name], last[name])
         for name, buffer in buffers.items()
         if buffer.kind == "temporary"
     }
+
+
+def _meets(first: int, last: int, steps: range) -> bool:
+    return first < steps.stop and last >= steps.start
+
+
+def _by_turns(steps: Sequence[Step], axis: Axis) -> set[str]:
+    """The buffers of which each turn uses another part."""
+    used = [(store.buffer, store.index) for step in steps for store in stores_of(step)]
+    used += [(load.buffer, load.index) for step in steps for load in loads_of(step)]
+    return {buffer for buffer, index in used if axis in axes_of(index)}
 
 
 def _blocks(lifetimes: Mapping[str, _Lifetime], steps: Sequence[Step]) -> list[_Block]:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from lamina.compiler.expand import expand
 from lamina.compiler.fuse import Fused, fuse
 from lamina.compiler.layout import sink_transposes
-from lamina.compiler.lower import lower_group
+from lamina.compiler.lower import Home, lower_group
 from lamina.compiler.memory import plan_memory
+from lamina.compiler.repeat import lower_repeating, readable
 from lamina.compiler.simplify import simplify
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, bind_batch, verify
-from lamina.program.program import Buffer, Program
+from lamina.ops.lowering import Repeating
+from lamina.program.program import Buffer, Program, Repeat
 from lamina.program.program import verify as verify_program
 from lamina.program.steps import Step
 from lamina.shapes import Array, size_of, static
@@ -32,56 +34,76 @@ def compile_graph(graph: Graph, *, batch: int, name: str) -> Program:
     Returns:
         A program that any engine can run.
     """
-    passes: list[Callable[[Graph], Graph]] = [expand, simplify, sink_transposes, simplify]
     graph = bind_batch(graph, batch)
     verify(graph)
-    for apply_pass in passes:
-        graph = apply_pass(graph)
-        verify(graph)
-    fused = fuse(graph)
+    fused = fuse(optimised(graph))
     verify(fused.graph)
     program = assemble(fused, name)
     verify_program(program)
     return program
 
 
+def optimised(graph: Graph) -> Graph:
+    """The graph after the passes that come before fusion."""
+    passes: list[Callable[[Graph], Graph]] = [expand, simplify, sink_transposes, simplify]
+    for apply_pass in passes:
+        graph = apply_pass(graph)
+        verify(graph)
+    return graph
+
+
 def assemble(fused: Fused, name: str) -> Program:
-    """Names the buffers, lowers every group to its step, and plans the arena."""
+    """Names the buffers, lowers every group to its steps, and plans the arena."""
     graph = fused.graph
     buffers: dict[str, Buffer] = {}
-    names: dict[Tensor, str] = {}
+    names: dict[Tensor, Home] = {}
     constants: dict[str, Array] = {}
 
-    def add(node: Tensor, kind: str, wanted: str) -> str:
+    def add(node: Tensor, kind: str, wanted: str, shape: tuple[int, ...] | None = None) -> str:
         unique, number = wanted, 1
         while unique in buffers:
             number += 1
             unique = f"{wanted}#{number}"
-        buffers[unique] = Buffer(unique, kind, static(node.shape), node.dtype)
+        extents = static(node.shape) if shape is None else shape
+        buffers[unique] = Buffer(unique, kind, extents, node.dtype)
         return unique
 
+    def add_temporary(node: Tensor, shape: tuple[int, ...]) -> str:
+        return add(node, "temporary", readable(node), shape)
+
+    own: dict[Tensor, str] = {}
     for node in graph.nodes():
         if node.op is LEAF:
-            names[node] = add(node, node.attributes["role"], node.attributes["name"])
+            own[node] = add(node, node.attributes["role"], node.attributes["name"])
         elif node.op is CONSTANT and size_of(static(node.shape)) != 1:
-            names[node] = add(node, "constant", "constant")
-            constants[names[node]] = node.attributes["value"].array
+            own[node] = add(node, "constant", "constant")
+            constants[own[node]] = node.attributes["value"].array
+    names |= own
     steps: list[Step] = []
-    for number, group in enumerate(fused.groups):
+    repeats: list[Repeat] = []
+    for group in fused.groups:
+        if isinstance(group.members[0].op.lowering, Repeating):
+            repeated = lower_repeating(
+                group.members, group.stored, names, optimised, add_temporary, len(steps)
+            )
+            first = len(steps) + len(repeated.before)
+            steps += [*repeated.before, *repeated.steps]
+            if repeated.steps:
+                repeats.append(Repeat(repeated.axis, first, len(steps)))
+            own |= repeated.stored
+            names |= repeated.stored
+            continue
         stored: dict[Tensor, str] = {}
         for node in group.members:
             if node in fused.in_place:
-                stored[node] = names[fused.in_place[node]]
+                stored[node] = own[fused.in_place[node]]
             elif node in group.stored:
-                stored[node] = add(node, "temporary", _readable(node))
-        label = f"{number}.{_readable(group.members[-1])}"
+                stored[node] = add(node, "temporary", readable(node))
+        label = f"{len(steps)}.{readable(group.members[-1])}"
         steps.append(lower_group(group.members, stored, names, label))
         # Only now: a group computes its own members, and never loads them.
+        own |= stored
         names |= stored
-    outputs = tuple((name, names[tensor]) for name, tensor in graph.outputs)
-    plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs])
-    return Program(name, buffers, tuple(steps), outputs, constants, plan)
-
-
-def _readable(node: Tensor) -> str:
-    return f"{node.origin.path}.{node.op.name}" if node.origin.path else node.op.name
+    outputs = tuple((name, own[tensor]) for name, tensor in graph.outputs)
+    plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs], repeats)
+    return Program(name, buffers, tuple(steps), outputs, constants, plan, tuple(repeats))

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina import layers, ops
 from lamina.errors import DefinitionError, FileFormatError
-from lamina.graph import LEAF, ConstantValue, Tensor, apply
+from lamina.graph import LEAF, ConstantValue, Graph, Tensor, apply
 from lamina.layers import init
 from lamina.layers.layer import LAYER, Input, Layer
 from lamina.network import Network
@@ -67,7 +67,8 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     # A layer object in several places is written once and shared again.
     unique: dict[int, int] = {}
     records: list[Json] = []
-    positions = {node: number for number, node in enumerate(network.nodes)}
+    graphs: dict[int, int] = {}
+    graph_records: list[Json] = []
 
     def name_of(cls: type, where: str) -> str:
         """Users' classes have a prefix, so that they are never taken for Lamina's."""
@@ -111,6 +112,8 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             return {"dtype": value.name}
         if isinstance(value, Size):
             return {"size": [value.coefficient, value.offset]}
+        if isinstance(value, Graph):
+            return {"graph": graph_number(value)}
         if isinstance(value, ConstantValue) and value.exact is not None:
             return {"number": plain(value.exact, where), "dtype": value.array.dtype.name}
         if isinstance(value, ConstantValue):
@@ -130,9 +133,27 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
             advice="Keep layer fields plain: a file holds data, never code.",
         )
 
+    def op_entry(node: Tensor, positions: Mapping[Tensor, int]) -> Json:
+        operands = [positions[operand] for operand in node.operands]
+        attributes = {k: plain(v, node.op.name) for k, v in node.attributes.items()}
+        return {"op": node.op.name, "operands": operands, "attributes": attributes}
+
+    def graph_number(graph: Graph) -> int:
+        """A graph that is an attribute of ops, such as the step of a recurrence."""
+        if id(graph) not in graphs:
+            order = {node: number for number, node in enumerate(graph.nodes())}
+            data = {
+                "nodes": [op_entry(node, order) for node in order],
+                "inputs": [order[tensor] for tensor in graph.inputs],
+                "outputs": [[name, order[tensor]] for name, tensor in graph.outputs],
+            }
+            graphs[id(graph)] = len(graph_records)
+            graph_records.append(data)
+        return graphs[id(graph)]
+
+    positions = {node: number for number, node in enumerate(network.nodes)}
     nodes: list[Json] = []
     for node in network.nodes:
-        operands = [positions[operand] for operand in node.operands]
         if node.op is LEAF:
             shape = list(node.shape[1:])
             dtype = None if node.attributes.get("flexible") else node.dtype.name
@@ -140,12 +161,13 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
         elif node.op is LAYER:
             layer: Layer = node.attributes["layer"]
             number = layer_number(layer, network.path(node))
+            operands = [positions[operand] for operand in node.operands]
             nodes.append({"layer": number, "operands": operands})
         else:
-            attributes = {k: plain(v, node.op.name) for k, v in node.attributes.items()}
-            nodes.append({"op": node.op.name, "operands": operands, "attributes": attributes})
+            nodes.append(op_entry(node, positions))
     definition = {
         "layers": records,
+        "graphs": graph_records,
         "nodes": nodes,
         "inputs": [positions[tensor] for tensor in network.inputs],
         "outputs": [positions[tensor] for tensor in network.outputs],
@@ -169,6 +191,7 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
     """
     classes = _own_classes() | {USER_PREFIX + cls.__name__: cls for cls in user_layers}
     records: list[Any] = []
+    graphs: list[Graph] = []
 
     def value_of(data: Json) -> Any:
         if not isinstance(data, dict):
@@ -192,7 +215,14 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
             return ConstantValue(arrays[table["array"]])
         if "layer" in table:
             return _earlier(records, table["layer"])
+        if "graph" in table:
+            return _earlier(graphs, table["graph"])
         return record_of(table)
+
+    def applied(entry: dict[str, Any], made: Sequence[Tensor]) -> Tensor:
+        operands = [_earlier(made, number) for number in entry["operands"]]
+        attributes = {k: value_of(v) for k, v in entry["attributes"].items()}
+        return apply(ops.BY_NAME[entry["op"]], *operands, **attributes)
 
     def record_of(table: dict[str, Any]) -> Any:
         name = table["record"]
@@ -207,6 +237,14 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
 
     for table in definition["layers"]:
         records.append(record_of(table))
+    # Files of networks without any do not mention them.
+    for table in definition.get("graphs", []):
+        made: list[Tensor] = []
+        for entry in table["nodes"]:
+            made.append(applied(entry, made))
+        inputs = tuple(_earlier(made, number) for number in table["inputs"])
+        outputs = tuple((str(name), _earlier(made, number)) for name, number in table["outputs"])
+        graphs.append(Graph(inputs, outputs))
     nodes: list[Tensor] = []
     for entry in definition["nodes"]:
         operands = [_earlier(nodes, number) for number in entry.get("operands", [])]
@@ -218,8 +256,7 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
                 raise ValueError(f"{type(layer).__name__} is no layer")
             nodes.append(layer(*operands))
         else:
-            attributes = {k: value_of(v) for k, v in entry["attributes"].items()}
-            nodes.append(apply(ops.BY_NAME[entry["op"]], *operands, **attributes))
+            nodes.append(applied(entry, nodes))
     return Network(
         [_earlier(nodes, number) for number in definition["inputs"]],
         [_earlier(nodes, number) for number in definition["outputs"]],

@@ -12,6 +12,9 @@ from lamina.layers.activation import SiLU as SiLU
 from lamina.layers.activation import Softmax as Softmax
 from lamina.layers.activation import Softplus as Softplus
 from lamina.layers.activation import Tanh as Tanh
+from lamina.layers.attention import MultiHeadAttention as MultiHeadAttention
+from lamina.layers.attention import TransformerDecoderBlock as TransformerDecoderBlock
+from lamina.layers.attention import TransformerEncoderBlock as TransformerEncoderBlock
 from lamina.layers.convolution import Conv1d as Conv1d
 from lamina.layers.convolution import Conv2d as Conv2d
 from lamina.layers.convolution import Conv3d as Conv3d
@@ -57,6 +60,9 @@ from lamina.layers.pooling import LPPool3d as LPPool3d
 from lamina.layers.pooling import MaxPool1d as MaxPool1d
 from lamina.layers.pooling import MaxPool2d as MaxPool2d
 from lamina.layers.pooling import MaxPool3d as MaxPool3d
+from lamina.layers.recurrent import GRU as GRU
+from lamina.layers.recurrent import LSTM as LSTM
+from lamina.layers.recurrent import RNN as RNN
 from lamina.layers.regularizers import L1 as L1
 from lamina.layers.regularizers import L2 as L2
 from lamina.layers.scope import Scope as Scope

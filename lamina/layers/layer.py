@@ -17,6 +17,7 @@ from lamina.graph import (
     CONSTANT,
     LEAF,
     Attributes,
+    Graph,
     Lowering,
     Op,
     Origin,
@@ -27,6 +28,7 @@ from lamina.graph import (
     located,
     path_after,
     rebuild,
+    rewrite,
     source_line,
     topological,
 )
@@ -193,6 +195,7 @@ def trace(
     record = Record(dtype, training)
     owners: dict[int, str] = {}
     new: dict[Tensor, Tensor] = {}
+    graphs: dict[int, Graph] = {}
     leaves: list[Tensor] = []
     for number, tensor in enumerate(inputs):
         # In a float64 model all floats are, what was written down as float32 included.
@@ -221,16 +224,24 @@ def trace(
                 build_inner((result, *changed.values()), operands, owner, path)
                 new[tensor] = new.get(result, result)
                 record.updates.update((k, new.get(v, v)) for k, v in changed.items())
-            elif tensor.op is CONSTANT and tensor.dtype == shapes.float32:
-                exact = tensor.attributes["value"].exact
-                new[tensor] = ops.cast(tensor if exact is None else exact, dtype)
             else:
-                # Written down in float32; what it says of floats holds for the model's float type.
-                attributes = {
-                    name: dtype if value == shapes.float32 else value
-                    for name, value in tensor.attributes.items()
-                }
-                new[tensor] = apply(tensor.op, *operands, **attributes)
+                new[tensor] = in_float_type(tensor, operands)
+
+    def in_float_type(tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        """Written down in float32; what it says of floats holds for the model's float type."""
+        if tensor.op is CONSTANT and tensor.dtype == shapes.float32:
+            exact = tensor.attributes["value"].exact
+            return ops.cast(tensor if exact is None else exact, dtype)
+        attributes: dict[str, Any] = {}
+        for name, value in tensor.attributes.items():
+            if isinstance(value, Graph):
+                # Several tensors may share it: they still do afterwards.
+                if id(value) not in graphs:
+                    graphs[id(value)] = rewrite(value, in_float_type)
+                attributes[name] = graphs[id(value)]
+            else:
+                attributes[name] = dtype if value == shapes.float32 else value
+        return apply(tensor.op, *operands, **attributes)
 
     def build_inner(
         results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str

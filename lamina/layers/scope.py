@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 from lamina import ops, shapes
-from lamina.errors import DefinitionError
-from lamina.graph import Origin, Tensor, current_origin, leaf
+from lamina.errors import DefinitionError, LaminaError
+from lamina.graph import Origin, Tensor, current_origin, labelled, leaf, located
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.shapes import Array, DType, Shape, shape_text, static
 
@@ -22,6 +22,14 @@ class Initializer(Protocol):
 
 
 Regularizer = Callable[[Tensor], Tensor]
+
+
+class Part(Protocol):
+    """A layer, as another one sees it that is made of several."""
+
+    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
+        """Builds the layer's graph."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,11 +57,15 @@ class IndexLimit:
         indices: integers that should lie from 0 to below the count.
         count: how many different ones there are.
         origin: the layer that says so.
+        what: they are, for people.
+        advice: what to do where they are out of range; empty: how indices are numbered.
     """
 
     indices: Tensor
     count: int
     origin: Origin
+    what: str
+    advice: str
 
 
 @dataclass
@@ -163,12 +175,50 @@ class Scope:
             )
         self._record.updates[full] = value
 
-    def limit_indices(self, indices: Tensor, count: int) -> None:
+    def layer(self, name: str, layer: Part, *operands: Tensor) -> Tensor:
+        """Applies a layer as a named part of this one.
+
+        The names of its parameters begin with the part's: `"1.attention.weight"`. A layer that is
+        called in `forward` like in a network gets a number instead: `"1.0.weight"`.
+
+        Args:
+            name: unique in the layer. Where it is used twice, parameters are shared.
+            layer: the part.
+            operands: what it is applied to.
+
+        Example:
+            >>> from dataclasses import dataclass
+            >>> import lamina as lm
+            >>> @dataclass(frozen=True)
+            ... class Residual(lm.Layer):
+            ...     def forward(self, scope, x):
+            ...         return x + scope.layer("inner", lm.Linear(4), x)
+            >>> list(lm.Model(lm.Sequential(lm.Input(4), Residual())).parameters())
+            ['1.inner.weight', '1.inner.bias']
+        """
+        outer = current_origin()
+        path = f"{outer.path}/{name}:{type(layer).__name__}"
+        with labelled(Origin(path, outer.source)):
+            try:
+                return layer.forward(Scope(self._record, f"{self._name}.{name}"), *operands)
+            except LaminaError as error:
+                raise located(error) from None
+
+    def limit_indices(
+        self, indices: Tensor, count: int, *, what: str = "indices", advice: str = ""
+    ) -> None:
         """Says that indices lie from 0 to below a count, so that data is checked when it arrives.
 
         What is computed is not checked: an index out of range then names the nearest one in it.
+
+        Args:
+            indices: integers.
+            count: how many different ones there are.
+            what: they are, for the text of the error.
+            advice: what to do about others; by default how indices are numbered.
         """
-        self._record.index_limits.append(IndexLimit(indices, count, current_origin()))
+        limit = IndexLimit(indices, count, current_origin(), what, advice)
+        self._record.index_limits.append(limit)
 
     def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Random numbers from low (included) to high, new in every step."""

@@ -7,6 +7,7 @@ from lamina.graph import CONSTANT, LEAF, Op, operators
 from lamina.graph import constant as constant
 from lamina.ops import (
     arithmetic,
+    attending,
     broadcast,
     comparison,
     conversion,
@@ -23,6 +24,9 @@ from lamina.ops import (
     slicing,
     windows,
 )
+from lamina.ops import (
+    recurrence as _recurrence,
+)
 from lamina.ops.arithmetic import add as add
 from lamina.ops.arithmetic import clip as clip
 from lamina.ops.arithmetic import div as div
@@ -31,6 +35,7 @@ from lamina.ops.arithmetic import minimum as minimum
 from lamina.ops.arithmetic import mul as mul
 from lamina.ops.arithmetic import pow as pow
 from lamina.ops.arithmetic import sub as sub
+from lamina.ops.attending import attention as attention
 from lamina.ops.broadcast import broadcast_to as broadcast_to
 from lamina.ops.broadcast import sum_to as sum_to
 from lamina.ops.comparison import equal as equal
@@ -44,6 +49,7 @@ from lamina.ops.comparison import logical_or as logical_or
 from lamina.ops.comparison import not_equal as not_equal
 from lamina.ops.comparison import where as where
 from lamina.ops.conversion import cast as cast
+from lamina.ops.conversion import recomputed as recomputed
 from lamina.ops.conversion import stop_gradient as stop_gradient
 from lamina.ops.convolution import conv as conv
 from lamina.ops.convolution import conv_transpose as conv_transpose
@@ -57,6 +63,7 @@ from lamina.ops.elementwise import erf as erf
 from lamina.ops.elementwise import exp as exp
 from lamina.ops.elementwise import expm1 as expm1
 from lamina.ops.elementwise import floor as floor
+from lamina.ops.elementwise import gelu as gelu
 from lamina.ops.elementwise import log as log
 from lamina.ops.elementwise import log1p as log1p
 from lamina.ops.elementwise import neg as neg
@@ -93,6 +100,7 @@ from lamina.ops.pooling import window_sum as window_sum
 from lamina.ops.random import bernoulli as bernoulli
 from lamina.ops.random import normal as normal
 from lamina.ops.random import uniform as uniform
+from lamina.ops.recurrence import recurrence as recurrence
 from lamina.ops.reduce import all as all
 from lamina.ops.reduce import any as any
 from lamina.ops.reduce import argmax as argmax
@@ -128,7 +136,9 @@ ALL: tuple[Op, ...] = (
     *convolution.OPS,
     *pooling.OPS,
     *indexing.OPS,
+    *attending.OPS,
     *random.OPS,
+    *_recurrence.OPS,
 )
 BY_NAME: dict[str, Op] = {op.name: op for op in (LEAF, CONSTANT, *ALL)}
 

@@ -8,10 +8,10 @@ one expression, and fusion is no more than not storing what lies between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lamina.graph import Lowering, Tensor
+from lamina.graph import Graph, Lowering, Tensor
 from lamina.program.index import Gathered, Index, Quotient, Remainder, gathered_index
 from lamina.program.scalar import (
     Apply,
@@ -47,9 +47,11 @@ class Movement(Lowering):
 
     Attributes:
         scalar: (node, result coordinates, pull) -> result scalar.
+        ordered: whether only the first operand is read; the others are computed before.
     """
 
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,36 @@ class Scattering(Lowering):
     """
 
     place: Callable[[Tensor, Coordinates, Pull], Coordinates]
+
+
+@dataclass(frozen=True)
+class Repeating(Lowering):
+    """One result, by the attribute `result`, of a graph that is applied again and again.
+
+    The attribute `body` is the graph of one step. Its inputs, and the node's operands, are so many
+    `states`, so many `sequences` (operands have the time in front), and constants; its outputs are
+    the new states, then further results. `reverse` says that time runs backwards. The result is
+    the stack of all steps, of a state with the initial one where time begins. Nodes that differ in
+    `result` alone are one loop.
+    """
+
+
+def loop_of(node: Tensor) -> object:
+    """What results of one loop have in common."""
+    others = {name: value for name, value in node.attributes.items() if name != "result"}
+    return node.operands, tuple(sorted(others.items(), key=lambda item: item[0]))
+
+
+def step_of(results: Sequence[Tensor]) -> Graph:
+    """One step of a loop as far as these results need it.
+
+    Its outputs are all new states, then the other results, with their numbers as names.
+    """
+    attributes = results[0].attributes
+    body: Graph = attributes["body"]
+    wanted = {result.attributes["result"] for result in results}
+    needed = [n for n in range(len(body.outputs)) if n < attributes["states"] or n in wanted]
+    return Graph(body.inputs, tuple((str(n), body.outputs[n][1]) for n in needed))
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,8 @@ def _shear_reference(x: Array, slopes: tuple[Slope, ...], fill: float) -> Array:
 
 
 def _sheared(x: Array, one: Slope, fill: float) -> Array:
-    extent = x.shape[one.place]
-    elements: Array = np.arange(x.shape[one.window])
+    extent, size = static((x.shape[one.place], x.shape[one.window]))
+    elements = np.arange(size)
     starts = one.scale * np.arange(one.extent) + one.offset
     places: Array = np.add.outer(starts, one.slope * elements)
     inside = (places % one.divisor == 0) & (places >= 0) & (places // one.divisor < extent)

@@ -37,8 +37,9 @@ class Cost:
         return self.read_bytes + self.written_bytes
 
 
-def cost_of(step: Step, buffers: Mapping[str, Buffer]) -> Cost:
-    """The cost of one step of a program with these buffers."""
+def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = None) -> Cost:
+    """The cost of one step of a program with these buffers, for all turns if it is repeated."""
+    turns = (repeated,) if repeated is not None else ()
     operations = 0
     read: dict[str, int] = defaultdict(int)
     written: dict[str, int] = defaultdict(int)
@@ -50,7 +51,8 @@ def cost_of(step: Step, buffers: Mapping[str, Buffer]) -> Cost:
             used = axes_of(access.index)
             counts[access.buffer] += size_of([axis.extent for axis in axes if axis in used])
 
-    for axes, values, stores, combining in _nests(step):
+    for own, values, stores, combining in _nests(step):
+        axes = (*turns, *own)
         points = size_of([axis.extent for axis in axes])
         scalars = [*values, *(store.value for store in stores)]
         for scalar in parts(*scalars):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lamina.errors import InternalError
+from lamina.program.index import Axis
 from lamina.program.scalar import PRIMITIVES, Apply, Load, parts
 from lamina.program.steps import (
     COMBINERS,
@@ -96,6 +97,20 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Steps that are run again and again, all of them for each value of an axis, in order.
+
+    Attributes:
+        axis: what the steps' index expressions call the turn.
+        first, last: the first of the steps, and the one behind the last.
+    """
+
+    axis: Axis
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class Program:
     """What an engine runs.
 
@@ -103,6 +118,7 @@ class Program:
         name: for people.
         buffers: all buffers, by name.
         steps: in the order in which they run.
+        repeats: which of them are repeated; these ranges do not overlap.
         outputs: (name, buffer) of each result; the buffer holds it after the last step.
         constants: the values of the constant buffers.
         plan: the layout of the arena.
@@ -114,6 +130,11 @@ class Program:
     outputs: tuple[tuple[str, str], ...]
     constants: Mapping[str, Array] = field(repr=False)
     plan: Plan
+    repeats: tuple[Repeat, ...] = ()
+
+    def repeated(self, step: int) -> Repeat | None:
+        """What a step is repeated by, if it is."""
+        return next((r for r in self.repeats if r.first <= step < r.last), None)
 
     def of_kind(self, kind: str) -> tuple[Buffer, ...]:
         """The buffers of one kind, in order."""
@@ -126,6 +147,10 @@ class Program:
             place = places.get(buffer.name)
             lines.append(f"  {buffer}{f' at {place.offset}' if place else ''}")
         for number, step in enumerate(self.steps):
+            repeat = self.repeated(number)
+            if repeat is not None and repeat.first == number:
+                axis = repeat.axis
+                lines.append(f"for {axis.name}<{axis.extent}, steps {number} to {repeat.last - 1}:")
             head, *rest = str(step).splitlines()
             lines += [f"{number}: {head}", *("   " + line for line in rest)]
         lines += [f"return {name} = {buffer}" for name, buffer in self.outputs]

@@ -70,17 +70,18 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
             continue
         place = tuple(np.argwhere((values < 0) | (values >= count))[0])
         largest = int(values.max())
+        numbering = (
+            f"or make it for {largest + 1}."
+            if largest >= count
+            else "and give what has no number one of its own."
+        )
         raise DataError(
-            "indices out of range",
+            f"{check.limit.what} out of range",
             facts=(
                 ("expected", f"0..{count - 1}"),
                 ("found", f"{values[place]} at example {int(place[0])} of input {check.number}"),
             ),
             where=str(check.limit.origin),
-            advice=f"The layer was made for {count}: number them from 0, "
-            + (
-                f"or make it for {largest + 1}."
-                if largest >= count
-                else "and give what has no number one of its own."
-            ),
+            advice=check.limit.advice
+            or f"The layer was made for {count}: number them from 0, {numbering}",
         )

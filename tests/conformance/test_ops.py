@@ -15,10 +15,10 @@ from _pytest.mark import ParameterSet
 from harness import EXACT, OF_ONE_OP, Leaves, Tolerance, check, run_program, values_of
 
 from lamina import ops
-from lamina.compiler.differentiate import gradients
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Op, Sample, Tensor, apply, evaluate
+from lamina.ops.differentiate import gradients
 from lamina.ops.lowering import Elementwise, Generator
 from lamina.shapes import Array, DType, float32, float64
 

@@ -71,6 +71,24 @@ def functional() -> lm.Network:
     return lm.Network([a, b], [lm.Linear(3)(gate), ops.sum(h, 1)])
 
 
+def loops() -> lm.Network:
+    """Recurrences with results that share a loop, one within the step of another."""
+    a, weight = lm.Input(4, 3), np.arange(9, dtype="float32").reshape(3, 3) / 10
+
+    def inner(states: Any, elements: Any, _: Any) -> Any:
+        return [states[0] * 0.5 + elements[0]], [ops.exp(-states[0])]
+
+    def outer(states: Any, elements: Any, constants: Any) -> Any:
+        rows = ops.expand_dims(elements[0], 0)
+        (sums,), (more,) = ops.recurrence(inner, [states[0]], [ops.concat([rows, rows], 0)])
+        return [ops.tanh(sums[-1] @ constants[0])], [more[-1]]
+
+    by_time = ops.transpose(a, (1, 0, 2))
+    first = ops.zeros_like(by_time[0])
+    (states,), (further,) = ops.recurrence(outer, [first], [by_time], [weight], reverse=True)
+    return lm.Network(a, lm.Linear(2)(ops.concat([states[0], further[0]], 1)))
+
+
 def shared() -> lm.Network:
     layer = lm.Linear(4)
     a, b = lm.Input(4), lm.Input(4)
@@ -120,6 +138,13 @@ NETWORKS: dict[str, Callable[[], lm.Network]] = {
         lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(3)
     ),
     "functional": functional,
+    "loops": loops,
+    "recurrent": lambda: lm.Sequential(
+        lm.Input(5, 3),
+        lm.LSTM(4, layers=2, bidirectional=True, dropout=0.5, weight_regularizer=lm.L2(0.1)),
+        lm.GRU(3, bias=False, truncate=2, weight_init=lm.init.Orthogonal()),
+        lm.RNN(2, returns="last", activation="relu"),
+    ),
     "shared": shared,
     "shared within": shared_within,
     "joins": lambda: lm.Network(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from lamina import layers as lm
-from lamina.compiler.differentiate import gradients
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.layers import init
 from lamina.layers.layer import Layer, Trace, trace
+from lamina.ops.differentiate import gradients
 from lamina.shapes import BATCH, float32, float64
 
 KINKS = np.array([[-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5], [1, 2, 3, 6, 19, 30, 0.1, -7]])

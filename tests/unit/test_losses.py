@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lamina import layers as lm
-from lamina.compiler.differentiate import gradients
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.ops.differentiate import gradients
 from lamina.shapes import BATCH, as_dtype, bool_, float32, float64, int64
 from lamina.training import losses
 

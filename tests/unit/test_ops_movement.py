@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina.compiler.differentiate import gradients
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf, verify
+from lamina.ops.differentiate import gradients
 from lamina.shapes import BATCH, Array, Shape, Size, float32
 
 B = BATCH

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina.compiler.differentiate import gradients
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
+from lamina.ops.differentiate import gradients
 from lamina.ops.lowering import Decomposition
 from lamina.shapes import Array, DType, as_dtype, float32, float64
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina.compiler.differentiate import gradients
 from lamina.errors import DTypeError
 from lamina.graph import Graph, Tensor, constant, evaluate, leaf
+from lamina.ops.differentiate import gradients
 from lamina.shapes import BATCH, Array, as_dtype, bool_, float32, float64, int32, int64, uint8
 
 INF, NAN = math.inf, math.nan

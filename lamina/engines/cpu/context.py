@@ -9,11 +9,12 @@ from lamina.engines.cpu.ir import POINTER, Module, Type
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.workspaces import Workspaces
+from lamina.program.index import Axis
 from lamina.program.program import Buffer
 from lamina.shapes import DType
 
 
-@dataclass(frozen=True)
+@dataclass
 class Context:
     """One program while it is written.
 
@@ -23,6 +24,7 @@ class Context:
         table: the number of each buffer in the table of addresses.
         processor: what the functions are written for.
         workspaces: where steps ask for memory that they need while they run.
+        turn: the axis whose turns the step that is being written is repeated for, if it is.
     """
 
     module: Module
@@ -30,6 +32,7 @@ class Context:
     table: dict[str, int]
     processor: Processor
     workspaces: Workspaces
+    turn: Axis | None = None
 
     def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
         """A buffer that is no part of the program, for a step's own use."""
@@ -46,4 +49,7 @@ class Context:
             buffer: code.load(code.offset(code.parameters[0], self.table[buffer], "ptr"), POINTER)
             for buffer in used
         }
-        return Points(code, bases, {buffer: self.buffers[buffer].size for buffer in used})
+        points = Points(code, bases, {buffer: self.buffers[buffer].size for buffer in used})
+        if self.turn is not None:
+            points.fix(self.turn, self.workspaces.turn(code, code.parameters[0]))
+        return points

@@ -66,7 +66,9 @@ class CpuProgram:
         places = [array.ctypes.data for array in (*buffers, shared, own)]
         places.append(layout.thread_bytes)
         counters = (self._ticks, self._unit_counters)
-        places += [array.ctypes.data for array in (packed, *counters, *extra)]
+        places += [array.ctypes.data for array in (packed, *counters)]
+        # The turn of repeated steps: each thread has its own, in a table of its own.
+        places += [0, *(array.ctypes.data for array in extra)]
         self._table = np.array(places, np.uint64)
         self._job = Job(self._library.address("program"), self._table, layout.threads)
         self._load: Job | None = None

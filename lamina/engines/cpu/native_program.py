@@ -6,14 +6,15 @@ only where a part needs what others have done since the last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lamina.engines.cpu.ahead import Ahead, packed_ahead
 from lamina.engines.cpu.clock import emit_ticks
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.contractions import emit_contraction, panels_of
-from lamina.engines.cpu.ir import I64, Module, constant
+from lamina.engines.cpu.ir import I64, Function, Module, OpenLoop, Value, constant
 from lamina.engines.cpu.loops import Part, emit_loop
 from lamina.engines.cpu.native_loop import PROGRAM_PARAMETERS, emit_barrier, waiting_for
 from lamina.engines.cpu.processor import Processor
@@ -21,8 +22,9 @@ from lamina.engines.cpu.riders import riders_of
 from lamina.engines.cpu.sharing import emit_shared
 from lamina.engines.cpu.split import split_reductions
 from lamina.engines.cpu.workspaces import Workspaces
+from lamina.program.index import Axis
 from lamina.program.program import Plan, Program
-from lamina.program.steps import Loop
+from lamina.program.steps import Loop, Step
 
 # Threads are worth waking for parts of so many cycles each; once they are awake, they take their
 # share of smaller parts as well.
@@ -81,6 +83,20 @@ class NativeProgram:
     layout: Layout
 
 
+@dataclass(frozen=True)
+class _Loop:
+    """Parts that are run for every turn of an axis.
+
+    Attributes:
+        first, last: the first part, and the one behind the last.
+        turns: how many there are.
+    """
+
+    first: int
+    last: int
+    turns: int
+
+
 @dataclass
 class _Parts:
     """What was written of a program.
@@ -89,11 +105,13 @@ class _Parts:
         load: the parts that are run once after the parameters were changed.
         parts: those that are run each time.
         steps: for each of them the number of its step.
+        loops: which of them are repeated.
     """
 
     load: list[Part] = field(default_factory=list[Part])
     parts: list[Part] = field(default_factory=list[Part])
     steps: list[int] = field(default_factory=list[int])
+    loops: list[_Loop] = field(default_factory=list[_Loop])
 
 
 def write_program(program: Program, processor: Processor, *, timed: bool = False) -> NativeProgram:
@@ -110,14 +128,19 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
     emit_barrier(context.module, waiting_for(processor.triple.partition("-")[0]))
     load_threads = 0
     if written.load:
-        shares = _shares(written.load, processor)
-        _write_entry(context, "load", written.load, shares, [False] * len(shares))
+        shares = _shares(written.load, (), processor)
+        _write_entry(context, "load", written.load, shares, [False] * len(shares), ())
         load_threads = max(shares)
     used = [number for number, part in enumerate(written.parts) if part.units]
     parts = [written.parts[number] for number in used]
-    shares = _shares(parts, processor)
-    barriers = _barriers(program.plan, parts, shares)
-    _write_entry(context, "program", parts, shares, barriers, timed=timed)
+    loops = [
+        _Loop(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
+        for loop in written.loops
+    ]
+    loops = [loop for loop in loops if loop.first < loop.last]
+    shares = _shares(parts, loops, processor)
+    barriers = _barriers(program.plan, parts, shares, loops)
+    _write_entry(context, "program", parts, shares, barriers, loops, timed=timed)
     workspaces = context.workspaces
     extra = [b.bytes for name, b in context.buffers.items() if name not in program.buffers]
     layout = Layout(
@@ -151,48 +174,82 @@ def _write_parts(program: Program, context: Context, only: int | None = None) ->
     """Writes all steps, or one and what it needs."""
     steps, meet = program.steps, _meeting(program.plan)
     written = _Parts()
-    riders = riders_of(steps, meet, context.processor)
+    riders = riders_of(program, meet, context.processor)
     ahead = packed_ahead(program, context, meet)
     if only in riders:
         only = riders[only][0]
+    first_part = 0
     for number, step in enumerate(steps):
-        if number in riders or only not in (None, number):
-            continue
-        name = f"step{number}"
-        if isinstance(step, Loop):
-            *before, last = split_reductions(context, name, step)
-            written.parts += [emit_loop(context, loop.name, loop) for loop in before]
-            written.parts.append(emit_loop(context, name, last))
-        else:
-            operand = ahead.get(number)
-            if operand is not None:
-                _write_packing(operand, number, context, written)
-            width = panels_of(step, context.processor).width
-            along = [
-                emit_loop(context, f"step{rider}", loop, columns=width)
-                for rider, (carrier, loop) in riders.items()
-                if carrier == number
-            ]
-            packed = operand.packed if operand is not None else None
-            written.parts += emit_contraction(context, name, step, packed, along)
+        repeat = program.repeated(number)
+        if only in (None, number):
+            for operand in _packed_before(ahead, number, None):
+                _write_packing(operand, context, written)
         written.steps += [number] * (len(written.parts) - len(written.steps))
+        if repeat is not None and repeat.first == number:
+            first_part = len(written.parts)
+        context.turn = repeat.axis if repeat is not None else None
+        if number not in riders and only in (None, number):
+            if repeat is not None:
+                for operand in _packed_before(ahead, number, repeat.axis):
+                    _write_packing(operand, context, written)
+            _write_step(number, step, context, written, riders, ahead.get(number))
+            written.steps += [number] * (len(written.parts) - len(written.steps))
+        if repeat is not None and repeat.last == number + 1:
+            written.loops.append(_Loop(first_part, len(written.parts), repeat.axis.extent))
+        context.turn = None
     return written
 
 
-def _write_packing(operand: Ahead, number: int, context: Context, written: _Parts) -> None:
-    """Writes the packing of an operand in front of its first use."""
-    if operand.first == number:
-        part = operand.packed.write(context, operand.matrix)
-        (written.load if operand.at_load else written.parts).append(part)
+def _write_step(
+    number: int,
+    step: Step,
+    context: Context,
+    written: _Parts,
+    riders: Mapping[int, tuple[int, Loop]],
+    operand: Ahead | None,
+) -> None:
+    """Writes the parts of one step."""
+    name = f"step{number}"
+    if isinstance(step, Loop):
+        *before, last = split_reductions(context, name, step)
+        written.parts += [emit_loop(context, loop.name, loop) for loop in before]
+        written.parts.append(emit_loop(context, name, last))
+        return
+    width = panels_of(step, context.processor).width
+    along = [
+        emit_loop(context, f"step{rider}", loop, columns=width)
+        for rider, (carrier, loop) in riders.items()
+        if carrier == number
+    ]
+    packed = operand.packed if operand is not None else None
+    written.parts += emit_contraction(context, name, step, packed, along)
 
 
-def _shares(parts: Sequence[Part], processor: Processor) -> list[int]:
+def _packed_before(ahead: Mapping[int, Ahead], step: int, turn: Axis | None) -> list[Ahead]:
+    """What is packed in front of a step: once, or in each turn of an axis."""
+    found = {id(one): one for one in ahead.values() if one.before == step and one.turn == turn}
+    return list(found.values())
+
+
+def _write_packing(operand: Ahead, context: Context, written: _Parts) -> None:
+    part = operand.packed.write(context, operand.matrix)
+    (written.load if operand.at_load else written.parts).append(part)
+
+
+def _shares(parts: Sequence[Part], loops: Sequence[_Loop], processor: Processor) -> list[int]:
     """How many threads take part in each part."""
 
     def threads_for(part: Part, cycles: float) -> int:
         return max(1, min(processor.threads, part.units, int(part.cycles / cycles)))
 
-    most = max((threads_for(part, CYCLES_WORTH_WAKING) for part in parts), default=1)
+    turns = {n: loop.turns for loop in loops for n in range(loop.first, loop.last)}
+    most = max(
+        (
+            threads_for(part, CYCLES_WORTH_WAKING / turns.get(number, 1))
+            for number, part in enumerate(parts)
+        ),
+        default=1,
+    )
     return [min(most, threads_for(part, CYCLES_WORTH_SHARING)) for part in parts]
 
 
@@ -212,9 +269,13 @@ def _meeting(plan: Plan) -> Callable[[str, str], bool]:
     return meet
 
 
-def _barriers(plan: Plan, parts: Sequence[Part], shares: Sequence[int]) -> list[bool]:
+def _barriers(
+    plan: Plan, parts: Sequence[Part], shares: Sequence[int], loops: Sequence[_Loop]
+) -> list[bool]:
     """Whether the threads must meet before each part."""
     meet = _meeting(plan)
+    # At the beginning of each turn, and behind the last one.
+    edges = {edge for loop in loops for edge in (loop.first, loop.last)}
 
     def conflict(one: Part, other: Part) -> bool:
         pairs = ((one.writes, other.reads | other.writes), (one.reads, other.writes))
@@ -227,6 +288,7 @@ def _barriers(plan: Plan, parts: Sequence[Part], shares: Sequence[int]) -> list[
             (shares[number] > 1 or shares[earlier] > 1) and conflict(parts[earlier], part)
             for earlier in since
         )
+        needed = needed or number in edges
         if needed:
             since.clear()
         since.append(number)
@@ -240,26 +302,51 @@ def _write_entry(
     parts: Sequence[Part],
     shares: Sequence[int],
     barriers: Sequence[bool],
+    loops: Sequence[_Loop],
     *,
     timed: bool = False,
 ) -> None:
     """The function that each thread runs: its share of every part, in order."""
     code = context.module.function(name, PROGRAM_PARAMETERS, internal=False)
     table, thread, threads, barrier = code.parameters
+    workspaces = context.workspaces
+    if loops:
+        table = _own_table(code, table, workspaces.slots)
+    first = {loop.first: loop for loop in loops}
+    last = {loop.last: loop for loop in loops}
+    opened: OpenLoop | None = None
     before = emit_ticks(code) if timed else None
     for number, (part, share, meet) in enumerate(zip(parts, shares, barriers, strict=True)):
+        if number in first:
+            opened = code.begin_loop(0, first[number].turns)
+            workspaces.begin_turn(code, table, opened.index)
+            before = emit_ticks(code) if timed else None
         if meet and not timed:
             code.call_void("barrier", barrier, threads)
         takes_part = code.compare("slt", thread, constant(share, I64))
         with code.when(takes_part):
-            emit_shared(code, part, share, context.workspaces, table, thread)
+            emit_shared(code, part, share, workspaces, table, thread)
         if before is not None:
             code.call_void("barrier", barrier, threads)
             now = emit_ticks(code)
             with code.when(code.compare("eq", thread, constant(0, I64))):
-                counters = context.workspaces.ticks(code, table)
+                counters = workspaces.ticks(code, table)
                 place = code.offset(counters, number, "i64")
                 spent = code.subtract(now, before)
                 code.store(code.add(code.load(place, I64), spent), place)
             before = now
+        if number + 1 in last and opened is not None:
+            code.end_loop(opened)
+            opened = None
+            before = emit_ticks(code) if timed else None
     code.finish()
+
+
+def _own_table(code: Function, table: Value, slots: int) -> Value:
+    """A copy of the table for one thread, in which it says what turn it is at."""
+    own = code.allocate(slots, "i64")
+    loop = code.begin_loop(0, slots)
+    entry = code.load(code.offset(table, loop.index, "i64"), I64)
+    code.store(entry, code.offset(own, loop.index, "i64"))
+    code.end_loop(loop)
+    return own

@@ -14,19 +14,19 @@ from lamina.engines.cpu.matrix import as_matrix
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.reshape import merged_axes
 from lamina.program.index import Axis, Index, axis_index
+from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Scan, Step, loads_of, reads_of, writes_of
 
 # Whether two buffers share memory.
 Meet = Callable[[str, str], bool]
 
 
-def riders_of(
-    steps: Sequence[Step], meet: Meet, processor: Processor
-) -> dict[int, tuple[int, Loop]]:
+def riders_of(program: Program, meet: Meet, processor: Processor) -> dict[int, tuple[int, Loop]]:
     """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
     found: dict[int, tuple[int, Loop]] = {}
+    steps: Sequence[Step] = program.steps
     for number, loop in enumerate(steps):
-        if not isinstance(loop, Loop):
+        if not isinstance(loop, Loop) or program.repeated(number) is not None:
             continue
         reads, writes = reads_of(loop), writes_of(loop)
         for earlier in range(number - 1, -1, -1):
@@ -36,7 +36,12 @@ def riders_of(
             if any(meet(a, b) for a in writes for b in used):
                 break
             if any(meet(a, b) for a in reads for b in writes_of(step)):
-                if isinstance(step, Contraction) and _carries(step, loop, meet, processor):
+                alone = program.repeated(earlier) is None
+                if (
+                    alone
+                    and isinstance(step, Contraction)
+                    and _carries(step, loop, meet, processor)
+                ):
                     found[number] = (earlier, loop)
                 break
     return found

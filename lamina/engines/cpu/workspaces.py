@@ -11,7 +11,7 @@ from lamina.engines.cpu.ir import I64, POINTER, Function, Value
 
 _ALIGNMENT = 64
 # Its own places in the table of addresses, counters included.
-_SLOTS = 6
+_SLOTS = 7
 
 
 @final
@@ -20,7 +20,8 @@ class Workspaces:
 
     In the table of addresses stand, from `slot` on: the workspace that all threads see, the
     memory of the single threads, how many bytes each of them has, what was packed ahead, the
-    counters of ticks, and those of units; then the buffers that steps have asked for.
+    counters of ticks, those of units, and the turn of the steps that are repeated (in a table of
+    the thread's own); then the buffers that steps have asked for.
     """
 
     # How a part says that it reads or writes the shared workspace.
@@ -65,6 +66,19 @@ class Workspaces:
     def counters(self, code: Function, table: Value) -> Value:
         """The address of the counters of units."""
         return code.load(code.offset(table, self._slot + 5, "ptr"), POINTER)
+
+    @property
+    def slots(self) -> int:
+        """How long the table is, after all steps were written."""
+        return self._next
+
+    def turn(self, code: Function, table: Value) -> Value:
+        """The turn of the steps that are repeated."""
+        return code.load(code.offset(table, self._slot + 6, "i64"), I64)
+
+    def begin_turn(self, code: Function, table: Value, turn: Value) -> None:
+        """Says in a thread's own table which turn it is."""
+        code.store(turn, code.offset(table, self._slot + 6, "i64"))
 
     def packed(self, code: Function, table: Value) -> Value:
         """The address of what was packed ahead."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from lamina.engines.engine import Device, Memory
 from lamina.engines.host import HostMemory, aligned, host_array, physical_memory_bytes
-from lamina.engines.interpreter.run import run_step
+from lamina.engines.interpreter.run import Flat, Turn, run_step
 from lamina.program.program import Program
 from lamina.shapes import Array, DType
 
@@ -94,11 +94,23 @@ class InterpretedProgram:
         for kind in ("parameter", "state"):
             for buffer in self._program.of_kind(kind):
                 flat[buffer.name] = host_array(self._memories[buffer.name]).reshape(-1)
-        for number, step in enumerate(self._program.steps):
-            started = time.perf_counter()
-            run_step(step, flat)
-            self._seconds[number] += time.perf_counter() - started
+        number = 0
+        while number < len(self._program.steps):
+            repeat = self._program.repeated(number)
+            if repeat is None:
+                self._run_step(number, flat)
+                number += 1
+                continue
+            for turn in range(repeat.axis.extent):
+                for inner in range(repeat.first, repeat.last):
+                    self._run_step(inner, flat, {repeat.axis: turn})
+            number = repeat.last
         self._last = flat
+
+    def _run_step(self, number: int, flat: Flat, turn: Turn | None = None) -> None:
+        started = time.perf_counter()
+        run_step(self._program.steps[number], flat, turn)
+        self._seconds[number] += time.perf_counter() - started
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]

@@ -19,43 +19,51 @@ from lamina.program.steps import Contraction, Loop, Reduce, Scan, Step, Store, W
 from lamina.shapes import Array, size_of
 
 Flat = Mapping[str, Array]
+# The turn of a repeated step.
+Turn = Mapping[Axis, int]
 
 
-def run_step(step: Step, buffers: Flat) -> None:
-    """Runs one step over flat arrays, one for each buffer."""
+def run_step(step: Step, buffers: Flat, turn: Turn | None = None) -> None:
+    """Runs one step over flat arrays, one for each buffer; of a repeated one a turn."""
     with np.errstate(all="ignore"):
         if isinstance(step, Loop):
-            _run_loop(step, buffers)
+            _run_loop(step, buffers, turn or {})
         else:
-            _run_contraction(step, buffers)
+            _run_contraction(step, buffers, turn or {})
 
 
-def _run_loop(loop: Loop, buffers: Flat) -> None:
+def _run_loop(loop: Loop, buffers: Flat, turn: Turn) -> None:
     locals_: dict[str, Array] = {}
     for stage in loop.stages:
         if isinstance(stage, Reduce):
-            locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_)
+            locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_, turn)
         elif isinstance(stage, Write):
-            _store(stage.stores, _Points((*loop.axes, *stage.axes), buffers, locals_))
+            points = _Points((*loop.axes, *stage.axes), buffers, locals_, turn)
+            _store(stage.stores, points)
         else:
-            _scan(stage, loop.axes, buffers, locals_)
+            _scan(stage, loop.axes, buffers, locals_, turn)
 
 
-def _run_contraction(step: Contraction, buffers: Flat) -> None:
+def _run_contraction(step: Contraction, buffers: Flat, turn: Turn) -> None:
     b, m, n, k = step.extents
-    left = _Points((*step.batch, *step.rows, *step.inner), buffers, {}).everywhere(step.left)
-    right = _Points((*step.batch, *step.inner, *step.columns), buffers, {}).everywhere(step.right)
+    rows = _Points((*step.batch, *step.rows, *step.inner), buffers, {}, turn)
+    columns = _Points((*step.batch, *step.inner, *step.columns), buffers, {}, turn)
+    left, right = rows.everywhere(step.left), columns.everywhere(step.right)
     product = np.matmul(left.reshape(b, m, k), right.reshape(b, k, n))
     axes = (*step.batch, *step.rows, *step.columns)
     result = product.reshape([axis.extent for axis in axes]).astype(step.dtype.numpy)
-    _store(step.stores, _Points(axes, buffers, {step.result: result}))
+    _store(step.stores, _Points(axes, buffers, {step.result: result}, turn))
 
 
 def _reduced(
-    stage: Reduce, outer: tuple[Axis, ...], buffers: Flat, locals_: Mapping[str, Array]
+    stage: Reduce,
+    outer: tuple[Axis, ...],
+    buffers: Flat,
+    locals_: Mapping[str, Array],
+    turn: Turn,
 ) -> Array:
     """The reduction for every outer point: an array over the outer axes."""
-    points = _Points((*outer, *stage.axes), buffers, locals_)
+    points = _Points((*outer, *stage.axes), buffers, locals_, turn)
     values = points.everywhere(stage.value)
     if not stage.axes:
         return values
@@ -69,9 +77,13 @@ def _reduced(
 
 
 def _scan(
-    stage: Scan, outer: tuple[Axis, ...], buffers: Flat, locals_: Mapping[str, Array]
+    stage: Scan,
+    outer: tuple[Axis, ...],
+    buffers: Flat,
+    locals_: Mapping[str, Array],
+    turn: Turn,
 ) -> None:
-    points = _Points((*outer, stage.axis), buffers, locals_)
+    points = _Points((*outer, stage.axis), buffers, locals_, turn)
     values = points.everywhere(stage.value)
     running = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=stage.dtype.numpy)
     points.locals["running"] = running
@@ -95,7 +107,10 @@ def _store(stores: Sequence[Store], points: _Points) -> None:
 class _Points:
     """All points of an iteration space, and the values of expressions there."""
 
-    def __init__(self, axes: Sequence[Axis], buffers: Flat, locals_: Mapping[str, Array]) -> None:
+    def __init__(
+        self, axes: Sequence[Axis], buffers: Flat, locals_: Mapping[str, Array], turn: Turn
+    ) -> None:
+        self._turn = turn
         self.extents = tuple(axis.extent for axis in axes)
         self.buffers = buffers
         self.locals = dict(locals_)
@@ -149,14 +164,18 @@ class _Points:
     def _strided(self, flat: Array, index: Index) -> Array:
         """An affine load as a view."""
         shape, strides = [1] * len(self.extents), [0] * len(self.extents)
+        start = index.constant
         for atom, coefficient in index.terms:
             assert isinstance(atom, Axis)
+            if atom in self._turn:
+                start += coefficient * self._turn[atom]
+                continue
             number = self._number[atom]
             shape[number] = atom.extent
             strides[number] = coefficient * flat.itemsize
         if size_of(shape) == 0:
             return np.zeros(shape, flat.dtype)
-        return as_strided(flat[index.constant :], shape, strides)
+        return as_strided(flat[start:], shape, strides)
 
     def _within(self, bounds: Sequence[Bound]) -> Array:
         parts = [
@@ -171,7 +190,9 @@ class _Points:
         """The index at every point, as int64."""
         total = np.full((1,) * len(self.extents), index.constant, np.int64)
         for atom, coefficient in index.terms:
-            if isinstance(atom, Axis):
+            if isinstance(atom, Axis) and atom in self._turn:
+                part = np.asarray(self._turn[atom])
+            elif isinstance(atom, Axis):
                 shape = [1] * len(self.extents)
                 shape[self._number[atom]] = atom.extent
                 part = np.arange(atom.extent).reshape(shape)

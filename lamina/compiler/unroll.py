@@ -1,0 +1,58 @@
+"""Recurrences within a step of another one: their turns written one after the other.
+
+A program repeats steps, but not repetitions.
+"""
+
+from __future__ import annotations
+
+from lamina.graph import Graph, Tensor, constant, rebuild, rewrite
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.joining import stack
+from lamina.ops.lowering import Repeating, loop_of
+from lamina.ops.movement import squeeze
+from lamina.ops.slicing import slice_axis
+from lamina.shapes import static
+
+
+def unroll(graph: Graph) -> Graph:
+    """The graph without recurrences."""
+    # For each loop, the values of all its results.
+    known: dict[object, list[list[Tensor]]] = {}
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        node = rebuild(node, operands)
+        if not isinstance(node.op.lowering, Repeating):
+            return node
+        loop = loop_of(node)
+        if loop not in known:
+            known[loop] = turns(node)
+        number: int = node.attributes["result"]
+        values = known[loop][number]
+        return stack(values) if values else broadcast_to(constant(0, node.dtype), node.shape)
+
+    def turns(node: Tensor) -> list[list[Tensor]]:
+        body: Graph = node.attributes["body"]
+        states: int = node.attributes["states"]
+        sequences: int = node.attributes["sequences"]
+        reverse: bool = node.attributes["reverse"]
+        current, given = node.operands[:states], node.operands[states:]
+        (length,) = static(given[0].shape[:1])
+        found: list[list[Tensor]] = [[state] for state in current]
+        found += [[] for _ in body.outputs[states:]]
+        for time in reversed(range(length)) if reverse else range(length):
+            elements = [squeeze(slice_axis(x, 0, time, time + 1), 0) for x in given[:sequences]]
+            values = (*current, *elements, *given[sequences:])
+            own = dict(zip(body.inputs, values, strict=True))
+
+            def inside(
+                one: Tensor, operands: tuple[Tensor, ...], own: dict[Tensor, Tensor] = own
+            ) -> Tensor:
+                return own[one] if one in own else rule(one, operands)
+
+            results = [tensor for _, tensor in rewrite(body, inside).outputs]
+            current = results[:states]
+            for values_so_far, value in zip(found, results, strict=True):
+                values_so_far.append(value)
+        return [values[::-1] for values in found] if reverse else found
+
+    return rewrite(graph, rule)

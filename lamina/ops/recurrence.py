@@ -1,0 +1,492 @@
+"""Recurrence: one graph applied again and again along a time axis.
+
+The graph of one step is compiled once, and the program runs it in a loop, so that long sequences
+make no larger programs. The gradient is a recurrence as well, back in time (Werbos:
+Backpropagation through time, 1990). What it needs of a step is what the step's products gave, which
+is kept, and the states; all else is computed again. Gradients of weights are not added up step by
+step: they become one product over all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import (
+    LEAF,
+    Attributes,
+    Graph,
+    Op,
+    Sample,
+    Tensor,
+    apply,
+    constant,
+    described,
+    evaluate,
+    leaf,
+    rebuild,
+    rewrite,
+    topological,
+)
+from lamina.ops.arguments import as_tensor
+from lamina.ops.arithmetic import add, mul
+from lamina.ops.broadcast import broadcast_to, sum_axes
+from lamina.ops.comparison import where
+from lamina.ops.differentiate import gradients
+from lamina.ops.elementwise import tanh
+from lamina.ops.linalg import contract, matmul
+from lamina.ops.lowering import Contracting, Decomposition, Repeating
+from lamina.ops.movement import squeeze
+from lamina.ops.slicing import slice_axis
+from lamina.shapes import Array, DType, Shape, float32, float64, static
+
+Tensors = Sequence[Tensor]
+# (states, elements of the sequences, constants) -> (new states, further results), all of one step
+StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
+
+
+def _length(operands: Tensors, attributes: Attributes) -> int:
+    first: int = attributes["states"]
+    (length,) = static(operands[first].shape[:1])
+    return length
+
+
+def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    body: Graph = attributes["body"]
+    states: int = attributes["states"]
+    sequences: int = attributes["sequences"]
+    last = len(body.outputs) - 1
+    for name, most in (("result", last), ("states", last), ("sequences", len(operands) - states)):
+        if attributes[name] not in range(int(name == "sequences"), most + 1):
+            raise DefinitionError(f"recurrence: {name}={attributes[name]!r} is out of range")
+    length = _length(operands, attributes)
+    for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
+        shape: Shape = inner.shape
+        if states <= number < states + sequences:
+            shape = (length, *shape)
+        if (operand.shape, operand.dtype) != (shape, inner.dtype):
+            raise ShapeError(
+                "recurrence: an operand does not fit the graph of a step",
+                facts=(("expected", str(shape)), ("found", described(operand))),
+                advice="Initial states look like states; sequences have the time in front.",
+            )
+    result: int = attributes["result"]
+    tensor: Tensor = body.outputs[result][1]
+    return (length + 1 if result < states else length, *tensor.shape), tensor.dtype
+
+
+def _recurrence_reference(
+    *operands: Array,
+    body: Graph,
+    states: int,
+    sequences: int,
+    reverse: bool,
+    truncate: int,
+    result: int,
+) -> Array:
+    length = operands[states].shape[0]
+    current = list(operands[:states])
+    stacks: list[list[Array]] = [[array] for array in current]
+    stacks += [[] for _ in body.outputs[states:]]
+    names = [tensor.attributes["name"] for tensor in body.inputs]
+    for turn in range(length):
+        time = length - 1 - turn if reverse else turn
+        elements = [array[time] for array in operands[states : states + sequences]]
+        values = [*current, *elements, *operands[states + sequences :]]
+        found, _ = evaluate(body, dict(zip(names, values, strict=True)))
+        results = [found[name] for name, _ in body.outputs]
+        current = results[:states]
+        for stack, value in zip(stacks, results, strict=True):
+            stack.append(value)
+    tensor: Tensor = body.outputs[result][1]
+    stack = stacks[result][::-1] if reverse else stacks[result]
+    return np.stack(stack) if stack else np.zeros((0, *static(tensor.shape)))
+
+
+# Gradient -----------------------------------------------------------------------------------------
+
+
+class _Backward:
+    """Builds the recurrence back in time of one result's gradient."""
+
+    def __init__(self, node: Tensor, upstream: Tensor) -> None:
+        attributes = node.attributes
+        self.node = node
+        self.body: Graph = attributes["body"]
+        self.states: int = attributes["states"]
+        self.sequences: int = attributes["sequences"]
+        self.reverse: bool = attributes["reverse"]
+        self.length = _length(node.operands, attributes)
+        self.upstream = upstream
+        # What a leaf of the step stands for: a tensor with the time in front.
+        self.stacks: dict[Tensor, Tensor] = {}
+        self.outputs: list[Tensor] = []
+        self._goes_on: Tensor | None = None
+        self._names = {str(x.attributes["name"]) for x in self.body.inputs}
+
+    def result(self, number: int) -> Tensor:
+        """Another result of the recurrence that is differentiated."""
+        attributes = {**self.node.attributes, "result": number}
+        return apply(RECURRENCE, *self.node.operands, **attributes)
+
+    def of_steps(self, stack: Tensor, *, before: bool) -> Tensor:
+        """The states before or after each step, of all states."""
+        late = before == self.reverse
+        return slice_axis(stack, 0, int(late), self.length + int(late))
+
+    def build(self) -> tuple[Tensor | None, ...]:
+        inputs = self.body.inputs
+        result: int = self.node.attributes["result"]
+        own, elements = inputs[: self.states], inputs[self.states :][: self.sequences]
+        floats = [x for x in inputs if x.dtype.is_float]
+        new = [tensor for _, tensor in self.body.outputs]
+        for number, state in enumerate(own):
+            self.stacks[state] = self.of_steps(self.result(number), before=True)
+        first = self.states
+        self.stacks |= dict(zip(elements, self.node.operands[first:], strict=False))
+        flowing = [self._leaf(f"gradient{n}", state) for n, state in enumerate(own)]
+        seen = self._leaf("upstream", new[result])
+        is_state = result < self.states
+        self.stacks[seen] = (
+            self.of_steps(self.upstream, before=False) if is_state else self.upstream
+        )
+        seeds: list[tuple[Tensor, Tensor]] = [
+            (tensor, self._kept_flow(gradient))
+            for tensor, gradient in zip(new, flowing, strict=False)
+            if tensor.dtype.is_float
+        ]
+        seeds.append((new[result], seen))
+        total = constant(0.0, new[result].dtype)
+        for tensor, seed in seeds:
+            total = add(total, sum_axes(mul(tensor, seed), tuple(range(tensor.rank))))
+        slopes = dict(zip(floats, gradients(total, floats), strict=True))
+        slopes = self._with_kept_products(slopes)
+        back = [slopes.get(state, gradient) for state, gradient in zip(own, flowing, strict=True)]
+        through = [self._stacked(slopes[x]) if x in slopes else None for x in elements]
+        constants = [
+            self._over_time(slopes[x]) if x in slopes else None
+            for x in inputs[first + self.sequences :]
+        ]
+        results = self._recurrence(flowing, back)
+        found: list[Tensor | None] = []
+        for number, state in enumerate(own):
+            if not state.dtype.is_float:
+                found.append(None)
+                continue
+            # Back in time, what comes last is the gradient of the initial state.
+            initial = self._initial_row(results[number])
+            if is_state and number == result:
+                initial = add(initial, self._initial_row(self.upstream))
+            found.append(initial)
+        found += [build(results) if build else None for build in (*through, *constants)]
+        return tuple(found)
+
+    def _initial_row(self, stack: Tensor) -> Tensor:
+        row = self.length if self.reverse else 0
+        return squeeze(slice_axis(stack, 0, row, row + 1), 0)
+
+    def _kept_flow(self, gradient: Tensor) -> Tensor:
+        """What flows back from the next step, unless it is cut there."""
+        every: int = self.node.attributes["truncate"]
+        if not every:
+            return gradient
+        turns = np.arange(self.length)[:: -1 if self.reverse else 1]
+        if self._goes_on is None:
+            stack = constant((turns + 1) % every != 0)
+            self._goes_on = self._leaf("goes_on", stack[0])
+            self.stacks[self._goes_on] = stack
+        return where(self._goes_on, gradient, 0)
+
+    def _leaf(self, name: str, like: Tensor) -> Tensor:
+        """A leaf of the step back in time; a step of several derivatives has several of a kind."""
+        while name in self._names:
+            name += "'"
+        self._names.add(name)
+        return leaf(name, "input", like.shape, like.dtype)
+
+    def _with_kept_products(self, slopes: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """The same with the products of the step read from what the recurrence has kept."""
+        kept: dict[Tensor, Tensor] = {}
+        for number, (name, tensor) in enumerate(self.body.outputs):
+            if name.startswith(_KEPT):
+                kept[tensor] = self._leaf(name, tensor)
+                self.stacks[kept[tensor]] = self.result(number)
+        inner = Graph((), tuple((str(n), slope) for n, slope in enumerate(slopes.values())))
+
+        def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+            if node in kept:
+                return kept[node]
+            return rebuild(node, operands)
+
+        replaced = rewrite(inner, rule)
+        return dict(zip(slopes, (tensor for _, tensor in replaced.outputs), strict=True))
+
+    def _stacked(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
+        """The tensor of all steps, once the recurrence is there."""
+        if tensor in self.stacks:
+            return lambda _: self.stacks[tensor]
+        if tensor not in self.outputs:
+            self.outputs.append(tensor)
+        number = self.outputs.index(tensor)
+        return lambda results: results[self.states + number]
+
+    def _over_time(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
+        """The sum of the tensor over all steps, where that can be as one op over all of them."""
+        name = tensor.op.name
+        if name in ("reshape", "transpose"):
+            inner = self._over_time(tensor.operands[0])
+            return lambda results: apply(tensor.op, inner(results), **tensor.attributes)
+        if name == "add" and all(x.shape == tensor.shape for x in tensor.operands):
+            left, right = (self._over_time(x) for x in tensor.operands)
+            return lambda results: add(left(results), right(results))
+        if isinstance(tensor.op.lowering, Contracting):
+            one, other = (self._stacked(x) for x in tensor.operands)
+            labels = (("t", *tensor.attributes["left"]), ("t", *tensor.attributes["right"]))
+            output = tensor.attributes["output"]
+            return lambda results: contract(one(results), other(results), *labels, output)
+        if name == "sum":
+            whole = self._stacked(tensor.operands[0])
+            axes = (0, *(axis + 1 for axis in tensor.attributes["axes"]))
+            return lambda results: sum_axes(whole(results), axes)
+        stack = self._stacked(tensor)
+        return lambda results: sum_axes(stack(results), (0,))
+
+    def _recurrence(self, flowing: Tensors, back: Tensors) -> list[Tensor]:
+        """The results of the recurrence: stacks of gradients of states, then what is asked for."""
+        new = [*back, *self.outputs]
+        inside = topological(new)
+        elements = [x for x in self.stacks if x in inside]
+        given = self.node.operands[self.states + self.sequences :]
+        constants = self.body.inputs[self.states + self.sequences :]
+        used = [(x, y) for x, y in zip(constants, given, strict=True) if x in inside]
+        inputs = (*flowing, *elements, *(x for x, _ in used))
+        zeros = [broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
+        sequences = [self.stacks[x] for x in elements]
+        if not elements:
+            raise DefinitionError("a recurrence without anything that changes has no gradient")
+        outputs = _named(new)
+        body = Graph(inputs, outputs)
+        operands = (*zeros, *sequences, *(y for _, y in used))
+        attributes: dict[str, Any] = {
+            "body": body,
+            "states": self.states,
+            "sequences": len(elements),
+            "reverse": not self.reverse,
+            "truncate": 0,
+        }
+        return [
+            apply(RECURRENCE, *operands, **attributes, result=number)
+            for number in range(len(self.outputs) + self.states)
+        ]
+
+
+_KEPT = "kept"
+
+
+def _named(tensors: Tensors) -> tuple[tuple[str, Tensor], ...]:
+    """Results with names, and behind them the products that a gradient needs."""
+    outputs = [(f"result{n}", tensor) for n, tensor in enumerate(tensors)]
+    known = set(tensors)
+    products = [x for x in topological(tensors) if _is_product(x) and x not in known]
+    return (*outputs, *((f"{_KEPT}{n}", x) for n, x in enumerate(products)))
+
+
+def _is_product(tensor: Tensor) -> bool:
+    """Whether the tensor is dear to compute: a product, or made of some."""
+    if isinstance(tensor.op.lowering, Contracting):
+        return True
+    return isinstance(tensor.op.lowering, Decomposition) and tensor.op.name in _PRODUCTS
+
+
+_PRODUCTS = ("matmul", "dot", "outer", "einsum", "conv", "conv_transpose")
+
+
+def _recurrence_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return _Backward(result, upstream).build()
+
+
+# The op -------------------------------------------------------------------------------------------
+
+
+def _graph(
+    step: StepFunction,
+    states: Sequence[tuple[Shape, DType]],
+    elements: Sequence[tuple[Shape, DType]],
+    constants: Sequence[tuple[Shape, DType]],
+) -> Graph:
+    """The graph of one step, from shapes and dtypes."""
+    kinds = (("state", states), ("element", elements), ("constant", constants))
+    leaves = [
+        [leaf(f"{word}{n}", "input", shape, dtype) for n, (shape, dtype) in enumerate(specs)]
+        for word, specs in kinds
+    ]
+    new, further = step(*leaves)
+    for number, (one, (shape, dtype)) in enumerate(zip(new, states, strict=True)):
+        if (one.shape, one.dtype) != (shape, dtype):
+            raise ShapeError(
+                f"recurrence: state {number} changes its shape or dtype",
+                facts=(("before", described(leaves[0][number])), ("after", described(one))),
+                advice="A step takes its states and gives new ones of the same shapes.",
+            )
+    results = (*new, *further)
+    return Graph(tuple(x for group in leaves for x in group), _named(results))
+
+
+def _sample_step(states: Tensors, elements: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
+    (state,), (x,), (weight,) = states, elements, constants
+    return [tanh(add(matmul(state, weight), x))], []
+
+
+def _two_states(states: Tensors, elements: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
+    fast, slow = states
+    (x,) = elements
+    weight, bias = constants
+    mixed = add(matmul(mul(fast, x), weight), bias)
+    return [tanh(mixed), add(mul(slow, 0.5), mixed)], [mul(fast, slow)]
+
+
+def _sample(
+    step: StepFunction,
+    shapes: tuple[tuple[Shape, ...], tuple[Shape, ...], tuple[Shape, ...]],
+    dtype: DType,
+    length: int,
+    *,
+    result: int = 0,
+    reverse: bool = False,
+    truncate: int = 0,
+) -> Sample:
+    specs = [[(shape, dtype) for shape in group] for group in shapes]
+    body = _graph(step, *specs)
+    states, elements, constants = (tuple(map(static, group)) for group in shapes)
+    operands = (*states, *((length, *shape) for shape in elements), *constants)
+    attributes = {
+        "body": body,
+        "states": len(states),
+        "sequences": len(elements),
+        "reverse": reverse,
+        "truncate": truncate,
+        "result": result,
+    }
+    return Sample(operands, attributes, -1.0, 1.0, dtypes=(dtype.name,) * len(operands))
+
+
+_ONE = (((2, 3),), ((2, 3),), ((3, 3),))
+_TWO = (((3,), (3,)), ((3,),), ((3, 3), (3,)))
+
+RECURRENCE = Op(
+    "recurrence",
+    _infer_recurrence,
+    _recurrence_gradient,
+    _recurrence_reference,
+    Repeating(),
+    (
+        _sample(_sample_step, _ONE, float64, 4),
+        _sample(_sample_step, _ONE, float64, 5, reverse=True),
+        # What is cut is no derivative of the result.
+        replace(_sample(_sample_step, _ONE, float64, 5, truncate=2), differentiable=False),
+        _sample(_two_states, _TWO, float64, 3),
+        _sample(_two_states, _TWO, float64, 3, result=1),
+        _sample(_two_states, _TWO, float64, 4, result=2, reverse=True),
+        _sample(_sample_step, _ONE, float64, 1),
+        replace(_sample(_sample_step, _ONE, float32, 3), differentiable=False),
+    ),
+)
+
+
+def recurrence(
+    step: StepFunction,
+    initial: Tensors,
+    sequences: Tensors,
+    constants: Tensors = (),
+    *,
+    reverse: bool = False,
+    truncate: int | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A step that is applied to its own states again and again, along time.
+
+    Args:
+        step: builds one step from (states, elements, constants): the new states, and whatever
+            else it gives. It is called once, and must not use other tensors than these.
+        initial: the first states.
+        sequences: tensors with the time as their first axis, one or more; a step gets an element
+            of each.
+        constants: tensors that every step sees, such as weights.
+        reverse: whether time runs backwards.
+        truncate: after so many steps gradients go no further back (truncated backpropagation,
+            Williams and Peng 1990); None: they go all the way.
+
+    Returns:
+        The states after each step, and what else it gave, both with the time in front.
+
+    Raises:
+        ShapeError: if sequences differ in length, or a state changes its shape.
+        DefinitionError: without sequences, or for a step that uses other tensors.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input(10, 3)
+        >>> by_time = lm.ops.transpose(x, (1, 0, 2))
+        >>> first = lm.ops.zeros_like(by_time[0])
+        >>> (sums,), _ = lm.ops.recurrence(lambda s, e, c: ([s[0] + e[0]], []), [first], [by_time])
+        >>> sums.shape
+        (10, Size(coefficient=1, offset=0), 3)
+    """
+    initial, sequences, constants = (
+        [as_tensor(x) for x in group] for group in (initial, sequences, constants)
+    )
+    lengths = {x.shape[:1] for x in sequences}
+    if not sequences or (truncate is not None and truncate < 1):
+        raise DefinitionError(
+            "a recurrence needs a sequence, and truncate=1 or more",
+            facts=(("sequences", str(len(sequences))), ("truncate", repr(truncate))),
+            advice="Give a tensor with the time as its first axis; ops.arange(n) will do.",
+        )
+    if len(lengths) != 1 or () in lengths:
+        raise ShapeError(
+            "recurrence: the sequences differ in length",
+            facts=tuple((f"sequence {n}", described(x)) for n, x in enumerate(sequences)),
+            advice="Their first axis is the time.",
+        )
+    body = _graph(
+        step,
+        [(x.shape, x.dtype) for x in initial],
+        [(x.shape[1:], x.dtype) for x in sequences],
+        [(x.shape, x.dtype) for x in constants],
+    )
+    inside = topological(body.roots)
+    layers = [x for x in inside if x.op.name == "layer"]
+    if layers:
+        raise DefinitionError(
+            "a step applies a layer",
+            facts=(("found", type(layers[0].attributes["layer"]).__name__),),
+            advice="Write the step with ops, and give it the parameters as constants.",
+        )
+    strange = [x for x in inside if x.op is LEAF and x not in body.inputs]
+    if strange:
+        raise DefinitionError(
+            "a step uses a tensor that it was not given",
+            facts=(("found", described(strange[0])),),
+            advice="Give it as one of the constants.",
+        )
+    attributes: dict[str, Any] = {
+        "body": body,
+        "states": len(initial),
+        "sequences": len(sequences),
+        "reverse": reverse,
+        "truncate": truncate or 0,
+    }
+    operands = (*initial, *sequences, *constants)
+    count = sum(not name.startswith(_KEPT) for name, _ in body.outputs)
+    stacks = [apply(RECURRENCE, *operands, **attributes, result=n) for n in range(count)]
+    (length,) = static(sequences[0].shape[:1])
+    # The stack of a state begins with the initial one, or ends with it.
+    first = 0 if reverse else 1
+    states = [slice_axis(stack, 0, first, first + length) for stack in stacks[: len(initial)]]
+    return states, stacks[len(initial) :]
+
+
+OPS = (RECURRENCE,)

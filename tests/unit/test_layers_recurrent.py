@@ -1,0 +1,182 @@
+"""Recurrent layers: lengths, dropout, what they cost, and the text of errors.
+
+Values and gradients are compared with PyTorch's in test_layers_torch.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
+from lamina.graph import Graph, bind_batch, evaluate
+from lamina.shapes import float64
+
+KINDS = pytest.mark.parametrize("kind", [lm.RNN, lm.LSTM, lm.GRU])
+BATCH, LENGTH, INPUTS = 6, 5, 3
+
+
+def sequences(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(BATCH, LENGTH, INPUTS)).astype("float32")
+
+
+def with_lengths(layer: lm.Layer, dtype: str = "int64") -> lm.Model:
+    x, lengths = lm.Input(LENGTH, INPUTS), lm.Input(dtype=dtype)
+    return lm.Model(lm.Network([x, lengths], layer(x, lengths)), seed=1)
+
+
+# Lengths ------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_what_lies_behind_the_end_of_a_sequence_does_not_matter(kind: Any) -> None:
+    model = with_lengths(kind(4, layers=2, bidirectional=True))
+    x, lengths = sequences(), np.array([0, 1, 2, 3, 4, 5])
+    expected = model.predict((x, lengths))
+    for row, length in enumerate(lengths):
+        x[row, length:] = 100.0
+        assert not expected[row, length:].any()
+    np.testing.assert_array_equal(model.predict((x, lengths)), expected)
+
+
+@KINDS
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_a_short_sequence_gives_what_it_would_give_alone(kind: Any, dtype: str) -> None:
+    layer = kind(4, layers=2, bidirectional=True, returns="last")
+    model = with_lengths(layer, dtype)
+    alone = lm.Model(lm.Sequential(lm.Input(2, INPUTS), layer))
+    values = model.parameters().items()
+    alone.set_parameters({"1." + name.split(".")[1]: value for name, value in values})
+    x = sequences()
+    found = model.predict((x, np.full(BATCH, 2, dtype)))
+    np.testing.assert_allclose(found, alone.predict(x[:, :2]), atol=1e-6)
+
+
+@KINDS
+def test_the_last_state_of_an_empty_sequence_is_zero(kind: Any) -> None:
+    model = with_lengths(kind(4, bidirectional=True, returns="last"))
+    found = model.predict((sequences(), np.zeros(BATCH, "int64")))
+    np.testing.assert_array_equal(found, np.zeros((BATCH, 8)))
+
+
+@pytest.mark.parametrize("wrong", [6, -1])
+def test_lengths_out_of_range_are_refused(wrong: int) -> None:
+    model = with_lengths(lm.GRU(4, layers=2, bidirectional=True))
+    with pytest.raises(DataError) as error:
+        model.predict((sequences(), np.array([5, 0, 3, wrong, 1, 2])))
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("in net/2:GRU (test_layers_recurrent.py:")
+    assert lines[0].endswith("): lengths out of range")
+    assert lines[1:] == [
+        "  expected  0..5",
+        f"  found     {wrong} at example 3 of input 1",
+        "  The sequences have room for 5 steps; 0 is the length of an empty one.",
+    ]
+
+
+def test_lengths_are_one_whole_number_for_each_sequence() -> None:
+    x = lm.Input(LENGTH, INPUTS)
+    with pytest.raises(DTypeError) as error:
+        lm.LSTM(4)(x, lm.Input())
+    assert "lengths are one whole number for each sequence" in str(error.value)
+    assert 'Take them as lm.Input(dtype="int64")' in str(error.value)
+    with pytest.raises(ShapeError, match=r"found     i64\[batch, 2\]"):
+        lm.LSTM(4)(x, lm.Input(2, dtype="int64"))
+
+
+# Dropout ------------------------------------------------------------------------------------------
+
+
+def handed_on(probability: float, training: bool, layers: int = 2) -> np.ndarray:
+    """What comes out where the first layer makes ones and the others hand on what they get."""
+    layer = lm.RNN(50, layers, dropout=probability, activation="relu")
+    trace = lm.Sequential(lm.Input(20, 1), layer).trace(dtype=float64, training=training)
+    parameters = trace.record.parameters.items()
+    feeds = {name: np.zeros(variable.tensor.shape) for name, variable in parameters}
+    feeds["1.bias_ih_l0"] += 1
+    for number in range(1, layers):
+        feeds[f"1.weight_ih_l{number}"] += np.eye(50)
+    feeds |= {"input0": np.zeros((8, 20, 1)), "seed": np.int64(1), "step": np.int64(2)}
+    graph = Graph(trace.inputs, (("y", trace.outputs[0]),))
+    found, _ = evaluate(bind_batch(graph, 8), feeds)
+    return found["y"]
+
+
+def test_dropout_drops_between_layers_and_scales_the_rest() -> None:
+    found = handed_on(0.25, training=True)
+    np.testing.assert_allclose(np.unique(found), [0, 4 / 3])
+    assert (found == 0).mean() == pytest.approx(0.25, abs=0.02)
+    # Each step has a mask of its own.
+    assert (found[:, 0] != found[:, 1]).any()
+
+
+def test_dropout_does_nothing_in_inference_nor_behind_the_last_layer() -> None:
+    np.testing.assert_array_equal(handed_on(0.25, training=False), 1.0)
+    np.testing.assert_array_equal(handed_on(0.25, training=True, layers=1), 1.0)
+
+
+# The layer as a part of a network -----------------------------------------------------------------
+
+
+@KINDS
+def test_the_gradients_of_a_network_with_lengths_pass_verification(kind: Any) -> None:
+    x, lengths = lm.Input(4, INPUTS), lm.Input(dtype="int64")
+    hidden = kind(3, layers=2, bidirectional=True, returns="last")(x, lengths)
+    net = lm.Network([x, lengths], lm.Linear(2)(hidden))
+    data = ((sequences()[:, :4], np.array([4, 1, 0, 2, 3, 4])), np.array([0, 1, 1, 0, 1, 0]))
+    report = lm.verify(net, loss=lm.CrossEntropy(), data=data)
+    assert report.passed, str(report)
+
+
+def test_a_summary_counts_every_step_of_a_layer() -> None:
+    def flops(length: int) -> int:
+        net = lm.Sequential(lm.Input(length, INPUTS), lm.LSTM(16), lm.LSTM(8, returns="last"))
+        return int(str(net).splitlines()[-1].split()[-1].replace(",", ""))
+
+    products = 2 * 4 * (16 * INPUTS + 16 * 16 + 8 * 16 + 8 * 8)
+    assert 10 * products < flops(10) < 1.4 * 10 * products
+    assert flops(30) == 3 * flops(10)
+
+
+def test_a_training_step_is_explained_profiled_and_drawn(tmp_path: Path) -> None:
+    net = lm.Sequential(lm.Input(LENGTH, INPUTS), lm.GRU(4, returns="last"), lm.Linear(2))
+    model = lm.Model(net, engine="cpu")
+    step = (BATCH, lm.CrossEntropy(), lm.Adam(1e-3))
+    assert "5 times 6 x 12 x 4" in str(model.explain(*step))
+    assert "5 times 6 x 12 x 4" in str(model.profile(*step))
+    bill = net.plan(*step)
+    bill.plot(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").stat().st_size > 1000
+    assert bill.peak_bytes == bill.lower_bound_bytes
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_sequences_have_an_axis_of_time_and_one_of_features() -> None:
+    with pytest.raises(ShapeError) as error:
+        lm.LSTM(4)(lm.Input(12))
+    text = str(error.value)
+    assert text.startswith("in net/1:LSTM (test_layers_recurrent.py:")
+    assert "LSTM needs sequences of features" in text
+    assert "expected  f32[batch, length, features]" in text
+    assert "found     f32[batch, 12]" in text
+    assert "Add lm.Reshape(length, features) before it." in text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"features": 0}, {"layers": 0}, {"bidirectional": 1}, {"returns": "first"}),
+        *({"dropout": 1.0}, {"bias": None}, {"truncate": 0}, {"activation": "sigmoid"}),
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(DefinitionError, match=f"(?s)RNN .*{name}"):
+        lm.RNN(**({"features": 4} | options))
