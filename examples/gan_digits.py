@@ -62,7 +62,7 @@ def fools(score, _):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Learn to write digits against a critic.")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--engine", default="cpu")
     parser.add_argument("--samples", metavar="PNG", help="where to write a sheet of digits")
     parser.add_argument("--curves", metavar="PNG", help="where to write the curves")
