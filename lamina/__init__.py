@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 from lamina import data as data
 from lamina import errors as errors
+from lamina import networks as networks
 from lamina import ops as ops
 from lamina.engines.discovery import devices as devices
 from lamina.graph import Tensor as Tensor
@@ -39,6 +40,7 @@ from lamina.layers import DropPath as DropPath
 from lamina.layers import Embedding as Embedding
 from lamina.layers import Flatten as Flatten
 from lamina.layers import GaussianNoise as GaussianNoise
+from lamina.layers import GaussianSample as GaussianSample
 from lamina.layers import GlobalAvgPool as GlobalAvgPool
 from lamina.layers import GlobalMaxPool as GlobalMaxPool
 from lamina.layers import GroupNorm as GroupNorm
@@ -57,6 +59,7 @@ from lamina.layers import LPPool3d as LPPool3d
 from lamina.layers import MaxPool1d as MaxPool1d
 from lamina.layers import MaxPool2d as MaxPool2d
 from lamina.layers import MaxPool3d as MaxPool3d
+from lamina.layers import MultiHeadAttention as MultiHeadAttention
 from lamina.layers import Multiply as Multiply
 from lamina.layers import OneHot as OneHot
 from lamina.layers import Pad as Pad
@@ -74,6 +77,8 @@ from lamina.layers import Softmax as Softmax
 from lamina.layers import Softplus as Softplus
 from lamina.layers import SpatialDropout as SpatialDropout
 from lamina.layers import Tanh as Tanh
+from lamina.layers import TransformerDecoderBlock as TransformerDecoderBlock
+from lamina.layers import TransformerEncoderBlock as TransformerEncoderBlock
 from lamina.layers import Upsample as Upsample
 from lamina.layers import concat as concat
 from lamina.layers import init as init
@@ -93,6 +98,7 @@ from lamina.training.losses import MSE as MSE
 from lamina.training.losses import NLL as NLL
 from lamina.training.losses import BCEWithLogits as BCEWithLogits
 from lamina.training.losses import CrossEntropy as CrossEntropy
+from lamina.training.losses import EvidenceLowerBound as EvidenceLowerBound
 from lamina.training.losses import Hinge as Hinge
 from lamina.training.losses import Huber as Huber
 from lamina.training.losses import KLDivergence as KLDivergence

@@ -63,13 +63,7 @@ class Model:
         seed: int = 0,
         dtype: DTypeLike = "float32",
     ) -> None:
-        if not isinstance(cast(object, network), Network):
-            raise DefinitionError(
-                "a model is made of a network",
-                facts=(("expected", "Network"), ("found", type(network).__name__)),
-                where="Model",
-                advice="lm.Sequential(...) and lm.Network(...) make one.",
-            )
+        _check_network(network, "Model")
         wanted = as_dtype(dtype)
         if not wanted.is_float:
             raise DTypeError(
@@ -88,6 +82,35 @@ class Model:
         model._parameters = Parameters(
             saved.network, open_engine(engine), saved.dtype, saved.seed, saved.values
         )
+        model._inference = Inference(model._parameters)
+        return model
+
+    def part(self, network: Network) -> Model:
+        """A model of another network that is made of the same layers: it shares the parameters.
+
+        There is one copy. What one of them learns, or is given, the other one knows at once; saved,
+        each is complete by itself. So a decoder is used without its encoder, and two networks are
+        trained against each other, each with an optimizer of its own.
+
+        Args:
+            network: its layers with parameters are layers of this model's network, the same
+                objects.
+
+        Raises:
+            DefinitionError: if it has a layer that this model has not.
+            ShapeError: if a parameter has another shape there.
+
+        Example:
+            >>> import lamina as lm
+            >>> decoder = lm.Sequential(lm.Input(2), lm.Linear(8))
+            >>> whole = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(2), decoder))
+            >>> part = whole.part(decoder)
+            >>> bool((part.parameters()["1.weight"] == whole.parameters()["2.weight"]).all())
+            True
+        """
+        _check_network(network, "part")
+        model = Model.__new__(Model)
+        model._parameters = self._parameters.part(network)
         model._inference = Inference(model._parameters)
         return model
 
@@ -167,7 +190,7 @@ class Model:
             clip: `lm.ClipGlobalNorm(1.0)` and the like.
             frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
                 They keep their values, their gradients are not computed, and they have no state
-                in the optimizer.
+                in the optimizer. `network.names_of(part)` gives those of a part.
             seed: of dropout and other random layers; the model's own by default.
             data: an example of the data to come, where its dtypes are not the usual ones: uint8
                 images, say, or soft targets.
@@ -479,6 +502,16 @@ class Model:
             DataError: if the file cannot be written.
         """
         write_model(path, self._file({}, {}))
+
+
+def _check_network(network: object, where: str) -> None:
+    if not isinstance(network, Network):
+        raise DefinitionError(
+            "a model is made of a network",
+            facts=(("expected", "Network"), ("found", type(network).__name__)),
+            where=where,
+            advice="lm.Sequential(...) and lm.Network(...) make one.",
+        )
 
 
 def _check_seed(seed: int) -> None:

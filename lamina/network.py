@@ -23,6 +23,7 @@ from lamina.graph import (
     topological,
 )
 from lamina.layers.layer import LAYER, Layer, Trace, trace
+from lamina.layers.scope import Record
 from lamina.ops.lowering import (
     Contracting,
     Elementwise,
@@ -153,6 +154,43 @@ class Network:
             training=training,
             input_dtypes=input_dtypes,
         )
+
+    def variables(self, dtype: DType) -> Record:
+        """The parameters and states of both forms of the network, and the layers they belong to."""
+        training = self.trace(dtype=dtype, training=True).record
+        inference = self.trace(dtype=dtype, training=False).record
+        return Record(
+            dtype,
+            training=True,
+            parameters={**inference.parameters, **training.parameters},
+            states={**inference.states, **training.states},
+            layers={**inference.layers, **training.layers},
+            index_limits=inference.index_limits,
+        )
+
+    def names_of(self, part: Network) -> list[str]:
+        """What this network calls the parameters of another one that is made of its layers.
+
+        As patterns they say what is frozen: a generator is trained through a discriminator that
+        stays as it is with `frozen=both.names_of(discriminator)`.
+
+        Args:
+            part: a network whose layers with parameters are layers of this one, the same objects.
+
+        Raises:
+            DefinitionError: if it has a layer that this one has not.
+            ShapeError: if a parameter has another shape there.
+
+        Example:
+            >>> import lamina as lm
+            >>> head = lm.Sequential(lm.Input(4), lm.Linear(2))
+            >>> net = lm.Sequential(lm.Input(8), lm.Linear(4), lm.Tanh(), head)
+            >>> net.names_of(head)
+            ['3.weight', '3.bias']
+        """
+        whole, found = self.variables(shapes.float32), part.variables(shapes.float32)
+        names = shared_names(whole, found)
+        return [names[name] for name in found.parameters]
 
     def parameter_count(self) -> int:
         """The number of trained values."""
@@ -306,6 +344,50 @@ def Sequential(*layers: Tensor | Layer | Network) -> Network:
             )
         tensor = layer(tensor)
     return Network(layers[0], tensor)
+
+
+def shared_names(whole: Record, part: Record) -> dict[str, str]:
+    """For each parameter and state of a part its name in the whole.
+
+    Both have the layer, the same object. A layer may have made others that are not the same object
+    each time; their parameters are found by the place within it.
+
+    Raises:
+        DefinitionError: if the whole does not have the layer.
+        ShapeError: if the layer has the parameter in another shape there.
+    """
+    prefixes = {id(layer): prefix for prefix, layer in whole.layers.items()}
+    known = {**whole.parameters, **whole.states}
+    names: dict[str, str] = {}
+    for name, variable in {**part.parameters, **part.states}.items():
+        words = name.split(".")
+        # From the innermost layer outwards.
+        candidates = [
+            ".".join((prefixes[id(layer)], *words[end:]))
+            for end in range(len(words) - 1, 0, -1)
+            if id(layer := part.layers.get(".".join(words[:end]))) in prefixes
+        ]
+        names[name] = next((candidate for candidate in candidates if candidate in known), "")
+        if not names[name]:
+            raise DefinitionError(
+                "the part has a parameter that the whole does not have",
+                facts=(("in the part", name), ("in the whole", ", ".join(known) or "none")),
+                where=str(variable.tensor.origin),
+                advice="A part is made of the same layers, not of equal ones: apply the layers or "
+                "networks themselves again.",
+            )
+        expected = known[names[name]].tensor.shape
+        if variable.tensor.shape != expected:
+            raise ShapeError(
+                f"the parameter {name!r} of the part has another shape in the whole",
+                facts=(
+                    ("in the part", shape_text(variable.tensor.shape)),
+                    ("in the whole", f"{shape_text(expected)}   {names[name]}"),
+                ),
+                where=str(variable.tensor.origin),
+                advice="The layer is applied to tensors of other shapes there.",
+            )
+    return names
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:

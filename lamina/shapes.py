@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,7 @@ def bind(shape: Shape, batch: int) -> tuple[int, ...]:
     return tuple(bind_dim(d, batch) for d in shape)
 
 
+@lru_cache(maxsize=1 << 13)
 def static(shape: Shape) -> tuple[int, ...]:
     """The shape as ints.
 

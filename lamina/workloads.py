@@ -16,7 +16,19 @@ import numpy as np
 
 from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.errors import DefinitionError
-from lamina.layers import L2, Input, Layer, Linear, ReLU, Sigmoid, Tanh
+from lamina.layers import (
+    L2,
+    BatchNorm,
+    Conv2d,
+    Flatten,
+    Input,
+    Layer,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    Sigmoid,
+    Tanh,
+)
 from lamina.model import Model
 from lamina.network import Network, Sequential
 from lamina.program.steps import Contraction
@@ -127,6 +139,24 @@ def _decayed(features: int) -> Linear:
 
 _TINY = (_decayed(40), Tanh(), _decayed(10), ReLU(), _decayed(1), Sigmoid())
 _MLP = (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10))
+_LENET = (
+    *(Conv2d(20, 5), MaxPool2d(2), Conv2d(50, 5), MaxPool2d(2)),
+    *(Flatten(), Linear(500), ReLU(), Linear(10)),
+)
+
+
+def _stage(channels: int) -> tuple[Layer, ...]:
+    """Two convolutions of windows of 3 x 3, each with its normalisation, and a half as large."""
+    layers: list[Layer] = []
+    for _ in range(2):
+        layers += [Conv2d(channels, 3, padding=1), BatchNorm(), ReLU()]
+    return (*layers, MaxPool2d(2))
+
+
+_VGG = (
+    *(layer for channels in (32, 64, 128) for layer in _stage(channels)),
+    *(Flatten(), Linear(256), ReLU(), Linear(10)),
+)
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
@@ -141,6 +171,8 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload("softmax", (784,), (Linear(10),), 100, "step", CrossEntropy(), Adam(1e-3)),
         Workload("mlp", (784,), _MLP, 128, "step", CrossEntropy(), Adam(1e-3)),
+        Workload("lenet", (1, 28, 28), _LENET, 100, "step", CrossEntropy(), Adam(1e-3)),
+        Workload("vgg", (3, 32, 32), _VGG, 64, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
     )
 }
 

@@ -20,7 +20,7 @@ from worker import Data, Workload, serve
 
 ACTIVATIONS = {"ReLU": jax.nn.relu, "Sigmoid": jax.nn.sigmoid, "Tanh": jnp.tanh}
 
-# For each layer a weight (in, out) and a bias.
+# For each layer a weight, (in, out) for products, and a bias.
 Parameters = list[tuple[Array, Array]]
 
 
@@ -28,7 +28,10 @@ class Jax:
     def __init__(self, workload: Workload, data: Data) -> None:
         self._workload = workload
         pairs = zip(data.parameters[::2], data.parameters[1::2], strict=True)
-        self._first = [(np.ascontiguousarray(weight.T), bias) for weight, bias in pairs]
+        self._first = [
+            (np.ascontiguousarray(weight.T) if weight.ndim == 2 else weight, bias)
+            for weight, bias in pairs
+        ]
         self._x, self._y, self._rows = jax.device_put((data.x, data.y, data.rows))
         self._forward = jax.jit(lambda parameters, x: forward(workload, parameters, x))
         self._step = jax.jit(lambda *given: step(workload, *given), donate_argnums=(0, 1))
@@ -67,12 +70,34 @@ class Jax:
 def forward(workload: Workload, parameters: Parameters, x: Array) -> Array:
     remaining = iter(parameters)
     for layer in workload.layers:
-        if layer.kind == "Linear":
-            weight, bias = next(remaining)
-            x = x @ weight + bias
+        if layer.kind in WITH_PARAMETERS:
+            x = WITH_PARAMETERS[layer.kind](layer, x, *next(remaining))
+        elif layer.kind == "MaxPool2d":
+            size = (1, 1, layer.window, layer.window)
+            x = lax.reduce_window(x, -jnp.inf, lax.max, size, size, "VALID")
+        elif layer.kind == "Flatten":
+            x = x.reshape(len(x), -1)
         else:
             x = ACTIVATIONS[layer.kind](x)
     return x
+
+
+def convolution(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
+    padding = [(layer.padding, layer.padding)] * 2
+    return lax.conv_general_dilated(x, weight, (1, 1), padding) + bias[:, None, None]
+
+
+def normalisation(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
+    mean, variance = (of(x, axis=(0, 2, 3), keepdims=True) for of in (jnp.mean, jnp.var))
+    scale = weight[:, None, None] * lax.rsqrt(variance + layer.epsilon)
+    return (x - mean) * scale + bias[:, None, None]
+
+
+WITH_PARAMETERS = {
+    "Linear": lambda layer, x, weight, bias: x @ weight + bias,
+    "Conv2d": convolution,
+    "BatchNorm": normalisation,
+}
 
 
 def loss_of(workload: Workload, parameters: Parameters, x: Array, y: Array) -> Array:
@@ -104,10 +129,11 @@ def decays(workload: Workload) -> list[tuple[float, float]]:
     return [
         tuple(
             penalty.strength if penalty else 0.0
-            for penalty in (layer.weight_regularizer, layer.bias_regularizer)
+            for name in ("weight", "bias")
+            for penalty in [getattr(layer, f"{name}_regularizer", None)]
         )
         for layer in workload.layers
-        if layer.kind == "Linear"
+        if layer.kind in WITH_PARAMETERS
     ]
 
 

@@ -77,27 +77,39 @@ class PyTorch:
 
 
 def network(workload: Workload) -> nn.Sequential:
-    (features,) = workload.input_shape
     layers: list[nn.Module] = []
+    # One example goes along, so that each layer is told what it gets.
+    example = torch.zeros(2, *workload.input_shape)
     for layer in workload.layers:
-        if layer.kind == "Linear":
-            layers.append(nn.Linear(features, layer.features))
-            features = layer.features
-        else:
-            layers.append(ACTIVATIONS[layer.kind]())
-    return nn.Sequential(*layers)
+        layers.append(module(layer, example.shape[1]))
+        with torch.no_grad():
+            example = layers[-1](example)
+    network = nn.Sequential(*layers)
+    for part in network:
+        if isinstance(part, nn.BatchNorm2d):
+            part.reset_running_stats()
+    return network
+
+
+def module(layer: Any, inputs: int) -> nn.Module:
+    if layer.kind == "Linear":
+        return nn.Linear(inputs, layer.features)
+    if layer.kind == "Conv2d":
+        return nn.Conv2d(inputs, layer.channels, layer.window, padding=layer.padding)
+    if layer.kind == "MaxPool2d":
+        return nn.MaxPool2d(layer.window)
+    if layer.kind == "BatchNorm":
+        return nn.BatchNorm2d(inputs, layer.epsilon, layer.momentum)
+    return nn.Flatten() if layer.kind == "Flatten" else ACTIVATIONS[layer.kind]()
 
 
 def optimizer(workload: Workload, model: nn.Sequential) -> torch.optim.Optimizer:
     """One group of parameters for each strength of L2, whose gradient is that of weight decay."""
     groups: dict[float, list[nn.Parameter]] = defaultdict(list)
     for layer, module in zip(workload.layers, model, strict=True):
-        if layer.kind == "Linear":
-            for penalty, parameter in (
-                (layer.weight_regularizer, module.weight),
-                (layer.bias_regularizer, module.bias),
-            ):
-                groups[penalty.strength if penalty else 0.0].append(parameter)
+        for name, parameter in module.named_parameters():
+            penalty = getattr(layer, f"{name}_regularizer", None)
+            groups[penalty.strength if penalty else 0.0].append(parameter)
     given = [{"params": group, "weight_decay": decay} for decay, group in groups.items()]
     how = workload.optimizer
     if how.kind == "SGD":

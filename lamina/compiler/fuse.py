@@ -36,12 +36,16 @@ from lamina.ops.lowering import (
     loop_of,
 )
 from lamina.ops.movement import RESHAPE
+from lamina.program.index import Index
 from lamina.program.scalar import EXPENSIVE, Apply, Local, parts
 from lamina.shapes import size_of, static
 
 # A tensor that reads one stored tensor and applies at most this many cheap primitives is computed
 # again for each user rather than stored.
 CHEAP_PRIMITIVES = 4
+
+# What is so many times smaller than a tensor costs nothing to read beside it.
+TINY = 64
 
 # How many of the following groups over as many points are tried as siblings of each group.
 SIBLINGS_TRIED = 8
@@ -180,6 +184,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             consumers[node] = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
+    anchors.update(dict.fromkeys(_partial_sums(nodes, users)))
     # Operands first, so that costs are known down to the stored tensors.
     depth: dict[Tensor, int] = {}
     for node in nodes:
@@ -205,6 +210,31 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
                 _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
+
+
+def _partial_sums(
+    nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]
+) -> list[Tensor]:
+    """Sums of contractions to which more of them are added.
+
+    Each contraction then adds to the sum so far, rather than keep its result until all are there.
+    """
+    terms: dict[Tensor, int] = {}
+    for node in nodes:
+        terms[node] = 0
+        if isinstance(node.op.lowering, Contracting):
+            terms[node] = 1
+        elif isinstance(node.op.lowering, Movement) and len(node.operands) == 1:
+            terms[node] = terms[node.operands[0]]
+        elif node.op.name == "add" and all(terms[x] for x in node.operands):
+            terms[node] = sum(terms[x] for x in node.operands)
+    return [
+        node
+        for node in nodes
+        if node.op.name == "add"
+        and terms[node]
+        and any(terms[user] > terms[node] for user in users[node])
+    ]
 
 
 def _narrows(node: Tensor, anchors: Anchors) -> bool:
@@ -237,19 +267,27 @@ def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:
 
 
 def _expression(node: Tensor, anchors: Anchors) -> tuple[set[Tensor], list[Tensor]]:
-    """What an inlined tensor reads (stored tensors of more than one element) and computes."""
+    """What an inlined tensor reads (stored tensors, but for tiny ones) and computes."""
     sources: set[Tensor] = set()
+    tiny = size_of(static(node.shape)) // TINY
     inside: dict[Tensor, None] = {}
     pending = [node]
     while pending:
         one = pending.pop()
         if one is not node and (is_leaf(one) or one in anchors):
-            if size_of(static(one.shape)) > 1:
+            if size_of(static(one.shape)) > max(tiny, 1):
                 sources.add(one)
         elif one not in inside:
             inside[one] = None
-            pending.extend(one.operands)
+            pending.extend(_read(one))
     return sources, list(inside)
+
+
+def _read(node: Tensor) -> tuple[Tensor, ...]:
+    """The operands that computing a tensor reads."""
+    lowering = node.op.lowering
+    ordered = isinstance(lowering, Movement) and lowering.ordered
+    return node.operands[:1] if ordered else node.operands
 
 
 def _is_cheap(node: Tensor, anchors: Anchors) -> bool:
@@ -269,12 +307,15 @@ def _is_cheap(node: Tensor, anchors: Anchors) -> bool:
 
 
 def _is_expensive(node: Tensor) -> bool:
+    """Whether a point of it costs as much as a load; a comparison with a position does not."""
     lowering = node.op.lowering
+    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     if isinstance(lowering, Generator):
-        return True
+        place = (Index(),) * node.rank
+        scalar = lowering.scalar(node, place, lambda operand, _: probes[operand])
+        return sum(isinstance(p, Apply) for p in parts(scalar)) > CHEAP_PRIMITIVES
     if not isinstance(lowering, Elementwise):
         return False
-    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     scalar = lowering.scalar(node, probes)
     return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for p in parts(scalar))
 

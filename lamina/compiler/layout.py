@@ -106,13 +106,13 @@ def _ordered_as(x: _Seen, axes: tuple[int, ...]) -> Tensor:
 
 
 def _elementwise(node: Tensor, operands: list[_Seen]) -> _Seen:
-    """In the order of the largest operand that has one, the first of equals."""
-    rank = len(node.shape)
-    moved = [x for x in operands if not x.is_plain and len(x.axes) == rank]
-    if not moved:
-        return _plain(rebuild(node, tuple(x.shown() for x in operands)))
-    axes = max(moved, key=lambda x: size_of(static(x.tensor.shape))).axes
-    return _Seen(rebuild(node, tuple(_ordered_as(x, axes) for x in operands)), axes)
+    """In the order of the largest operand; of equals, in that of the first that has one."""
+    whole = [x for x in operands if len(x.axes) == len(node.shape)]
+    if whole:
+        axes = max(whole, key=lambda x: (size_of(static(x.tensor.shape)), not x.is_plain)).axes
+        if axes != tuple(range(len(axes))):
+            return _Seen(rebuild(node, tuple(_ordered_as(x, axes) for x in operands)), axes)
+    return _plain(rebuild(node, tuple(x.shown() for x in operands)))
 
 
 def _contraction(node: Tensor, operands: list[_Seen]) -> _Seen:

@@ -174,8 +174,8 @@ class _Puller:
                 deep.
         """
         if node in self.places:
-            shape = static(node.shape)
-            if flatten(coordinates, shape) != flatten(self.places[node], shape):
+            shape, place = static(node.shape), self.places[node]
+            if coordinates != place and flatten(coordinates, shape) != flatten(place, shape):
                 raise NotOneStep
             if node in self.locals:
                 return self.locals[node]
@@ -467,7 +467,7 @@ def _lower_contraction(
         return scalar
 
     left_view = view(left, left_names)
-    strides = dict(_view(left_view).index.terms)
+    strides = _strides(_view(left_view).index)
     # Sums run through the left operand as it lies.
     inner = sorted(group(inner_names), key=lambda axis: -abs(strides.get(axis, 0)))
     return Contraction(
@@ -482,6 +482,18 @@ def _lower_contraction(
         dtype=node.dtype,
         stores=stores,
     )
+
+
+def _strides(index: Index) -> dict[Axis, float]:
+    """How far apart the places of each axis lie; through quotients, where they are whole."""
+    found: dict[Axis, float] = {}
+    for atom, step in index.terms:
+        if isinstance(atom, Axis):
+            found[atom] = found.get(atom, 0) + step
+        elif isinstance(atom, Quotient):
+            for axis, inner in _strides(atom.index).items():
+                found[axis] = found.get(axis, 0) + step * inner / atom.divisor
+    return found
 
 
 def _view(scalar: Scalar) -> Load:

@@ -12,6 +12,9 @@ from lamina.layers.activation import SiLU as SiLU
 from lamina.layers.activation import Softmax as Softmax
 from lamina.layers.activation import Softplus as Softplus
 from lamina.layers.activation import Tanh as Tanh
+from lamina.layers.attention import MultiHeadAttention as MultiHeadAttention
+from lamina.layers.attention import TransformerDecoderBlock as TransformerDecoderBlock
+from lamina.layers.attention import TransformerEncoderBlock as TransformerEncoderBlock
 from lamina.layers.convolution import Conv1d as Conv1d
 from lamina.layers.convolution import Conv2d as Conv2d
 from lamina.layers.convolution import Conv3d as Conv3d
@@ -21,6 +24,7 @@ from lamina.layers.convolution import ConvTranspose3d as ConvTranspose3d
 from lamina.layers.dropout import Dropout as Dropout
 from lamina.layers.dropout import DropPath as DropPath
 from lamina.layers.dropout import GaussianNoise as GaussianNoise
+from lamina.layers.dropout import GaussianSample as GaussianSample
 from lamina.layers.dropout import SpatialDropout as SpatialDropout
 from lamina.layers.embedding import Embedding as Embedding
 from lamina.layers.embedding import LearnedPositions as LearnedPositions

@@ -5,7 +5,6 @@ All take f32 or f64 of any shape and give the same shape and dtype.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -169,10 +168,7 @@ class GELU(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds either form."""
-        if self.approximate == "none":
-            return x * 0.5 * (ops.erf(x * math.sqrt(0.5)) + 1.0)
-        inner = (x * x * x * 0.044715 + x) * math.sqrt(2.0 / math.pi)
-        return x * 0.5 * (ops.tanh(inner) + 1.0)
+        return ops.gelu(x, self.approximate == "tanh")
 
 
 @dataclass(frozen=True)

@@ -293,8 +293,8 @@ class _TransposedConvolution(Layer, ABC):
                         ("dilation", repr(self.dilation)),
                     ),
                     where=place_of(self),
-                    advice="It chooses between the extents that a convolution with this stride "
-                    "makes equal.",
+                    advice="It adds to the extent what a convolution with this stride, or its "
+                    "last window, leaves open.",
                 )
         if self.channels % self.groups:
             raise DefinitionError(
@@ -304,14 +304,30 @@ class _TransposedConvolution(Layer, ABC):
                 advice="Both the channels given and those made must be multiples of groups.",
             )
 
+    def _ends(self, strides: list[int]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+        """For each axis what is cut off, what is added to the extent, and how many zeros follow.
+
+        A convolution with that stride makes up to stride - 1 further extents equal. What
+        output_padding adds beyond is cut off less, or zero as no window reaches it.
+        """
+        further = numbers_of(self, "output_padding", self.output_padding, self.axes, 0)
+        widths: list[tuple[int, int]] = []
+        zeros: list[int] = []
+        pairs = pairs_of(self, "padding", self.padding, self.axes)
+        for axis, (stride, (low, high)) in enumerate(zip(strides, pairs, strict=True)):
+            beyond = max(further[axis] - (stride - 1), 0)
+            further[axis] -= beyond
+            widths.append((low, max(high - beyond, 0)))
+            zeros.append(max(beyond - high, 0))
+        return widths, further, zeros
+
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the transposed convolution and adds the bias."""
         check_image(self, x, self.axes)
         sizes = numbers_of(self, "window", self.window, self.axes, 1)
         strides = numbers_of(self, "stride", self.stride, self.axes, 1)
         dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
-        further = numbers_of(self, "output_padding", self.output_padding, self.axes, 0)
-        widths = pairs_of(self, "padding", self.padding, self.axes)
+        widths, further, zeros = self._ends(strides)
         _check_groups(self, x, self.groups)
         (inputs,) = static(x.shape[1:2])
         each = self.channels // self.groups
@@ -333,6 +349,7 @@ class _TransposedConvolution(Layer, ABC):
                 advice="The padding cuts from the result what a convolution would add: less of it.",
             )
         y = ops.conv_transpose(x, weight, extents, strides, widths, dilations, self.groups)
+        y = ops.pad(y, ((0, 0), (0, 0), *((0, width) for width in zeros)))
         if not self.bias:
             return y
         bound = 1.0 / math.sqrt(each * size_of(sizes))
@@ -375,7 +392,8 @@ class ConvTranspose2d(_TransposedConvolution):
         window: its size, a number or one for each axis.
         stride: between the windows in the result.
         padding: what is cut off around the result, a number, one for each axis, or a pair.
-        output_padding: what is added at the end of the result, less than the stride.
+        output_padding: what is added at the end of the result, less than the stride or the
+            dilation.
         dilation: between the elements of a window.
         groups: parts into which channels are cut that do not see each other.
         bias: whether a number is added to each channel.

@@ -1,9 +1,10 @@
-"""Layers that disturb at random while training, and do nothing in inference: dropout, noise."""
+"""Layers that draw random numbers while training, and none in inference: dropout, noise."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import require_float, require_number
@@ -145,6 +146,39 @@ class GaussianNoise(Layer):
         if not scope.training or self.deviation == 0:
             return x
         return x + scope.normal(x.shape, deviation=self.deviation)
+
+
+@dataclass(frozen=True)
+class GaussianSample(Layer):
+    """A number of each normal distribution while training; its mean in inference.
+
+    Takes mean and logarithm of the variance, f32 or f64 of one shape. The result is
+    mean + deviation * noise, so that gradients reach both ("reparametrisation"). After Kingma,
+    Welling: Auto-encoding variational Bayes (2014), section 2.4.
+
+    Raises:
+        ShapeError: if the two differ in shape.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> mean, log_variance = lm.Linear(8)(lm.Input(20)), lm.Linear(8)(lm.Input(20))
+        >>> code = lm.GaussianSample()(mean, log_variance)
+    """
+
+    def forward(self, scope: Scope, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """Builds mean + exp(log_variance / 2) * noise, or the mean in the inference form."""
+        if mean.shape != log_variance.shape:
+            raise ShapeError(
+                "GaussianSample needs a variance for each mean",
+                facts=(("mean", described(mean)), ("log_variance", described(log_variance))),
+                advice="Make both by layers of the same width.",
+            )
+        require_float(self, mean)
+        require_float(self, log_variance)
+        if not scope.training:
+            return mean
+        return mean + ops.exp(0.5 * log_variance) * scope.normal(mean.shape)
 
 
 def _dropped(scope: Scope, x: Tensor, mask_shape: Shape, probability: float) -> Tensor:

@@ -213,6 +213,7 @@ def trace(
                 layer: Layer = tensor.attributes["layer"]
                 # A layer that is applied again keeps the name of its first place.
                 owner = owners.setdefault(id(layer), prefix)
+                record.layers[owner] = layer
                 known = dict(record.updates)
                 try:
                     result = layer.forward(Scope(record, owner), *operands)

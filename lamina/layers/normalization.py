@@ -85,12 +85,18 @@ class BatchNorm(Layer):
         scale = ops.reciprocal(ops.sqrt(variance + self.epsilon))
         if self.affine:
             scale = scale * scope.parameter("weight", (channels,), Constant(1.0))
+        shape = _along(x, [1])
+        if not scope.training:
+            # One factor and one sum for each channel: the epilogue of the product before it.
+            shift = -mean * scale
+            if self.affine:
+                shift = shift + scope.parameter("bias", (channels,), Zeros())
+            return x * ops.reshape(scale, shape) + ops.reshape(shift, shape)
         # The shift is zero. It carries the gradient of the mean, -scale times the sum of what
         # arrives: the sum that the bias needs, rather than one more pass over the whole tensor.
         shift = (ops.stop_gradient(mean) - mean) * scale
         if self.affine:
             shift = shift + scope.parameter("bias", (channels,), Zeros())
-        shape = _along(x, [1])
         centred = x - ops.reshape(ops.stop_gradient(mean), shape)
         return centred * ops.reshape(scale, shape) + ops.reshape(shift, shape)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 from lamina import ops, shapes
-from lamina.errors import DefinitionError
-from lamina.graph import Origin, Tensor, current_origin, leaf
+from lamina.errors import DefinitionError, LaminaError
+from lamina.graph import Origin, Tensor, current_origin, labelled, leaf, located
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.shapes import Array, DType, Shape, shape_text, static
 
@@ -22,6 +22,14 @@ class Initializer(Protocol):
 
 
 Regularizer = Callable[[Tensor], Tensor]
+
+
+class Part(Protocol):
+    """A layer, as another one sees it that is made of several."""
+
+    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
+        """Builds the layer's graph."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Record:
         training: whether the training form is traced.
         parameters, states: by name, in the order of the layers.
         updates: new values of states, by name.
+        layers: by the prefix of their parameters' names, `"1"`, or `"1.0"` within another layer.
         penalties: regularisation terms, 0-d, to be added to the loss.
         index_limits: which indices are in range; data that holds others is refused.
         seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
@@ -80,6 +89,7 @@ class Record:
     parameters: dict[str, Variable] = field(default_factory=dict[str, Variable])
     states: dict[str, Variable] = field(default_factory=dict[str, Variable])
     updates: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    layers: dict[str, object] = field(default_factory=dict[str, object])
     penalties: list[Tensor] = field(default_factory=list[Tensor])
     index_limits: list[IndexLimit] = field(default_factory=list[IndexLimit])
     seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
@@ -164,6 +174,35 @@ class Scope:
                 advice=f"Make it first: scope.state({name!r}, shape, init).",
             )
         self._record.updates[full] = value
+
+    def layer(self, name: str, layer: Part, *operands: Tensor) -> Tensor:
+        """Applies a layer as a named part of this one.
+
+        The names of its parameters begin with the part's: `"1.attention.weight"`. A layer that is
+        called in `forward` like in a network gets a number instead: `"1.0.weight"`.
+
+        Args:
+            name: unique in the layer. Where it is used twice, parameters are shared.
+            layer: the part.
+            operands: what it is applied to.
+
+        Example:
+            >>> from dataclasses import dataclass
+            >>> import lamina as lm
+            >>> @dataclass(frozen=True)
+            ... class Residual(lm.Layer):
+            ...     def forward(self, scope, x):
+            ...         return x + scope.layer("inner", lm.Linear(4), x)
+            >>> list(lm.Model(lm.Sequential(lm.Input(4), Residual())).parameters())
+            ['1.inner.weight', '1.inner.bias']
+        """
+        outer = current_origin()
+        path = f"{outer.path}/{name}:{type(layer).__name__}"
+        with labelled(Origin(path, outer.source)):
+            try:
+                return layer.forward(Scope(self._record, f"{self._name}.{name}"), *operands)
+            except LaminaError as error:
+                raise located(error) from None
 
     def limit_indices(
         self, indices: Tensor, count: int, *, what: str = "indices", advice: str = ""

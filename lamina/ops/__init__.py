@@ -7,6 +7,7 @@ from lamina.graph import CONSTANT, LEAF, Op, operators
 from lamina.graph import constant as constant
 from lamina.ops import (
     arithmetic,
+    attending,
     broadcast,
     comparison,
     conversion,
@@ -34,6 +35,7 @@ from lamina.ops.arithmetic import minimum as minimum
 from lamina.ops.arithmetic import mul as mul
 from lamina.ops.arithmetic import pow as pow
 from lamina.ops.arithmetic import sub as sub
+from lamina.ops.attending import attention as attention
 from lamina.ops.broadcast import broadcast_to as broadcast_to
 from lamina.ops.broadcast import sum_to as sum_to
 from lamina.ops.comparison import equal as equal
@@ -47,6 +49,7 @@ from lamina.ops.comparison import logical_or as logical_or
 from lamina.ops.comparison import not_equal as not_equal
 from lamina.ops.comparison import where as where
 from lamina.ops.conversion import cast as cast
+from lamina.ops.conversion import recomputed as recomputed
 from lamina.ops.conversion import stop_gradient as stop_gradient
 from lamina.ops.convolution import conv as conv
 from lamina.ops.convolution import conv_transpose as conv_transpose
@@ -60,6 +63,7 @@ from lamina.ops.elementwise import erf as erf
 from lamina.ops.elementwise import exp as exp
 from lamina.ops.elementwise import expm1 as expm1
 from lamina.ops.elementwise import floor as floor
+from lamina.ops.elementwise import gelu as gelu
 from lamina.ops.elementwise import log as log
 from lamina.ops.elementwise import log1p as log1p
 from lamina.ops.elementwise import neg as neg
@@ -132,6 +136,7 @@ ALL: tuple[Op, ...] = (
     *convolution.OPS,
     *pooling.OPS,
     *indexing.OPS,
+    *attending.OPS,
     *random.OPS,
     *_recurrence.OPS,
 )

@@ -19,7 +19,7 @@ from lamina.ops.factories import (
     elementwise_samples,
     scalar_primitive,
 )
-from lamina.ops.lowering import Elementwise
+from lamina.ops.lowering import Elementwise, Movement
 from lamina.shapes import (
     Array,
     DType,
@@ -91,6 +91,38 @@ STOP_GRADIENT = Op(
 def stop_gradient(x: TensorLike) -> Tensor:
     """X itself, as if it did not depend on anything: no gradient flows back through it."""
     return apply(STOP_GRADIENT, as_tensor(x))
+
+
+def _infer_recomputed(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    return operands[0].shape, operands[0].dtype
+
+
+def _recomputed_reference(x: Array, *_: Array) -> Array:
+    return x
+
+
+RECOMPUTED = Op(
+    "recomputed",
+    _infer_recomputed,
+    lambda result, upstream: (upstream, *(None for _ in result.operands[1:])),
+    _recomputed_reference,
+    Movement(lambda node, coordinates, pull: pull(0, coordinates), ordered=True),
+    (
+        Sample(((3, 5), (2,))),
+        Sample(((2, 3), (2, 3)), dtypes=("float", "bool")),
+        Sample(((4,), (1, 3), ()), dtypes=("int64", "float", "float"), differentiable=False),
+    ),
+)
+
+
+def recomputed(x: Tensor, *after: Tensor) -> Tensor:
+    """X itself, but what is computed from it is computed anew, and once all of `after` is known.
+
+    Equal tensors are computed once and kept for as long as somebody needs them. A gradient that
+    had better compute an intermediate result again than keep it makes it of `recomputed(x,
+    upstream)`.
+    """
+    return apply(RECOMPUTED, x, *after)
 
 
 # Operands -----------------------------------------------------------------------------------------
@@ -166,4 +198,4 @@ def apply_to_numbers(op: Op, left: TensorLike, right: TensorLike) -> Tensor:
     return apply(op, numeric(a), numeric(b))
 
 
-OPS = (CAST, STOP_GRADIENT)
+OPS = (CAST, STOP_GRADIENT, RECOMPUTED)

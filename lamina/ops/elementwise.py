@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from lamina.graph import Op, Tensor, TensorLike, apply
 from lamina.ops.comparison import where
-from lamina.ops.conversion import floating, numeric
+from lamina.ops.conversion import floating, numeric, recomputed
 from lamina.ops.factories import (
+    FLOAT,
     NUMBER,
     POSITIVE,
     SIGNED,
@@ -18,7 +20,7 @@ from lamina.ops.factories import (
     elementwise_samples,
     unary_op,
 )
-from lamina.ops.lowering import Elementwise
+from lamina.ops.lowering import Decomposition, Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.shapes import Array
 
@@ -201,7 +203,52 @@ def relu(x: TensorLike) -> Tensor:
     return apply(RELU, numeric(x))
 
 
+def _gelu_of(x: Tensor, approximate: bool) -> Tensor:
+    if not approximate:
+        return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+    return x * 0.5 * (tanh((x * x * x * _CUBE + x) * _TANH_SCALE) + 1.0)
+
+
+def _gelu_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """The parts of it are dear, but not as dear as keeping them from the forward pass."""
+    x = recomputed(result.operands[0], upstream)
+    if not result.attributes["approximate"]:
+        density = exp(x * x * -0.5) * math.sqrt(0.5 / math.pi)
+        return (upstream * ((erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * density),)
+    t = tanh((x * x * x * _CUBE + x) * _TANH_SCALE)
+    slope = (x * x * (3.0 * _CUBE) + 1.0) * _TANH_SCALE
+    return (upstream * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * slope),)
+
+
+def _gelu_reference(x: Array, approximate: bool) -> Array:
+    if approximate:
+        inner = np.tanh((x * x * x * _CUBE + x) * _TANH_SCALE)
+    else:
+        inner = _erf_reference(x * math.sqrt(0.5))
+    return x * 0.5 * (inner + 1.0)
+
+
+_CUBE, _TANH_SCALE = 0.044715, math.sqrt(2.0 / math.pi)
+GELU = Op(
+    "gelu",
+    elementwise_rule("gelu", FLOAT, None),
+    _gelu_gradient,
+    _gelu_reference,
+    Decomposition(lambda node: _gelu_of(node.operands[0], node.attributes["approximate"])),
+    tuple(
+        replace(sample, attributes={"approximate": approximate})
+        for approximate in (False, True)
+        for sample in elementwise_samples(1, SIGNED)
+    ),
+)
+
+
+def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
+    """X times the probability that a standard normal number is below x, exactly or by tanh."""
+    return apply(GELU, floating(x), approximate=approximate)
+
+
 OPS = (
     *(NEG, ABS, SIGN, FLOOR, EXP, EXPM1, LOG, LOG1P, SQRT, RECIPROCAL, SIN, COS, TANH),
-    *(ERF, SIGMOID, SOFTPLUS, RELU),
+    *(ERF, SIGMOID, SOFTPLUS, RELU, GELU),
 )

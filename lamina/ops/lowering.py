@@ -47,9 +47,11 @@ class Movement(Lowering):
 
     Attributes:
         scalar: (node, result coordinates, pull) -> result scalar.
+        ordered: whether only the first operand is read; the others are computed before.
     """
 
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
+    ordered: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from lamina.ops.broadcast import sum_axes
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
+from lamina.ops.elementwise import RELU, relu
 from lamina.ops.lowering import Decomposition
 from lamina.ops.movement import reshape
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import Window, fold, windows
-from lamina.shapes import Array, DType, Shape, int64, size_of, static, uint8
+from lamina.shapes import Array, DType, Shape, int32, size_of, static, uint8
 
 # The last axes of a tensor, along which windows lie, are as many as there are windows.
 
@@ -76,8 +77,8 @@ def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | Non
     if size_of(sizes) <= 256:
         place = cast(place, uint8)
     behind = (*result.shape, *(1 for _ in sizes))
-    elements = reshape(arange(size_of(sizes), int64), sizes)
-    chosen = equal(cast(reshape(place, behind), int64), elements)
+    elements = reshape(arange(size_of(sizes), int32), sizes)
+    chosen = equal(cast(reshape(place, behind), int32), elements)
     shares = where(chosen, reshape(upstream, behind), 0)
     return (fold(shares, axes, along, static(x.shape[axes.start :])),)
 
@@ -125,7 +126,12 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
     Raises:
         ShapeError: if no window fits, or one lies in the padding altogether.
     """
-    return apply(WINDOW_MAX, floating(x), along=tuple(along))
+    x = floating(x)
+    if x.op is RELU:
+        # The largest of the positive parts is that of the largest: there are fewer to compute, and
+        # neither they nor those before the window have to be kept for the gradient.
+        return relu(window_max(x.operands[0], along))
+    return apply(WINDOW_MAX, x, along=tuple(along))
 
 
 def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -228,6 +229,12 @@ def gathered_index(value: Scalar, extent: int) -> Index:
 
 def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
     """The offset of an element in a contiguous (row-major) buffer."""
+    return _flattened(tuple(coordinates), tuple(shape))
+
+
+# The compiler asks for the same places again and again while it tries what can be one step.
+@lru_cache(maxsize=1 << 14)
+def _flattened(coordinates: tuple[Index, ...], shape: tuple[int, ...]) -> Index:
     offset = Index()
     for coordinate, extent in zip(coordinates, shape, strict=True):
         offset = offset * extent + coordinate
@@ -236,6 +243,11 @@ def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
 
 def unflatten(offset: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     """The coordinates of an element, given its offset in a contiguous buffer."""
+    return _unflattened(offset, tuple(shape))
+
+
+@lru_cache(maxsize=1 << 14)
+def _unflattened(offset: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     coordinates: list[Index] = []
     stride = 1
     for position in range(len(shape) - 1, -1, -1):

@@ -11,7 +11,7 @@ from lamina.engines.engine import Engine, Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
 from lamina.layers.scope import Variable
-from lamina.network import Network
+from lamina.network import Network, shared_names
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.turns import Turns
@@ -31,6 +31,10 @@ class Parameters:
         dtype: float32 or float64.
         seed: of the first values.
         values: first values that are known, from a file; the others are made by initializers.
+        whole: parameters that are shared instead: those of a network with the same layers.
+
+    Raises:
+        DefinitionError, ShapeError: if the whole does not have them.
     """
 
     def __init__(
@@ -40,24 +44,34 @@ class Parameters:
         dtype: DType,
         seed: int,
         values: Mapping[str, Array] | None = None,
+        *,
+        whole: Parameters | None = None,
     ) -> None:
         self.network = network
         self.engine = engine
         self.dtype = dtype
         self.seed = seed
-        self.turns = Turns()
-        record = network.trace(dtype=dtype, training=True).record
-        inference = network.trace(dtype=dtype, training=False).record
-        self.variables: dict[str, Variable] = {**inference.parameters, **record.parameters}
-        self.states: dict[str, Variable] = {**inference.states, **record.states}
-        self.index_checks = index_checks(inference.index_limits)
+        # Whoever shares memories waits for each other.
+        self.turns = Turns() if whole is None else whole.turns
+        self._record = network.variables(dtype)
+        self.variables: dict[str, Variable] = self._record.parameters
+        self.states: dict[str, Variable] = self._record.states
+        self.index_checks = index_checks(self._record.index_limits)
         self.memories: dict[str, Memory] = {}
+        if whole is not None:
+            for name, shared in shared_names(whole._record, self._record).items():
+                self.memories[name] = whole.memories[shared]
+            return
         for variable in (*self.variables.values(), *self.states.values()):
             shape = static(variable.tensor.shape)
             memory = engine.allocate(shape, dtype.numpy)
             known = (values or {}).get(variable.name)
             memory.write(_first_value(variable, shape, seed, dtype) if known is None else known)
             self.memories[variable.name] = memory
+
+    def part(self, network: Network) -> Parameters:
+        """The parameters of a network that is made of the same layers: the same memory."""
+        return Parameters(network, self.engine, self.dtype, self.seed, whole=self)
 
     def copy(self) -> Parameters:
         """The same values in memory of their own."""

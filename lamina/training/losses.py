@@ -571,6 +571,72 @@ class Triplet(Loss):
         return ops.sqrt(ops.sum(difference * difference, -1))
 
 
+@dataclass(frozen=True)
+class EvidenceLowerBound(Loss):
+    """The negative evidence lower bound, which a variational autoencoder minimises.
+
+    From Kingma, Welling: Auto-encoding variational Bayes (2014), formula 10. For each example the
+    binary cross-entropy of all its numbers, plus the divergence of its code from the standard
+    normal distribution, in nats; the mean over the batch. The prediction is a tuple as
+    `lm.networks.variational_autoencoder` gives it: logits, f32 or f64 [batch, ...], and mean and
+    logarithm of the variance of the code, [batch, code] each. The target has the shape of the
+    logits, and numbers in [0, 1].
+
+    Args:
+        divergence: a factor for the second part; the beta of Higgins et al.: beta-VAE (2017).
+
+    Raises:
+        DefinitionError: if the factor is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> outputs = lm.Input(1, 28, 28), lm.Input(20), lm.Input(20)
+        >>> lm.EvidenceLowerBound()(outputs, lm.Input(1, 28, 28)).shape
+        ()
+    """
+
+    takes_several: ClassVar[bool] = True
+
+    divergence: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "divergence", self.divergence, "[0, inf)")
+
+    def target(self, prediction: Sequence[Tensor]) -> Target:
+        """The shape and dtype of the logits."""
+        logits, _, _ = self._outputs(prediction)
+        return logits.shape, logits.dtype
+
+    def __call__(self, prediction: Sequence[Tensor], target: Tensor) -> Tensor:
+        """Builds the loss.
+
+        Raises:
+            DefinitionError: if there are not three predictions.
+            ShapeError, DTypeError: if they, or the target, do not fit each other.
+        """
+        logits, mean, log_variance = self._outputs(prediction)
+        wanted, log_variance = matched(self, logits, target), matched(self, mean, log_variance)
+        each = ops.softplus(logits) - logits * wanted
+        squares = mean * mean + ops.exp(log_variance) - 1 - log_variance
+        divergence = 0.5 * ops.sum(squares, tuple(range(1, squares.rank)))
+        missed = ops.sum(each, tuple(range(1, each.rank)))
+        return ops.mean(missed + self.divergence * divergence)
+
+    def _outputs(self, prediction: Sequence[Tensor]) -> Sequence[Tensor]:
+        if isinstance(prediction, Tensor) or len(prediction) != 3:
+            outputs = 1 if isinstance(prediction, Tensor) else len(prediction)
+            raise DefinitionError(
+                "EvidenceLowerBound takes the three outputs of a variational autoencoder",
+                facts=(
+                    ("expected", "(logits, mean, log_variance)"),
+                    ("found", f"{outputs} {'output' if outputs == 1 else 'outputs'}"),
+                ),
+                where=place_of(self),
+                advice="lm.networks.variational_autoencoder(...).network has them.",
+            )
+        return prediction
+
+
 # Reduction ----------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lamina import ops
 from lamina.graph import LEAF, Graph, Tensor, leaf
 from lamina.ops.differentiate import gradients
+from lamina.ops.windows import Slope, Window, fold, shear, windows
 from lamina.shapes import Array, DType, as_dtype, bool_, float32, float64, static
 
 T = TypeVar("T")
@@ -311,6 +312,89 @@ class _Builder:
             ]
         return self.choose(kinds)()
 
+    def windowed(self) -> Tensor:
+        """Windows of a tensor, or what is made of them."""
+        x = self.some()
+        if not x.rank or 0 in x.shape:
+            return ops.tanh(x)
+        axes = sorted(self.axes(x)[:2])
+        along = [self.window(static(x.shape)[axis]) for axis in axes]
+        last = [self.window(extent) for extent in static(x.shape)[-2:]]
+        extents = [static(x.shape)[axis] for axis in axes]
+        kinds: list[Callable[[], Tensor]] = [
+            lambda: windows(x, axes, along),
+            lambda: fold(windows(x, axes, along) * 0.5, axes, along, extents),
+            lambda: ops.window_sum(x, last),
+            lambda: ops.window_sum(x, last) * (1.0 / math.prod(one.size for one in last)),
+            lambda: self.convolution(x),
+            lambda: self.convolution(x),
+            lambda: self.transposed_convolution(x),
+            lambda: self.mirrored(x),
+        ]
+        if x.rank > 1:
+            kinds.append(lambda: shear(x, [self.slope(x)], self.choose([0.0, 0.0, 1.5])))
+        if not self.smooth:
+            kinds += [lambda: ops.window_max(x, last), lambda: ops.window_max(ops.relu(x), last)]
+        return self.choose(kinds)()
+
+    def window(self, extent: int) -> Window:
+        """One that fits, and does not lie in the padding altogether."""
+        size, dilation = self.number(1, min(extent, 3)), self.number(1, 2)
+        dilation = dilation if (size - 1) * dilation < extent else 1
+        most = ((size - 1) * dilation + 1) // 2
+        before, after = self.number(0, most), self.number(0, most)
+        return Window(size, self.number(1, 3), dilation, before, after, self.chance(0.2))
+
+    def slope(self, x: Tensor) -> Slope:
+        place, window = (int(axis) for axis in self.generator.permutation(x.rank)[:2])
+        slope = self.choose([-2, -1, 1, 2])
+        numbers = (self.number(1, 2), slope, self.number(-3, 3), self.number(1, 2))
+        return Slope(place, window, self.number(1, 5), *numbers)
+
+    def image(self, x: Tensor) -> Tensor:
+        """[batch, channels, ...] made of any tensor."""
+        return ops.reshape(x, ((1,) * (3 - x.rank) + static(x.shape))[:5])
+
+    def convolved(self, x: Tensor) -> dict[str, Any]:
+        along = [self.window(extent)._replace(ceil=False) for extent in static(x.shape)[2:]]
+        return {
+            "strides": [one.stride for one in along],
+            "padding": [(one.before, one.after) for one in along],
+            "dilations": [one.dilation for one in along],
+            "sizes": [one.size for one in along],
+        }
+
+    def convolution(self, x: Tensor) -> Tensor:
+        x = self.image(x)
+        numbers, inputs = self.convolved(x), static(x.shape)[1]
+        groups = self.choose([one for one in (1, 1, 2, inputs) if inputs % one == 0])
+        shape = (groups * self.number(1, 3), inputs // groups, *numbers.pop("sizes"))
+        weight = self.leaf(shape, self.choose(["input", "parameter"]))
+        return ops.conv(x, weight, groups=groups, **numbers)
+
+    def transposed_convolution(self, x: Tensor) -> Tensor:
+        """Of the extents that the result may have the smallest, or one more."""
+        y = self.image(x)
+        numbers, outputs = self.convolved(y), static(y.shape)[1]
+        groups = self.choose([one for one in (1, 1, 2, outputs) if outputs % one == 0])
+        sizes = numbers.pop("sizes")
+        rows = zip(static(y.shape)[2:], sizes, *numbers.values(), strict=True)
+        extents = [
+            (n - 1) * stride - low - high + (size - 1) * dilation + self.number(1, stride)
+            for n, size, stride, (low, high), dilation in rows
+        ]
+        if min(extents) < 1:
+            return y
+        weight = self.leaf((outputs, self.number(1, 3), *sizes))
+        return ops.conv_transpose(y, weight, extents, groups=groups, **numbers)
+
+    def mirrored(self, x: Tensor) -> Tensor:
+        """Padded with its own elements."""
+        mode = self.choose(["reflect", "replicate", "circular"])
+        most = [extent - (mode == "reflect") for extent in static(x.shape)]
+        widths = [(self.number(0, min(n, 2)), self.number(0, min(n, 2))) for n in most]
+        return ops.pad_with(x, widths, mode)
+
     def indexing(self) -> Tensor:
         x = self.some()
         if not x.rank or 0 in x.shape:
@@ -405,7 +489,8 @@ class _Builder:
             if self.chance(0.6):
                 shape = self.shape()
         kinds = (self.unary, self.binary, self.reduction, self.movement, self.contraction)
-        kinds += (self.unary, self.binary, self.movement, self.indexing, self.random)
+        kinds += (self.unary, self.binary, self.movement, self.indexing, self.random, self.windowed)
+        kinds += (self.windowed,)
         if self.seed % 3 == 1:
             kinds += (self.recurrence, self.recurrence)
         for _ in range(self.number(20, 40) if self.chance(0.1) else self.number(2, 14)):
@@ -471,7 +556,7 @@ class _Builder:
 
     def new_value(self, target: Tensor, earlier: list[Tensor], found: list[Tensor]) -> Tensor:
         fitting = [g for g in found if g.shape == target.shape]
-        same = [y for y in (*self.pool, *earlier) if y.shape == target.shape]
+        same = [y for y in (*self.pool, *earlier, target * 0.5) if y.shape == target.shape]
         kinds: list[Callable[[], Tensor]] = [
             lambda: target * 0.9 + self.fitted(self.some(), target),
             lambda: self.fitted(self.some(), target),

@@ -90,6 +90,12 @@ def test_two_inputs_are_joined(run):
     assert number(r"explained of the variance: ([\d.]+)%", output) >= 98
 
 
+def test_a_transformer_learns_to_sort(run):
+    output = run("sort_transformer", "--length", 6, "--sequences", 8000, "--epochs", 4)
+    assert number(r"right in 1000 unseen sequences: ([\d.]+)%", output) >= 95
+    assert len(re.findall(r"^(\d ){6}-> (\d ?){6}$", output, re.MULTILINE)) == 3
+
+
 def test_fashion_without_a_folder_says_what_it_needs(run):
     assert run("fashion_mlp").startswith("Nothing to learn from: give the folder")
 

@@ -256,6 +256,38 @@ def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None
     np.testing.assert_array_equal(slope, x)
 
 
+def test_a_gaussian_sample_is_the_mean_in_inference() -> None:
+    mean, log_variance = normal(6, 3), normal(6, 3) + 1
+    np.testing.assert_array_equal(run(lm.GaussianSample(), mean, log_variance), mean)
+
+
+def test_a_gaussian_sample_has_mean_and_variance() -> None:
+    mean, log_variance = np.full((200, 50), 2.0), np.full((200, 50), np.log(0.09))
+    sample = run(lm.GaussianSample(), mean, log_variance, training=True)
+    np.testing.assert_allclose([sample.mean(), sample.std()], [2.0, 0.3], atol=0.01)
+
+
+def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
+    mean, log_variance = normal(5, 3), normal(5, 3) - 1
+    inputs = [lm.Input(3), lm.Input(3)]
+    result = traced(inputs, lm.GaussianSample()(*inputs), training=True)
+    slopes = gradients(result.outputs[0], result.inputs)
+    named = (("y", result.outputs[0]), ("mean", slopes[0]), ("log_variance", slopes[1]))
+    feeds = {"input0": mean, "input1": log_variance, "seed": np.int64(1), "step": np.int64(2)}
+    found, _ = evaluate(bind_batch(Graph(result.inputs, named), 5), feeds)
+    np.testing.assert_array_equal(found["mean"], 1.0)
+    np.testing.assert_allclose(found["log_variance"], (found["y"] - mean) / 2, rtol=1e-12)
+
+
+def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
+    with pytest.raises(ShapeError) as error:
+        lm.GaussianSample()(lm.Input(3), lm.Input(1))
+    assert "GaussianSample needs a variance for each mean" in str(error.value)
+    assert "log_variance  f32[batch, 1]" in str(error.value)
+    with pytest.raises(DTypeError, match="GaussianSample calculates with floats"):
+        lm.GaussianSample()(lm.Input(3), lm.Input(3, dtype="int64"))
+
+
 def test_random_layers_check_what_they_are_given() -> None:
     for make in (lm.SpatialDropout, lm.DropPath):
         with pytest.raises(DefinitionError, match="probability is not a number in its range"):

@@ -7,6 +7,7 @@ inference form, and runs on every engine. To add a layer, add its cases to the t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,20 +19,24 @@ import pytest
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import Graph, leaf
+from lamina.graph import Graph, Tensor, leaf
 from lamina.layers.layer import Layer, Trace
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array, DType, float32, float64
+from lamina.program.program import Program
+from lamina.shapes import Array, DType, float32, float64, static
 
 pytestmark = pytest.mark.torch
 
 # Relative to the largest element of an array. In float64 both are exact to rounding; in float32
 # they sum up to some thousand numbers in different orders, gradients of normalisations cancel.
 TOLERANCES = {"float64": 1e-9, "float32": 2e-5}
+# Of layers with states; the others run twice, as the second run finds the memory of the first.
 STEPS = 3
 
+Values = Mapping[str, Array]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Case:
     """A layer, written twice.
 
@@ -43,18 +48,23 @@ class Case:
         names: for each parameter and state in Lamina what PyTorch calls it; those that are not
             listed have the same name.
         indices: if above 0, the inputs are integers below it.
+        masks: the shapes of further inputs, which are bool.
+        weights: what the random parameters are multiplied with.
+        cancelling: whether there are gradients that are nothing but rounding, as those of biases
+            of keys: errors are then relative to the largest gradient of all.
         lengths: if above 0, the last input is integers from 1 to it.
-        scale: what parameters are multiplied by, so that long chains of layers stay calm.
     """
 
     name: str
-    layer: Callable[[], Layer]
+    layer: Callable[[], Callable[..., Tensor]]
     module: Callable[[Any, Any], Any]
     shapes: Sequence[tuple[int, ...]]
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: int = 0
+    masks: Sequence[tuple[int, ...]] = ()
+    weights: float = 1.0
+    cancelling: bool = False
     lengths: int = 0
-    scale: float = 1.0
 
     def __str__(self) -> str:
         return self.name
@@ -259,6 +269,196 @@ def _images() -> Iterator[Case]:
         )
 
 
+# Attention ----------------------------------------------------------------------------------------
+
+
+class _Attending:
+    """A PyTorch module with attention whose matrices are parameters of their own, as in Lamina.
+
+    Args:
+        module: the module.
+        names: what its parts are called in Lamina.
+        forward: (call, inputs...) -> result, where `call` calls the module.
+        torch: PyTorch.
+    """
+
+    def __init__(self, module: Any, names: Mapping[str, str], forward: Any, torch: Any) -> None:
+        self._module, self._forward, self._torch = module, forward, torch
+        self._own: dict[str, Any] = {}
+        # For each of the module's parameters, the ones that it is made of.
+        self._made_of: dict[str, list[str]] = {}
+        for path, parameter in module.named_parameters():
+            part, _, last = path.rpartition(".")
+            prefix = names[part]
+            kind = last.rpartition("_")[2]
+            if last.startswith("in_proj"):
+                own = [f"{prefix}{which}.{kind}" for which in ("queries", "keys", "values")]
+                values = parameter.detach().chunk(3)
+            else:
+                which = {"q": "queries.", "k": "keys.", "v": "values."}.get(last[:-12], "")
+                own, values = [f"{prefix}{which}{kind}"], [parameter.detach()]
+            self._made_of[path] = own
+            for name, value in zip(own, values, strict=True):
+                self._own[name] = torch.nn.Parameter(value.clone())
+        self.__dict__.update(self._own)
+
+    def parameters(self) -> list[Any]:
+        return list(self._own.values())
+
+    def train(self, on: bool) -> None:
+        self._module.train(on)
+
+    def __call__(self, *inputs: Any) -> Any:
+        whole = {
+            path: self._torch.cat([self._own[name] for name in own])
+            for path, own in self._made_of.items()
+        }
+
+        def call(*args: Any, **options: Any) -> Any:
+            return self._torch.func.functional_call(self._module, whole, args, options)
+
+        return self._forward(call, *inputs)
+
+
+# Weights of order one would make scores in the hundreds, which magnify rounding.
+_OF_ATTENTION = 0.4
+_ATTENTION_NAMES = {"": "", "out_proj": "output."}
+_ENCODER_NAMES = {
+    "self_attn": "attention.",
+    "self_attn.out_proj": "attention.output.",
+    "norm1": "attention_norm.",
+    "linear1": "hidden.",
+    "linear2": "output.",
+    "norm2": "feedforward_norm.",
+}
+_DECODER_NAMES = _ENCODER_NAMES | {
+    "multihead_attn": "memory_attention.",
+    "multihead_attn.out_proj": "memory_attention.output.",
+    "norm2": "memory_attention_norm.",
+    "norm3": "feedforward_norm.",
+}
+
+
+def _later(torch: Any, queries: Any, keys: Any) -> Any:
+    """PyTorch's mask of what lies ahead: true where nobody may look."""
+    return torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
+
+
+def _attentions() -> Iterator[Case]:
+    for o in option_sets(
+        9,
+        1,
+        heads=[1, 2, 4],
+        lengths=[(5, None), (1, None), (4, 6), (7, 3), (300, None)],
+        width=[8, 12],
+        bias=[True, True, False],
+        causal=[True, False],
+        mask=[None, "keys", "pairs"],
+    ):
+        rows, other = o["lengths"]
+        columns = other or rows
+        shapes = [(2, rows, 8)] + ([(2, other, o["width"])] if other else [])
+        masks = {"keys": [(2, columns)], "pairs": [(2, rows, columns)]}.get(o["mask"], [])
+
+        def module(nn: Any, torch: Any, o: Any = o, other: Any = other) -> Any:
+            width = o["width"] if other else 8
+            attention = nn.MultiheadAttention(
+                8, o["heads"], 0.0, o["bias"], kdim=width, vdim=width, batch_first=True
+            )
+
+            def forward(call: Any, x: Any, *rest: Any) -> Any:
+                source = rest[0] if other else x
+                hidden = _later(torch, x, source) if o["causal"] else None
+                hidden = None if hidden is None else hidden.expand(2, -1, -1)
+                if o["mask"]:
+                    mask = rest[-1] if rest[-1].ndim == 3 else rest[-1][:, None]
+                    hidden = ~mask if hidden is None else hidden | ~mask
+                if hidden is not None:
+                    hidden = hidden.expand(-1, x.shape[1], -1).repeat_interleave(o["heads"], 0)
+                return call(x, source, source, attn_mask=hidden, need_weights=False)[0]
+
+            return _Attending(attention, _ATTENTION_NAMES, forward, torch)
+
+        yield Case(
+            f"MultiHeadAttention-{o}",
+            lambda o=o: lm.MultiHeadAttention(o["heads"], None, 0.0, o["bias"], o["causal"]),
+            module,
+            shapes,
+            masks=masks,
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
+
+
+_BLOCK_OPTIONS = {
+    "heads": [1, 2, 4],
+    "hidden": [7, 16],
+    "activation": ["relu", "gelu"],
+    "norm_first": [True, False],
+    "causal": [True, False],
+    "masked": [True, False],
+}
+
+
+def _encoder_blocks() -> Iterator[Case]:
+    for o in option_sets(5, 2, **_BLOCK_OPTIONS):
+
+        def module(nn: Any, torch: Any, o: Any = o) -> Any:
+            layer = nn.TransformerEncoderLayer(
+                8, o["heads"], o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"]
+            )
+
+            def forward(call: Any, x: Any, *masks: Any) -> Any:
+                hidden = _later(torch, x, x) if o["causal"] else None
+                return call(x, hidden, ~masks[0] if masks else None)
+
+            return _Attending(layer, _ENCODER_NAMES, forward, torch)
+
+        yield Case(
+            f"TransformerEncoderBlock-{o}",
+            lambda o=o: lm.TransformerEncoderBlock(
+                o["heads"], o["hidden"], 0.0, o["activation"], o["norm_first"], o["causal"]
+            ),
+            module,
+            [(3, 6, 8)],
+            masks=[(3, 6)] if o["masked"] else [],
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
+
+
+def _decoder_blocks() -> Iterator[Case]:
+    for o in option_sets(5, 3, **_BLOCK_OPTIONS):
+
+        def module(nn: Any, torch: Any, o: Any = o) -> Any:
+            layer = nn.TransformerDecoderLayer(
+                8, o["heads"], o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"]
+            )
+
+            def forward(call: Any, x: Any, memory: Any, *masks: Any) -> Any:
+                of_memory, own = (~mask for mask in masks) if masks else (None, None)
+                return call(
+                    *(x, memory),
+                    tgt_mask=_later(torch, x, x) if o["causal"] else None,
+                    tgt_key_padding_mask=own,
+                    memory_key_padding_mask=of_memory,
+                )
+
+            return _Attending(layer, _DECODER_NAMES, forward, torch)
+
+        yield Case(
+            f"TransformerDecoderBlock-{o}",
+            lambda o=o: lm.TransformerDecoderBlock(
+                o["heads"], o["hidden"], 0.0, o["activation"], o["norm_first"], o["causal"]
+            ),
+            module,
+            [(3, 5, 8), (3, 4, 8)],
+            masks=[(3, 4), (3, 5)] if o["masked"] else [],
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
+
+
 # Recurrent layers ---------------------------------------------------------------------------------
 
 
@@ -287,7 +487,7 @@ def _recurrents() -> Iterator[Case]:
                 ),
                 [(o["batch"], o["length"], o["inputs"]), *([(o["batch"],)] * o["lengths"])],
                 lengths=o["length"] * o["lengths"],
-                scale=1 / math.sqrt(o["features"] + o["inputs"]),
+                weights=1 / math.sqrt(o["features"] + o["inputs"]),
             )
 
 
@@ -380,6 +580,297 @@ def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, leng
     return x if o["returns"] == "all" else torch.cat(last, 1)
 
 
+# Windows ------------------------------------------------------------------------------------------
+
+# Of the axes behind the channels: few and short ones, and such that engines take their ways for
+# more work.
+_SMALL = [(5,), (9,), (4, 6), (7, 5), (3, 4, 5), (5, 3, 4)]
+_LARGE = [(70,), (9, 13), (14, 12), (17, 16), (5, 6, 7)]
+
+
+def _first(numbers: Any, axes: int) -> Any:
+    """So many of the numbers, where there is one for each axis."""
+    return numbers[:axes] if isinstance(numbers, tuple) else numbers
+
+
+def _of_axes(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """These options, with a number for each axis of the example."""
+    axes = len(options["spatial"])
+    return {name: _first(options[name], axes) for name in names}
+
+
+def _flat(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Widths as torch.nn.functional.pad takes them: the last axis first."""
+    return [width for pair in reversed(pairs) for width in pair]
+
+
+def _conv_choices() -> Iterator[dict[str, Any]]:
+    kinds: dict[str, Any] = {
+        "window": [1, 2, 3, 3, (3, 2, 2), (1, 3, 2), (5, 3, 1)],
+        "stride": [1, 1, 2, (2, 1, 3), 3],
+        "padding": [0, 0, 1, 1, (1, 0, 2), "same", "valid"],
+        "dilation": [1, 1, 2, (1, 2, 1)],
+        "bias": [True, True, False],
+        "padding_mode": ["zeros", "zeros", "zeros", "reflect", "replicate", "circular"],
+    }
+    small = {"batch": [1, 2, 3], "inputs": [1, 2, 3], "channels": [1, 2, 5], "groups": [1, 1, 2, 3]}
+    large = {"batch": [2, 5], "inputs": [1, 8, 16, 33], "channels": [8, 20, 32, 40], "groups": [1]}
+    grouped = {"batch": [2], "inputs": [1, 8, 16], "channels": [1, 8, 20], "groups": [2, 4]}
+    depthwise = {"batch": [2], "inputs": [1], "channels": [1, 2], "groups": [16, 24]}
+    yield from option_sets(22, 1, spatial=_SMALL, **small, **kinds)
+    yield from option_sets(13, 2, spatial=_LARGE, **large, **kinds)
+    yield from option_sets(4, 3, spatial=_LARGE, **grouped, **kinds)
+    yield from option_sets(3, 4, spatial=_LARGE, **depthwise, **kinds)
+
+
+def _convolutions() -> Iterator[Case]:
+    for o in _conv_choices():
+        axes = len(o["spatial"])
+        inputs, channels = o["inputs"] * o["groups"], o["channels"] * o["groups"]
+        same = _of_axes(o, "stride", "padding", "dilation")
+        if same["padding"] == "same":
+            same["stride"] = 1
+        same |= {name: o[name] for name in ("groups", "bias", "padding_mode")}
+        window = _first(o["window"], axes)
+        reached = [_nth(same["dilation"], n) * (_nth(window, n) - 1) + 1 for n in range(axes)]
+        # There are windows in each, and more elements than are mirrored.
+        shape = (o["batch"], inputs, *map(max, o["spatial"], reached))
+        yield Case(
+            f"Conv{axes}d-{shape}-{channels}-{window}-{same}",
+            lambda axes=axes, channels=channels, window=window, same=same: getattr(
+                lm, f"Conv{axes}d"
+            )(channels, window, **same),
+            lambda nn, _, axes=axes, io=(inputs, channels), window=window, same=same: getattr(
+                nn, f"Conv{axes}d"
+            )(*io, window, **same),
+            [shape],
+        )
+    # PyTorch's convolutions have no padding of two widths.
+    for number, padding in enumerate([((0, 1),), ((2, 0), (1, 3)), ((1, 1), 0, (0, 2))]):
+        axes = len(padding)
+        yield Case(
+            f"Conv{axes}d-{padding}",
+            lambda axes=axes, padding=padding, number=number: getattr(lm, f"Conv{axes}d")(
+                16, 3, number + 1, padding
+            ),
+            lambda nn, torch, axes=axes, padding=padding, number=number: _padded(
+                torch, getattr(nn, f"Conv{axes}d")(8, 16, 3, number + 1), padding
+            ),
+            [(3, 8, 12, 9, 7)[: 2 + axes]],
+        )
+
+
+def _nth(numbers: Any, axis: int) -> int:
+    return numbers[axis] if isinstance(numbers, tuple) else numbers
+
+
+def _padded(torch: Any, module: Any, padding: Any, value: float = 0.0) -> Any:
+    """The module behind padding of two widths for each axis."""
+    flat = _flat([one if isinstance(one, tuple) else (one, one) for one in padding])
+    whole = torch.nn.Module()
+    for name, parameter in module.named_parameters():
+        setattr(whole, name, parameter)
+    whole.forward = lambda x: module(torch.nn.functional.pad(x, flat, value=value))
+    return whole
+
+
+def _transposed_choices() -> Iterator[dict[str, Any]]:
+    kinds: dict[str, Any] = {
+        "window": [1, 2, 3, 4, (3, 4, 2), (2, 3, 3)],
+        "stride": [1, 2, 2, (2, 1, 2), 3],
+        "padding": [0, 0, 1, (0, 1, 1)],
+        "output_padding": [0, 0, 1, (1, 0, 1)],
+        "dilation": [1, 1, 2, (1, 2, 1)],
+        "bias": [True, True, False],
+    }
+    small = {"batch": [1, 3], "inputs": [1, 3], "channels": [1, 2, 5], "groups": [1, 1, 2]}
+    large = {"batch": [3], "inputs": [8, 16, 33], "channels": [8, 20, 32], "groups": [1, 1, 1, 2]}
+    depthwise = {"batch": [2], "inputs": [1], "channels": [1], "groups": [16]}
+    yield from option_sets(14, 5, spatial=_SMALL, **small, **kinds)
+    yield from option_sets(10, 6, spatial=[(40,), (6, 8), (9, 7), (4, 4, 3)], **large, **kinds)
+    yield from option_sets(2, 7, spatial=_LARGE[1:], **depthwise, **kinds)
+
+
+def _transposed_convolutions() -> Iterator[Case]:
+    for o in _transposed_choices():
+        axes = len(o["spatial"])
+        inputs, channels = o["inputs"] * o["groups"], o["channels"] * o["groups"]
+        same = _of_axes(o, "stride", "padding", "output_padding", "dilation")
+        same |= {name: o[name] for name in ("groups", "bias")}
+        most = [max(_nth(same["stride"], n), _nth(same["dilation"], n)) - 1 for n in range(axes)]
+        more = tuple(min(_nth(same["output_padding"], n), most[n]) for n in range(axes))
+        same["output_padding"] = more if any(more) else 0
+        window = _first(o["window"], axes)
+        shape = (o["batch"], inputs, *o["spatial"])
+        yield Case(
+            f"ConvTranspose{axes}d-{shape}-{channels}-{window}-{same}",
+            lambda axes=axes, channels=channels, window=window, same=same: getattr(
+                lm, f"ConvTranspose{axes}d"
+            )(channels, window, **same),
+            lambda nn, _, axes=axes, io=(inputs, channels), window=window, same=same: getattr(
+                nn, f"ConvTranspose{axes}d"
+            )(*io, window, **same),
+            [shape],
+        )
+
+
+_POOLED = {
+    "spatial": [*_SMALL, (64,), (17, 20), (7, 6, 9)],
+    "channels": [1, 3, 16],
+    "window": [2, 2, 3, (3, 2, 1), (2, 3, 3)],
+    "stride": [None, None, 1, 2, (2, 1, 3)],
+    "padding": [0, 0, 1, (1, 0, 0)],
+    "ceil_mode": [False, False, True],
+}
+
+
+def _max_pools() -> Iterator[Case]:
+    for o in option_sets(16, 8, **_POOLED, dilation=[1, 1, 1, 2, (1, 2, 1)]):
+        axes = len(o["spatial"])
+        same = _of_axes(o, "stride", "dilation")
+        window = _first(o["window"], axes)
+        reached = [_nth(same["dilation"], n) * (_nth(window, n) - 1) + 1 for n in range(axes)]
+        same["padding"] = tuple(
+            min(_nth(o["padding"], n), _nth(window, n) // 2) for n in range(axes)
+        )
+        same["ceil_mode"] = o["ceil_mode"]
+        shape = (3, o["channels"], *map(max, o["spatial"], reached))
+        yield Case(
+            f"MaxPool{axes}d-{shape}-{window}-{same}",
+            lambda axes=axes, window=window, same=same: getattr(lm, f"MaxPool{axes}d")(
+                window, **same
+            ),
+            lambda nn, _, axes=axes, window=window, same=same: getattr(nn, f"MaxPool{axes}d")(
+                window, **same
+            ),
+            [shape],
+        )
+    yield Case(
+        "MaxPool2d-padded on two sides differently",
+        lambda: lm.MaxPool2d(3, 2, ((0, 1), (1, 0))),
+        lambda nn, torch: _padded(torch, nn.MaxPool2d(3, 2), ((0, 1), (1, 0)), -np.inf),
+        [(2, 4, 8, 9)],
+    )
+    # Many elements are zero: which one of equals gets the gradient?
+    for options in [{}, {"padding": 1}, {"stride": 1}, {"stride": 2, "padding": 1}]:
+        yield Case(
+            f"MaxPool2d-of equals-{options}",
+            lambda options=options: lambda x: lm.MaxPool2d(3, **options)(lm.ReLU()(x)),
+            lambda nn, _, options=options: nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, **options)),
+            [(2, 3, 9, 12)],
+        )
+
+
+def _average_pools() -> Iterator[Case]:
+    for o in option_sets(14, 9, **_POOLED, count_padding=[True, False]):
+        axes = len(o["spatial"])
+        window = _first(o["window"], axes)
+        stride = _first(o["stride"], axes)
+        padding = tuple(min(_nth(o["padding"], n), _nth(window, n) // 2) for n in range(axes))
+        shape = (3, o["channels"], *o["spatial"])
+        yield Case(
+            f"AvgPool{axes}d-{shape}-{window}-{stride}-{padding}-{o['ceil_mode']}-"
+            f"{o['count_padding']}",
+            lambda axes=axes, window=window, stride=stride, padding=padding, o=o: getattr(
+                lm, f"AvgPool{axes}d"
+            )(
+                window,
+                stride,
+                padding,
+                ceil_mode=o["ceil_mode"],
+                count_padding=o["count_padding"],
+            ),
+            lambda nn, _, axes=axes, window=window, stride=stride, padding=padding, o=o: getattr(
+                nn, f"AvgPool{axes}d"
+            )(window, stride, padding, o["ceil_mode"], o["count_padding"]),
+            [shape],
+        )
+    # PyTorch's averages and norms know no dilation: a depthwise convolution with ones does.
+    yield Case(
+        "AvgPool1d-dilated",
+        lambda: lm.AvgPool1d(3, 2, 1, dilation=2),
+        lambda _, torch: (
+            lambda x: torch.nn.functional.conv1d(
+                x, torch.full((4, 1, 3), 1 / 3, dtype=x.dtype), None, 2, 1, 2, 4
+            )
+        ),
+        [(2, 4, 11)],
+    )
+
+
+def _norm_pools() -> Iterator[Case]:
+    for o in option_sets(
+        6,
+        10,
+        spatial=[(9,), (6, 8), (17, 20), (4, 5, 6)],
+        window=[2, 3, (3, 2, 2)],
+        stride=[None, 1, 2],
+        power=[1.0, 2.0, 2.0, 3.0, 4.0],
+    ):
+        axes = len(o["spatial"])
+        window = _nth(o["window"], 0) if axes == 1 else _first(o["window"], axes)
+        yield Case(
+            f"LPPool{axes}d-{o}",
+            lambda axes=axes, window=window, o=o: getattr(lm, f"LPPool{axes}d")(
+                window, o["stride"], power=o["power"]
+            ),
+            # Odd powers of negative numbers have no root: PyTorch's result is NaN.
+            lambda nn, torch, axes=axes, window=window, o=o: (
+                lambda x: getattr(nn, f"LPPool{axes}d")(o["power"], window, o["stride"])(
+                    torch.abs(x)
+                )
+            ),
+            [(3, 4, *o["spatial"])],
+        )
+    # PyTorch's knows no padding; with ceil_mode it enlarges windows that reach beyond the end.
+    yield Case(
+        "LPPool2d-padded",
+        lambda: lm.LPPool2d(3, 2, 1, ceil_mode=True),
+        lambda nn, torch: lambda x: nn.LPPool2d(2, 3, 2)(torch.nn.functional.pad(x, (1, 2, 1, 1))),
+        [(2, 3, 7, 8)],
+    )
+
+
+def _whole_pools() -> Iterator[Case]:
+    for shape in [(3, 4, 9), (2, 16, 7, 6), (2, 3, 4, 3, 5)]:
+        axes = tuple(range(2, len(shape)))
+        for keep in (False, True):
+            yield Case(
+                f"GlobalAvgPool-{shape}-{keep}",
+                lambda keep=keep: lm.GlobalAvgPool(keep),
+                lambda _, __, axes=axes, keep=keep: lambda x: x.mean(axes, keepdim=keep),
+                [shape],
+            )
+            yield Case(
+                f"GlobalMaxPool-{shape}-{keep}",
+                lambda keep=keep: lm.GlobalMaxPool(keep),
+                lambda _, __, axes=axes, keep=keep: lambda x: x.amax(axes, keepdim=keep),
+                [shape],
+            )
+    for shape, size in [
+        ((3, 4, 9), 3),
+        ((2, 16, 8, 6), 2),
+        ((2, 5, 8, 6), (4, 1)),
+        ((2, 3, 4, 6, 5), (2, 3, 5)),
+    ]:
+        axes = len(shape) - 2
+        yield Case(
+            f"AdaptiveAvgPool-{shape}-{size}",
+            lambda size=size: lm.AdaptiveAvgPool(size),
+            lambda nn, _, axes=axes, size=size: getattr(nn, f"AdaptiveAvgPool{axes}d")(size),
+            [shape],
+        )
+        yield Case(
+            f"AdaptiveMaxPool-{shape}-{size}",
+            lambda size=size: lm.AdaptiveMaxPool(size),
+            lambda nn, _, axes=axes, size=size: getattr(nn, f"AdaptiveMaxPool{axes}d")(size),
+            [shape],
+        )
+
+
+# The rest ----------------------------------------------------------------------------------------
+
+
 def _linears() -> Iterator[Case]:
     for o in option_sets(3, shape=[(4, 5), (2, 3, 5)], bias=[True, False]):
         yield Case(
@@ -420,7 +911,16 @@ CASES = [
     *_group_norms(),
     *_embeddings(),
     *_images(),
+    *_attentions(),
+    *_encoder_blocks(),
+    *_decoder_blocks(),
     *_recurrents(),
+    *_convolutions(),
+    *_transposed_convolutions(),
+    *_max_pools(),
+    *_average_pools(),
+    *_norm_pools(),
+    *_whole_pools(),
 ]
 
 
@@ -430,25 +930,23 @@ CASES = [
 @pytest.mark.parametrize("dtype", [float64, float32], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    mine, network = _Mine(case, dtype, engine), _network(case)
-    theirs = _Theirs(case, dtype, torch, network)
-    for name, value in theirs.variables.items():
+    variables, steps, inference = _expected(case, dtype)
+    mine = _Mine(case, dtype, engine)
+    for name, value in variables.items():
         mine.memories[name].write(value)
-    for step in range(STEPS):
-        inputs = _inputs(case, dtype, step)
+    for step, (expected, expected_states) in enumerate(steps):
         upstream = _normal(mine.output_shape, dtype, 100 + step)
-        expected, expected_states = theirs.trained(inputs, upstream)
-        found, found_states = mine.trained(inputs, upstream)
+        found, found_states = mine.trained(_inputs(case, dtype, step), upstream)
         assert found.keys() == expected.keys()
+        largest = max(float(np.abs(value).max(initial=0.0)) for value in expected.values())
         for name, value in expected.items():
-            _compare(f"step {step}: {name}", found[name], value)
+            least = largest if case.cancelling else 1.0
+            _compare(f"step {step}: {name}", found[name], value, least)
         for name, value in expected_states.items():
             _compare(f"step {step}: {name}", found_states[name], value)
-    inputs = _inputs(case, dtype, STEPS)
-    _compare("inference", mine.inferred(inputs), theirs.inferred(inputs))
+    _compare("inference", mine.inferred(_inputs(case, dtype, STEPS)), inference)
     unchanged = mine.states()
-    for name, value in expected_states.items():
+    for name, value in steps[-1][1].items():
         np.testing.assert_array_equal(unchanged[name], found_states[name])
         assert value.shape == unchanged[name].shape
 
@@ -466,7 +964,7 @@ def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> 
 def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(
     case: Case, mean: float, engine: Engine
 ) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = _torch()
     network = _network(case)
     mine, theirs = _Mine(case, float32, engine), _Theirs(case, float32, torch, network)
     exact = _Theirs(case, float64, torch, network)
@@ -476,7 +974,7 @@ def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(
     upstream = _normal(mine.output_shape, float32, 1)
     expected, expected_states = exact.trained([a.astype(float) for a in x], upstream.astype(float))
 
-    def errors(found: tuple[dict[str, Array], dict[str, Array]]) -> dict[str, float]:
+    def errors(found: tuple[Values, Values]) -> dict[str, float]:
         pairs = ((found[0], expected), (found[1], expected_states))
         return {
             name: float(np.abs(values[name] - wanted[name]).max())
@@ -492,9 +990,9 @@ def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(
         assert error <= 3 * accepted[name] + rounding * scale, name
 
 
-def _compare(what: str, found: Array, expected: Array) -> None:
+def _compare(what: str, found: Array, expected: Array, least: float = 1.0) -> None:
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
-    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    scale = max(least, float(np.abs(expected).max(initial=0.0)))
     tolerance = TOLERANCES[expected.dtype.name] * scale
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=what)
 
@@ -509,11 +1007,16 @@ def _inputs(case: Case, dtype: DType, seed: int) -> list[Array]:
     if case.indices:
         generator = np.random.default_rng(seed)
         return [generator.integers(0, case.indices, shape) for shape in case.shapes]
-    arrays = [_normal(shape, dtype, 10 * seed + n) for n, shape in enumerate(case.shapes)]
+    inputs = [_normal(shape, dtype, 10 * seed + n) for n, shape in enumerate(case.shapes)]
+    generator = np.random.default_rng(seed)
     if case.lengths:
-        generator = np.random.default_rng(seed)
-        arrays[-1] = generator.integers(1, case.lengths + 1, case.shapes[-1])
-    return arrays
+        inputs[-1] = generator.integers(1, case.lengths + 1, case.shapes[-1])
+    for shape in case.masks:
+        mask = generator.random(shape) < 0.6
+        # PyTorch has NaN where nothing may be looked at.
+        mask[..., 0] = True
+        inputs.append(mask)
+    return inputs
 
 
 def _network(case: Case) -> lm.Network:
@@ -523,6 +1026,7 @@ def _network(case: Case) -> lm.Network:
     inputs = [
         lm.Input(*shape[1:], dtype=kind) for shape, kind in zip(case.shapes, kinds, strict=True)
     ]
+    inputs += [lm.Input(*shape[1:], dtype="bool") for shape in case.masks]
     return lm.Network(inputs, case.layer()(*inputs))
 
 
@@ -531,56 +1035,101 @@ def _short(name: str) -> str:
     return name.split(".", 1)[1]
 
 
+def _torch() -> Any:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    # Several threads only wait for each other here.
+    torch.set_num_threads(1)
+    return torch
+
+
+@functools.cache
+def _expected(case: Case, dtype: DType) -> tuple[Values, list[tuple[Values, Values]], Array]:
+    """PyTorch's parameters and states, what it makes of them in some steps, and in inference."""
+    torch = _torch()
+    network = _network(case)
+    theirs = _Theirs(case, dtype, torch, network)
+    variables = theirs.variables
+    shape = _programs(case, dtype).output_shape
+    steps: list[tuple[Values, Values]] = []
+    for step in range(STEPS if theirs.has_states else 2):
+        upstream = _normal(shape, dtype, 100 + step)
+        steps.append(theirs.trained(_inputs(case, dtype, step), upstream))
+    return variables, steps, theirs.inferred(_inputs(case, dtype, STEPS))
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """A layer's training and inference form; engines share them.
+
+    Attributes:
+        training, inference: the programs.
+        output_shape: of both.
+        states: the names of the layer's states.
+    """
+
+    training: Program
+    inference: Program
+    output_shape: tuple[int, ...]
+    states: Sequence[str]
+
+
+@functools.cache
+def _programs(case: Case, dtype: DType) -> _Programs:
+    network = _network(case)
+    batch = case.shapes[0][0]
+    trace = network.trace(dtype=dtype, training=True)
+    (output,) = trace.outputs
+    inference = network.trace(dtype=dtype, training=False)
+    outputs = (("y", inference.outputs[0]),)
+    return _Programs(
+        compile_graph(_training_graph(trace), batch=batch, name="layer"),
+        compile_graph(Graph(inference.inputs, outputs), batch=batch, name="layer"),
+        (batch, *static(output.shape[1:])),
+        [_short(name) for name in trace.record.states],
+    )
+
+
+def _training_graph(trace: Trace) -> Graph:
+    (output,) = trace.outputs
+    record = trace.record
+    upstream = leaf("upstream", "input", output.shape, output.dtype)
+    wanted = {t.attributes["name"]: t for t in trace.inputs if t.dtype.is_float}
+    wanted |= {_short(name): v.tensor for name, v in record.parameters.items()}
+    slopes = gradients(output * upstream, list(wanted.values())) if wanted else ()
+    outputs = (("y", output), *zip(map("d {}".format, wanted), slopes, strict=True))
+    updates = tuple((record.states[n].tensor, new) for n, new in record.updates.items())
+    return Graph((*trace.inputs, upstream), outputs, updates)
+
+
 class _Mine:
     """The layer in Lamina, compiled for an engine in both forms."""
 
     def __init__(self, case: Case, dtype: DType, engine: Engine) -> None:
-        network = _network(case)
-        batch = case.shapes[0][0]
-        trace = network.trace(dtype=dtype, training=True)
-        record = trace.record
-        variables = {**record.parameters, **record.states}
-        self.states_of = [_short(name) for name in record.states]
-        self.memories = {
-            _short(name): engine.allocate(variable.tensor.shape, dtype.numpy)
-            for name, variable in variables.items()
+        programs = _programs(case, dtype)
+        self.output_shape = programs.output_shape
+        self.states_of = programs.states
+        training, inference = programs.training, programs.inference
+        buffers = {
+            buffer.name: buffer
+            for program in (training, inference)
+            for kind in ("parameter", "state")
+            for buffer in program.of_kind(kind)
         }
-        training = self._training_graph(trace)
-        (output,) = trace.outputs
-        inference = network.trace(dtype=dtype, training=False)
-        self.output_shape = (batch, *output.shape[1:])
-        shared = {name: self.memories[_short(name)] for name in variables}
-        self._shared = shared
-        self._training = self._compiled(engine, training, batch, shared)
-        outputs = (("y", inference.outputs[0]),)
-        self._inference = self._compiled(engine, Graph(inference.inputs, outputs), batch, shared)
+        shared = {
+            name: engine.allocate(buffer.shape, buffer.dtype.numpy)
+            for name, buffer in buffers.items()
+        }
+        self.memories = {_short(name): memory for name, memory in shared.items()}
+        self._training = training, engine.compile(training, shared)
+        self._inference = inference, engine.compile(inference, shared)
 
     @staticmethod
-    def _training_graph(trace: Trace) -> Graph:
-        (output,) = trace.outputs
-        record = trace.record
-        upstream = leaf("upstream", "input", output.shape, output.dtype)
-        wanted = {t.attributes["name"]: t for t in trace.inputs if t.dtype.is_float}
-        wanted |= {_short(name): v.tensor for name, v in record.parameters.items()}
-        slopes = gradients(output * upstream, list(wanted.values())) if wanted else ()
-        outputs = (("y", output), *zip(map("d {}".format, wanted), slopes, strict=True))
-        updates = tuple((record.states[n].tensor, new) for n, new in record.updates.items())
-        return Graph((*trace.inputs, upstream), outputs, updates)
-
-    @staticmethod
-    def _compiled(engine: Engine, graph: Graph, batch: int, shared: Mapping[str, Any]) -> Any:
-        program = compile_graph(graph, batch=batch, name="layer")
-        return program, engine.compile(program, shared)
-
-    @staticmethod
-    def _run(compiled: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def _run(compiled: tuple[Program, Any], feeds: Mapping[str, Array]) -> dict[str, Array]:
         program, executable = compiled
         executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
         return {name: executable.output(name) for name, _ in program.outputs}
 
-    def trained(
-        self, inputs: Sequence[Array], upstream: Array
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    def trained(self, inputs: Sequence[Array], upstream: Array) -> tuple[Values, Values]:
         feeds = {f"input{n}": array for n, array in enumerate(inputs)} | {"upstream": upstream}
         return self._run(self._training, feeds), self.states()
 
@@ -609,7 +1158,8 @@ class _Theirs:
         self._parameters = self._found(case, record.parameters)
         self._states = self._found(case, record.states)
         for number, (name, tensor) in enumerate(self._parameters.items()):
-            value = torch.tensor(_normal(tuple(tensor.shape), dtype, 50 + number) * case.scale)
+            random = _normal(tuple(tensor.shape), dtype, 50 + number)
+            value = torch.tensor(random * dtype.numpy.type(case.weights))
             tensor.data = value if name != "weight" or value.ndim != 1 else value.abs() + 0.5
         own = list(getattr(self._module, "parameters", list)())
         assert {id(p) for p in own} == {id(p) for p in self._parameters.values()}
@@ -619,13 +1169,15 @@ class _Theirs:
         return {name: getattr(self._module, case.names.get(name, name)) for name in short}
 
     @property
+    def has_states(self) -> bool:
+        return bool(self._states)
+
+    @property
     def variables(self) -> dict[str, Array]:
         everything = {**self._parameters, **self._states}
         return {name: tensor.detach().numpy().copy() for name, tensor in everything.items()}
 
-    def trained(
-        self, inputs: Sequence[Array], upstream: Array
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    def trained(self, inputs: Sequence[Array], upstream: Array) -> tuple[Values, Values]:
         self._set_training(True)
         tensors = [self._torch.tensor(array) for array in inputs]
         for tensor in tensors:

@@ -223,6 +223,40 @@ def test_triplet_is_the_margin_where_all_are_equal() -> None:
     np.testing.assert_allclose(evaluate(graph, {"x": SCORES})[0]["value"], 0.7, rtol=1e-12)
 
 
+def lower_bound(loss: losses.Loss) -> np.ndarray:
+    """The loss of SCORES as logits of BITS, and of codes of two numbers."""
+    arrays = {"logits": SCORES[:3], "mean": OTHERS[:3, :2], "log": OTHERS[:3, 2:]}
+    leaves = [leaf_for(name, array) for name, array in arrays.items()]
+    target = leaf_for("target", BITS)
+    graph = Graph((*leaves, target), (("value", loss(leaves, target)),))
+    return evaluate(bind_batch(graph, 3), {**arrays, "target": BITS})[0]["value"]
+
+
+def test_the_evidence_lower_bound_is_cross_entropy_and_divergence() -> None:
+    mean, variance = OTHERS[:3, :2], np.exp(OTHERS[:3, 2:])
+    missed = _bce(1 / (1 + np.exp(-SCORES[:3])), BITS).sum(1).mean()
+    divergence = 0.5 * (mean**2 + variance - 1 - np.log(variance)).sum(1).mean()
+    for factor in (1.0, 0.0, 4.0):
+        found = lower_bound(losses.EvidenceLowerBound(divergence=factor))
+        np.testing.assert_allclose(found, missed + factor * divergence, rtol=1e-12)
+
+
+@pytest.mark.torch
+def test_the_evidence_lower_bound_agrees_with_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    normal = torch.distributions.Normal
+    deviation = torch.tensor(np.exp(OTHERS[:3, 2:] / 2))
+    code = normal(torch.tensor(OTHERS[:3, :2]), deviation)
+    standard = normal(torch.zeros(3, 2).double(), torch.ones(3, 2).double())
+    missed = torch.nn.functional.binary_cross_entropy_with_logits(
+        torch.tensor(SCORES[:3]), torch.tensor(BITS), reduction="sum"
+    )
+    expected = (missed + torch.distributions.kl_divergence(code, standard).sum()) / 3
+    np.testing.assert_allclose(
+        lower_bound(losses.EvidenceLowerBound()), expected.item(), rtol=1e-12
+    )
+
+
 def test_kullback_leibler_of_a_vector_per_batch() -> None:
     value, _ = run(losses.KLDivergence("batchmean"), np.log(SHARES[0]), SHARES[1])
     expected = (SHARES[1] * np.log(SHARES[1] / SHARES[0])).mean()
@@ -272,6 +306,7 @@ def test_default_targets_follow_from_the_prediction() -> None:
     assert losses.CrossEntropy().target(x) == ((BATCH, 3), int64)
     assert losses.NLL().target(lm.Input(4)) == ((BATCH,), int64)
     assert losses.Triplet().target((x, x, x)) is None
+    assert losses.EvidenceLowerBound().target((x, x, x)) == ((BATCH, 4, 3), float32)
 
 
 def error_text(kind: type[Exception], call: Callable[[], Any]) -> str:
@@ -338,6 +373,19 @@ def test_triplet_needs_three_predictions() -> None:
     assert "outputs=[anchor, positive, negative]" in text
     text = error_text(ShapeError, lambda: losses.Triplet()((x, x, lm.Input(5))))
     assert "does not fit" in text
+
+
+def test_the_evidence_lower_bound_needs_three_predictions() -> None:
+    x = lm.Input(4)
+    text = error_text(DefinitionError, lambda: losses.EvidenceLowerBound()(x, x))
+    assert "EvidenceLowerBound takes the three outputs of a variational autoencoder" in text
+    assert "expected  (logits, mean, log_variance)" in text
+    assert "found     1 output" in text
+    for other in ((x, x, lm.Input(5)), (lm.Input(5), x, x)):
+        text = error_text(ShapeError, lambda other=other: losses.EvidenceLowerBound()(other, x))
+        assert "does not fit" in text
+    text = error_text(DefinitionError, lambda: losses.EvidenceLowerBound(-1.0))
+    assert "expected  0 <= divergence" in text
 
 
 def test_hyper_parameters_are_checked() -> None:

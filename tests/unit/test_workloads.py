@@ -48,7 +48,7 @@ def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> Non
 def test_a_record_is_plain_data(name: str) -> None:
     record = WORKLOADS[name].record()
     assert json.loads(json.dumps(record)) == record
-    assert record["layers"][0]["kind"] == "Linear"
+    assert record["layers"][0]["kind"] == type(WORKLOADS[name].layers[0]).__name__
 
 
 def test_the_data_is_the_same_each_time() -> None:

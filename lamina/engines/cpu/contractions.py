@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
@@ -47,8 +48,10 @@ SMALLEST_WORK = 8192
 SHORTEST_CHUNK = 512
 # In cycles, for the choice between tiles and dots.
 _PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
-# A left operand that is read along its rows by at least this many panels of columns is packed.
+# A left operand that is read along its rows by at least this many panels of columns is packed, and
+# so is one whose rows lie whole pages, in bytes, apart.
 PANELS_WORTH_PACKING = 6
+_PAGE = 4096
 # Numbers of the left operand that lie k by k are fetched into the cache so many k ahead.
 K_AHEAD = 64
 
@@ -219,9 +222,18 @@ class _Tiled:
         if plain is None or 1 not in (plain.stride, plain.inner_stride):
             return None
         fits = self._left_bytes() <= self._context.processor.level1_bytes // 2
-        if plain.inner_stride == 1 or fits or self._panels.count < PANELS_WORTH_PACKING:
+        if self._dots or fits or self._panels.count < PANELS_WORTH_PACKING:
             return plain
-        return None
+        return plain if plain.inner_stride == 1 and not self._collides(plain.stride) else None
+
+    def _collides(self, stride: int) -> bool:
+        """Whether the rows of a tile lie so that the first cache has no room for all of them.
+
+        A number's place in it follows from its address within a page, and there is room for so
+        many at one place as the cache has pages.
+        """
+        apart = gcd(stride * self._matrix.step.dtype.itemsize, _PAGE)
+        return self._rows * apart > self._context.processor.level1_bytes
 
     def _left_bytes(self) -> int:
         """The size of one matrix of the left operand."""
@@ -374,6 +386,7 @@ class _Tiled:
                 tuple(number * one.panel.width for number in range(rows)),
                 vectors,
                 lanes,
+                one.panel.last_lanes,
                 self._element,
                 ((0, left_stride),),
                 one.right_stride,

@@ -145,6 +145,7 @@ class Module:
         self.functions: list[Function] = []
         self._declared: dict[str, str] = {}
         self._globals: list[str] = []
+        self._tables: dict[str, Value] = {}
 
     def function(
         self,
@@ -177,6 +178,12 @@ class Module:
             f"[{parts}], align 64"
         )
         return Value(f"@{name}", POINTER)
+
+    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+        """The same, of that name only once; the name says what is in it."""
+        if name not in self._tables:
+            self._tables[name] = self.table(name, values)
+        return self._tables[name]
 
     def text(self) -> str:
         """The module in LLVM's assembly language."""

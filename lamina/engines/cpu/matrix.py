@@ -19,6 +19,8 @@ class Matrix:
         batch, row, column, inner: the axes; of extent 1 where there is none.
         left, right: the views over them.
         step: the contraction with its stores over them.
+        inner_axes: those that `inner` was made of.
+        right_by_axes: the right view over those, and over batch and column.
     """
 
     batch: Axis
@@ -28,6 +30,8 @@ class Matrix:
     left: Scalar
     right: Scalar
     step: Contraction
+    inner_axes: tuple[Axis, ...]
+    right_by_axes: Scalar
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ def as_matrix(step: Contraction) -> Matrix:
         right=right,
         stores=stores,
     )
-    return Matrix(batch, row, column, inner, left, right, merged)
+    by_axes = Replacing(of_batch | of_columns).scalar(step.right)
+    return Matrix(batch, row, column, inner, left, right, merged, step.inner, by_axes)
 
 
 def as_plain(view: Scalar, outer: Axis, matrix: Matrix) -> Plain | None:

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Type, Value, constant
-from lamina.engines.cpu.loops import PART_PARAMETERS, Part
+from lamina.engines.cpu.loops import PART_PARAMETERS, Part, stride_along
 from lamina.engines.cpu.matrix import Matrix, Plain, as_plain
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
-from lamina.program.index import Axis
-from lamina.program.scalar import loads
+from lamina.program.index import Axis, Index
+from lamina.program.scalar import Load, loads
+from lamina.shapes import size_of
 
 # The tile that a loop over tiles is at; no expression depends on it.
 TILE = Axis("tile", 1 << 40)
@@ -78,6 +81,14 @@ class Panel:
     @property
     def columns(self) -> int:
         return (self.vectors - 1) * self.lanes + self.last
+
+    @property
+    def last_lanes(self) -> int:
+        """The lanes that the last vector needs: a power of two, no less than a quarter of one."""
+        lanes = self.lanes
+        while lanes // 2 >= self.last and lanes * 4 > self.lanes:
+            lanes //= 2
+        return lanes
 
     def present(self, number: int) -> int:
         """The columns in a vector."""
@@ -142,17 +153,96 @@ def _transpose(
         code.call_void(turn, columns, place, *numbers)
 
 
-def _emit_turn(module: Module, vector: Type, present: int) -> str:
+def _in_order(matrix: Matrix) -> list[tuple[Axis, int]]:
+    """The inner axes as they lie in the right operand, the widest strides first, with these."""
+    load = matrix.right_by_axes
+    steps = dict(load.index.terms) if isinstance(load, Load) else {}
+    pairs = [(axis, steps.get(axis, 0)) for axis in matrix.inner_axes]
+    return sorted(pairs, key=lambda pair: -abs(pair[1]))
+
+
+def _lies_otherwise(matrix: Matrix) -> bool:
+    """Whether the inner axes lie in another order in the right operand than k has them."""
+    return tuple(axis for axis, _ in _in_order(matrix)) != matrix.inner_axes
+
+
+def _pack_as_it_lies(
+    points: Points, matrix: Matrix, panel: Panel, target: Value, column: Value
+) -> None:
+    """Writes the packing of a whole panel, in the order in which the right operand lies.
+
+    Weights of convolutions have the window's elements side by side, and k its channels: in the
+    order of k every line of the cache would be fetched once for each element.
+    """
+    code, kind = points.code, element(matrix.step.dtype)
+    ordered = _in_order(matrix)
+    extents = [axis.extent for axis in matrix.inner_axes]
+    pitches = {
+        axis: size_of(extents[number + 1 :]) for number, axis in enumerate(matrix.inner_axes)
+    }
+    load = matrix.right_by_axes
+    size = size_of(extents)
+    stride = stride_along(load.index, matrix.column) if isinstance(load, Load) else None
+    is_run = all(
+        step == size_of([axis.extent for axis, _ in ordered[number + 1 :]])
+        for number, (_, step) in enumerate(ordered)
+    )
+    whole = is_run and size % panel.lanes == 0 and stride != 1
+    if isinstance(load, Load) and not load.bounds and stride is not None and whole:
+        rows = [
+            sum(place * pitches[axis] for place, (axis, _) in zip(places, ordered, strict=True))
+            for places in np.ndindex(*(axis.extent for axis, _ in ordered))
+        ]
+        # The same for all operands of this form.
+        said = "_".join(f"{axis.extent}x{pitches[axis]}" for axis, _ in ordered)
+        table = code.module.table_once(
+            f"rows_{said}_{panel.width}",
+            [constant(row * panel.width, I64) for row in rows],
+        )
+        moving = {axis for axis, _ in ordered} | {matrix.column}
+        terms = tuple(term for term in load.index.terms if term[0] not in moving)
+        first = points.place(Index(load.index.constant, terms)).start
+        first = code.add(first, code.multiply(column, constant(stride, I64)))
+        source = code.offset(points.base(load.buffer), first, kind)
+        numbers = [constant(stride, I64), table, constant(size, I64)]
+        for number in range(panel.vectors):
+            turn = _emit_turn(code.module, Type(kind, panel.lanes), panel.present(number), True)
+            columns = code.offset(source, number * panel.lanes * stride, kind)
+            code.call_void(turn, columns, code.offset(target, number * panel.lanes, kind), *numbers)
+        return
+
+    def nest(depth: int, row: Value) -> None:
+        if depth < len(ordered):
+            axis, _ = ordered[depth]
+            with points.loop(axis) as loop:
+                skipped = code.multiply(loop.index, constant(pitches[axis] * panel.width, I64))
+                nest(depth + 1, code.add(row, skipped))
+                code.end_loop(loop)
+            return
+        at = code.offset(target, row, kind)
+        for number in range(panel.vectors):
+            lanes = panel.present(number)
+            base = code.add(column, constant(number * panel.lanes, I64))
+            with points.along(matrix.column, base, lanes):
+                value = points.vector(matrix.right_by_axes)
+            value = code.padded(value, panel.lanes, 0)
+            code.store(value, code.offset(at, number * panel.lanes, kind))
+
+    nest(0, constant(0, I64))
+
+
+def _emit_turn(module: Module, vector: Type, present: int, listed: bool = False) -> str:
     """Writes `turn(source, target, stride, width, count)`, once in a module; gives its name.
 
     It reads some columns that lie `stride` apart, `count` numbers of each, and writes the first
-    numbers of all columns side by side, the second ones `width` further, and so on. Columns that
-    are not there are zeros.
+    numbers of all columns side by side, the second ones `width` further, and so on; if `listed`,
+    at the places that a table has for them, which then stands in the place of the width. Columns
+    that are not there are zeros.
     """
-    name = f"turn_{vector.element}_{vector.lanes}_{present}"
+    name = f"turn_{'to_' if listed else ''}{vector.element}_{vector.lanes}_{present}"
     if module.has(name):
         return name
-    numbers = (("stride", I64), ("width", I64), ("count", I64))
+    numbers = (("stride", I64), ("width", POINTER if listed else I64), ("count", I64))
     code = module.function(name, (("source", POINTER), ("target", POINTER), *numbers))
     source, target, stride, width, count = code.parameters
     loop = code.begin_loop(constant(0, I64), count, vector.lanes)
@@ -163,7 +253,11 @@ def _emit_turn(module: Module, vector: Type, present: int) -> str:
         columns.append(code.load(code.offset(start, skipped, vector.element), vector))
     columns += [constant(0, vector)] * (vector.lanes - present)
     for position, turned in enumerate(transposed(code, columns)):
-        row = code.multiply(code.add(loop.index, constant(position, I64)), width)
+        row = code.add(loop.index, constant(position, I64))
+        if listed:
+            row = code.load(code.offset(width, row, "i64"), I64)
+        else:
+            row = code.multiply(row, width)
         code.store(turned, code.offset(target, row, vector.element))
     code.end_loop(loop)
     code.finish()
@@ -273,7 +367,11 @@ class PackedRight:
                     code.when(code.compare(condition, number, constant(limit, I64))) as before,
                     points.bound(TILE, number, before=before),
                 ):
-                    pack_panel(points, matrix, panel, target, column, constant(0, I64), self.inner)
+                    if _lies_otherwise(matrix):
+                        _pack_as_it_lies(points, matrix, panel, target, column)
+                    else:
+                        zero = constant(0, I64)
+                        pack_panel(points, matrix, panel, target, column, zero, self.inner)
         code.end_loop(loop)
         code.finish()
         units = matrix.batch.extent * self.panels.count

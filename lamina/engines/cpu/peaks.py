@@ -42,7 +42,7 @@ def _operations(processor: Processor, dtype: DType) -> float:
     module = Module(fused=processor.fused)
     own_sums = tuple(row * width for row in range(rows))
     loops = ((_INNER, rows),)
-    tile = Tile(tuple(range(rows)), own_sums, VECTORS, lanes, name, loops, width)
+    tile = Tile(tuple(range(rows)), own_sums, VECTORS, lanes, lanes, name, loops, width)
     kernel = emit_tile(module, tile)
     code = module.function("program", PROGRAM_PARAMETERS, internal=False)
     table, thread, *_ = code.parameters

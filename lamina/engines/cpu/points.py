@@ -474,10 +474,15 @@ class Points:
         return code.select(inside, value, constant(0, value.type))
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
-        name = f"llvm.masked.load.{type.suffix}.p0"
-        self.code.module.declare(name, str(type), [address.type, Type("i32"), mask.type, type])
+        code = self.code
+        # LLVM reads lanes that are masked out if their number is no power of two (22.1, AVX2).
+        wide = type.wide(1 << (type.lanes - 1).bit_length())
+        mask = code.padded(mask, wide.lanes, False)
+        name = f"llvm.masked.load.{wide.suffix}.p0"
+        code.module.declare(name, str(wide), [address.type, Type("i32"), mask.type, wide])
         align = Value(str(max(type.bits // 8, 1)), Type("i32"))
-        return self.code.call(name, type, address, align, mask, constant(0, type))
+        loaded = code.call(name, wide, address, align, mask, constant(0, wide))
+        return loaded if wide == type else code.shuffle(loaded, None, range(type.lanes))
 
     def _strided(self, load: Load, place: Place, lanes: int) -> Value:
         code = self.code

@@ -35,6 +35,12 @@ def split_reductions(context: Context, name: str, loop: Loop) -> list[Loop]:
     for stage in loop.stages:
         stage = _with_locals(stage, renamed)
         if isinstance(stage, Reduce) and points <= _MOST_RESULTS and _is_long(stage, points):
+            if any(isinstance(part, Local) for part in parts(stage.value)):
+                # What it depends on is finished first: threads meet before it is read.
+                label = f"{name}_before_{stage.local}"
+                before.append(_finished(context, label, loop.axes, stages, renamed))
+                stages = []
+                stage = replace(stage, value=Replacing({}, renamed).scalar(stage.value))
             partial, combining = _cut(context, f"{name}_{stage.local}", loop.axes, stage)
             before.append(partial)
             stages += combining
@@ -48,10 +54,32 @@ def split_reductions(context: Context, name: str, loop: Loop) -> list[Loop]:
     return [*before, replace(loop, stages=tuple(stages))] if before else [loop]
 
 
+def _finished(
+    context: Context,
+    name: str,
+    axes: Sequence[Axis],
+    stages: Sequence[Stage],
+    renamed: dict[str, Scalar],
+) -> Loop:
+    """A loop of the stages so far, which stores all that is reduced; it is loaded from then on."""
+    shape = [axis.extent for axis in axes]
+    place = flatten([axis_index(axis) for axis in axes], shape)
+    stores: list[Store] = []
+    loaded: dict[str, Scalar] = {}
+    for stage in stages:
+        if isinstance(stage, Reduce):
+            buffer = f"{name}_{stage.local}"
+            context.need_buffer(buffer, shape or [1], stage.dtype)
+            stores.append(Store(buffer, place, Local(stage.local, stage.dtype)))
+            loaded[stage.local] = Load(buffer, place, stage.dtype)
+    change = Replacing({}, loaded)
+    renamed.update((local, change.scalar(value)) for local, value in list(renamed.items()))
+    renamed.update((local, value) for local, value in loaded.items() if local not in renamed)
+    return Loop(name, tuple(axes), (*stages, Write((), tuple(stores))))
+
+
 def _is_long(stage: Reduce, points: int) -> bool:
     if stage.combine not in _PRIMITIVES or not stage.axes:
-        return False
-    if any(isinstance(part, Local) for part in parts(stage.value)):
         return False
     values = points * size_of([axis.extent for axis in stage.axes])
     return values >= _LEAST_VALUES and stage.axes[0].extent >= 2 * _BLOCKS

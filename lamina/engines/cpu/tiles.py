@@ -25,6 +25,8 @@ class Tile:
         sums: the same of the sums, whose columns are contiguous.
         vectors: of columns.
         lanes: of a vector.
+        last: of the last one, which may have fewer: processors that make wide vectors of narrow
+            ones are then done sooner.
         element: `"float"` or `"double"`.
         loops: over k, outermost first: how often, and elements between two k of the left operand.
             0 says that the caller gives the number; k is contiguous in the right operand.
@@ -38,6 +40,7 @@ class Tile:
     sums: tuple[int, ...]
     vectors: int
     lanes: int
+    last: int
     element: str
     loops: tuple[tuple[int, int], ...]
     right_stride: int
@@ -49,6 +52,10 @@ class Tile:
         """The same for equal tiles; nobody reads all that there is to say."""
         said = hashlib.sha256(repr(self).encode()).hexdigest()[:12]
         return f"tile_{self.element}_{len(self.rows)}x{self.vectors}x{self.lanes}_{said}"
+
+    def vector(self, number: int) -> Type:
+        """The type of one of the vectors."""
+        return Type(self.element, self.last if number == self.vectors - 1 else self.lanes)
 
 
 # What a processor fetches into its caches at a time, in bytes.
@@ -186,18 +193,17 @@ def emit_tile(module: Module, tile: Tile) -> str:
     )
     left, right, sums, *given = code.parameters
     counts = dict(zip(open_loops, given, strict=True))
-    vector = Type(tile.element, tile.lanes)
     places = [
-        code.offset(sums, row + number * tile.lanes, tile.element)
+        (code.offset(sums, row + number * tile.lanes, tile.element), tile.vector(number))
         for row in tile.sums
         for number in range(tile.vectors)
     ]
     totals: Sequence[Value] = [
-        constant(0, vector) if tile.fresh else code.load(place, vector) for place in places
+        constant(0, vector) if tile.fresh else code.load(place, vector) for place, vector in places
     ]
     kernel = _Kernel(code, tile, counts)
     totals = kernel.over(0, left, right, totals)
-    for place, total in zip(places, totals, strict=True):
+    for (place, _), total in zip(places, totals, strict=True):
         code.store(total, place)
     code.finish()
     return tile.name
@@ -256,18 +262,19 @@ class _Kernel:
     def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
         """The totals after one k."""
         code, tile = self._code, self._tile
-        vector = Type(tile.element, tile.lanes)
         columns = [
-            code.load(code.offset(right, number * tile.lanes, tile.element), vector)
+            code.load(code.offset(right, number * tile.lanes, tile.element), tile.vector(number))
             for number in range(tile.vectors)
         ]
         received: list[Value] = []
         for row, skipped in enumerate(tile.rows):
             place = code.offset(left, skipped, tile.element)
-            number = code.splat(code.load(place, vector.scalar), tile.lanes)
+            number = code.load(place, Type(tile.element))
+            spread = {lanes: code.splat(number, lanes) for lanes in (tile.lanes, tile.last)}
             for position, column in enumerate(columns):
                 total = totals[row * tile.vectors + position]
-                received.append(code.multiply_add(number, column, total))
+                factor = spread[column.type.lanes]
+                received.append(code.multiply_add(factor, column, total))
         return received
 
 

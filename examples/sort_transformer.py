@@ -1,0 +1,66 @@
+"""A transformer that sorts: twelve digits go in, the same digits come out in order.
+
+    python examples/sort_transformer.py
+    python examples/sort_transformer.py --length 20 --epochs 8
+
+Nobody tells it how. It sees sequences of digits and what they are when sorted, and learns which
+digit to expect at each position: attention looks at all the others, and counts. On sequences that
+it has never seen it soon makes next to no mistakes, in seconds on two cores.
+"""
+
+import argparse
+
+import numpy as np
+
+import lamina as lm
+
+
+def make_sequences(count, length, seed):
+    """Random digits (count, length), and the same in order."""
+    digits = np.random.default_rng(seed).integers(0, 10, (count, length))
+    return digits, np.sort(digits, axis=1)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description="A transformer that sorts digits.")
+    parser.add_argument("--length", type=int, default=12, help="digits of a sequence")
+    parser.add_argument("--sequences", type=int, default=20000, help="to learn from")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--engine", default="cpu")
+    options = parser.parse_args(argv)
+
+    # Each digit becomes 64 numbers; two blocks of four attention heads each follow.
+    net = lm.networks.transformer_encoder(
+        vocabulary=10,
+        length=options.length,
+        features=64,
+        heads=4,
+        layers=2,
+        hidden=128,
+        dropout=0.0,
+    )
+    print(net, end="\n\n")
+
+    train = make_sequences(options.sequences, options.length, seed=0)
+    unseen, expected = make_sequences(1000, options.length, seed=1)
+    model = lm.Model(net, engine=options.engine, seed=0)
+    history = model.fit(
+        train,
+        epochs=options.epochs,
+        batch_size=100,
+        loss=lm.CrossEntropy(),
+        optimizer=lm.Adam(1e-3),
+    )
+    print(f"loss: {history['loss'][0]:.4f} at first, {history['loss'][-1]:.4f} at last")
+
+    # The network gives a score for each digit at each position: (count, 10, length).
+    answers = model.predict(unseen).argmax(axis=1)
+    for digits, answer in zip(unseen[:3], answers, strict=False):
+        print(*digits, "->", *answer)
+    right = answers == expected
+    print(f"positions right in 1000 unseen sequences: {right.mean():.2%}")
+    print(f"sequences without a mistake: {right.all(axis=1).mean():.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,347 @@
+"""Attention, and the blocks that transformers are made of.
+
+After Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin: Attention is all you
+need (2017). Sequences are f32 or f64 [batch, length, features]. A mask is a bool that is true where
+there is something to look at: [batch, keys], for sequences that are shorter than others, or
+[batch, queries, keys]. (PyTorch's `key_padding_mask` says the opposite.) A query that may look at
+nothing gets zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.activation import GELU
+from lamina.layers.checks import (
+    place_of,
+    require_choice,
+    require_float,
+    require_number,
+    require_truth,
+    require_whole,
+)
+from lamina.layers.dropout import Dropout
+from lamina.layers.init import XavierUniform, Zeros
+from lamina.layers.layer import Layer
+from lamina.layers.linear import Linear
+from lamina.layers.normalization import LayerNorm
+from lamina.layers.scope import Scope
+from lamina.shapes import bool_, shape_text, static
+
+Activation = Literal["relu", "gelu"]
+
+
+@dataclass(frozen=True)
+class MultiHeadAttention(Layer):
+    """Each position gets a mean of what stands at others, weighted by how well they fit.
+
+    Applied to queries alone they look at each other (self-attention); applied to two sequences, the
+    first looks at the second. A mask may follow. Gives [batch, queries, features].
+
+    Its parts are four `Linear` layers: `queries`, `keys`, `values` and `output`, so its parameters
+    are `queries.weight`, (features, inputs), `queries.bias`, (features,), and so on. PyTorch's
+    `in_proj_weight` and `in_proj_bias` are the first three one after the other. What these give is
+    cut into `heads` parts of equal size, each of which has weights of its own.
+
+    Args:
+        heads: how many; they divide the features.
+        features: of the result, and of queries, keys and values together for all heads; by default
+            as many as there come in.
+        dropout: the probability that a weight becomes zero while training.
+        bias: whether the parts have biases.
+        causal: whether position i looks at positions 0 to i alone.
+
+    Raises:
+        DefinitionError: if heads or features are no whole numbers above zero, or dropout is no
+            probability below 1.
+        ShapeError: when applied to other shapes, or if the heads do not divide the features.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MultiHeadAttention(4)(lm.Input(12, 64)).shape
+        (Size(coefficient=1, offset=0), 12, 64)
+    """
+
+    heads: int
+    features: int | None = None
+    dropout: float = 0.0
+    bias: bool = True
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        require_whole(self, "heads", self.heads)
+        if self.features is not None:
+            require_whole(self, "features", self.features)
+            if self.features % self.heads:
+                raise DefinitionError(
+                    "the features cannot be divided evenly among the heads",
+                    facts=(
+                        ("expected", f"a multiple of {self.heads} features"),
+                        ("found", str(self.features)),
+                    ),
+                    where=place_of(self),
+                )
+        require_number(self, "dropout", self.dropout, "[0, 1)")
+        require_truth(self, "bias", self.bias)
+        require_truth(self, "causal", self.causal)
+
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+        """Builds the attention of queries to themselves or to a second sequence."""
+        sequences, masks = _sorted(self, operands, (1, 2), 1)
+        queries, source = sequences[0], sequences[-1]
+        (width,) = static(queries.shape[2:])
+        features = self.features or width
+        if features % self.heads:
+            raise ShapeError(
+                "the features cannot be divided evenly among the heads",
+                facts=(
+                    ("expected", f"a multiple of {self.heads} features"),
+                    ("found", described(queries)),
+                ),
+                advice="Choose a number of heads that divides the features, or give features=.",
+            )
+        # As if all three were one matrix, of three times as many outputs: that is PyTorch's.
+        start = XavierUniform(math.sqrt(0.5))
+
+        def heads_of(name: str, x: Tensor) -> Tensor:
+            linear = Linear(features, self.bias, start, Zeros())
+            return self._apart(scope.layer(name, linear, x))
+
+        q, k, v = heads_of("queries", queries), heads_of("keys", source), heads_of("values", source)
+        mask = _of_weights(masks[0], q, k) if masks else None
+        factors = None
+        if scope.training and self.dropout:
+            weights, stay = (*q.shape[:3], k.shape[2]), 1.0 - self.dropout
+            factors = scope.bernoulli(weights, stay) * (1.0 / stay)
+        means = ops.attention(q, k, v, mask, self.causal, factors=factors)
+        joined = ops.reshape(ops.transpose(means, (0, 2, 1, 3)), (*queries.shape[:2], features))
+        output = Linear(features, self.bias, bias_init=Zeros())
+        return scope.layer("output", output, joined)
+
+    def _apart(self, x: Tensor) -> Tensor:
+        """[batch, length, features] -> [batch, heads, length, features of a head]."""
+        batch, length, features = x.shape
+        (each,) = static((features,))
+        apart = ops.reshape(x, (batch, length, self.heads, each // self.heads))
+        return ops.transpose(apart, (0, 2, 1, 3))
+
+
+@dataclass(frozen=True)
+class TransformerEncoderBlock(Layer):
+    """Attention among the positions of a sequence, then two linear layers at each of them.
+
+    Applied to [batch, length, features], and perhaps a mask; gives the same shape. Around both
+    parts leads a way past, and each has a layer normalisation: of the sum of both ways, or, with
+    `norm_first`, of what goes in (Xiong et al.: On layer normalization in the transformer
+    architecture, 2020). With `causal=True` it is the block of models that continue texts.
+
+    Its parts are `attention`, a `MultiHeadAttention`; `attention_norm`; `hidden` and `output`, two
+    `Linear` layers; `feedforward_norm`. PyTorch's names for them are `self_attn`, `norm1`,
+    `linear1`, `linear2`, `norm2`.
+
+    Args:
+        heads: of the attention; they divide the features.
+        hidden: the features between the two linear layers.
+        dropout: the probability of an element to become zero while training, of weights, after the
+            activation, and before each sum.
+        activation: `"relu"` or `"gelu"`.
+        norm_first: whether normalisation comes before each part.
+        causal: whether position i looks at positions 0 to i alone.
+        epsilon: of the normalisations.
+
+    Raises:
+        DefinitionError: if a hyper-parameter lies outside its range.
+        ShapeError: when applied to other shapes, or if the heads do not divide the features.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.TransformerEncoderBlock(4, 256)(lm.Input(12, 64)).shape
+        (Size(coefficient=1, offset=0), 12, 64)
+    """
+
+    heads: int
+    hidden: int
+    dropout: float = 0.1
+    activation: Activation = "relu"
+    norm_first: bool = False
+    causal: bool = False
+    epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_block(self)
+
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+        """Builds both parts with the ways past them."""
+        (x,), masks = _sorted(self, operands, (1,), 1)
+        attention = MultiHeadAttention(self.heads, dropout=self.dropout, causal=self.causal)
+        x = _with_way_past(
+            *(self, scope, "attention", x),
+            lambda y: scope.layer("attention", attention, y, *masks),
+        )
+        return _fed_forward(self, scope, x)
+
+
+@dataclass(frozen=True)
+class TransformerDecoderBlock(Layer):
+    """As `TransformerEncoderBlock`, but between its parts it also looks at a second sequence.
+
+    Applied to [batch, length, features] and a memory [batch, other length, other features], such as
+    the result of an encoder; gives the shape of the first. Two masks may follow: of the memory, and
+    of the first sequence.
+
+    Its parts are `attention`, `attention_norm`, `memory_attention`, `memory_attention_norm`,
+    `hidden`, `output` and `feedforward_norm`. PyTorch's names for them are `self_attn`, `norm1`,
+    `multihead_attn`, `norm2`, `linear1`, `linear2`, `norm3`.
+
+    Args:
+        heads: of both attentions; they divide the features.
+        hidden: the features between the two linear layers.
+        dropout: the probability of an element to become zero while training, of weights, after the
+            activation, and before each sum.
+        activation: `"relu"` or `"gelu"`.
+        norm_first: whether normalisation comes before each part.
+        causal: whether position i of the first sequence looks at positions 0 to i of it alone.
+        epsilon: of the normalisations.
+
+    Raises:
+        DefinitionError: if a hyper-parameter lies outside its range.
+        ShapeError: when applied to other shapes, or if the heads do not divide the features.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.TransformerDecoderBlock(4, 256)(lm.Input(12, 64), lm.Input(20, 32)).shape
+        (Size(coefficient=1, offset=0), 12, 64)
+    """
+
+    heads: int
+    hidden: int
+    dropout: float = 0.1
+    activation: Activation = "relu"
+    norm_first: bool = False
+    causal: bool = True
+    epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_block(self)
+
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
+        """Builds the three parts with the ways past them."""
+        (x, memory), masks = _sorted(self, operands, (2,), 2)
+        (features,) = static(x.shape[2:])
+        own = MultiHeadAttention(self.heads, dropout=self.dropout, causal=self.causal)
+        other = MultiHeadAttention(self.heads, features, self.dropout)
+        x = _with_way_past(
+            *(self, scope, "attention", x),
+            lambda y: scope.layer("attention", own, y, *masks[1:]),
+        )
+        x = _with_way_past(
+            *(self, scope, "memory_attention", x),
+            lambda y: scope.layer("memory_attention", other, y, memory, *masks[:1]),
+        )
+        return _fed_forward(self, scope, x)
+
+
+# What they share ----------------------------------------------------------------------------------
+
+_Block = TransformerEncoderBlock | TransformerDecoderBlock
+
+
+def _check_block(block: _Block) -> None:
+    require_whole(block, "heads", block.heads)
+    require_whole(block, "hidden", block.hidden)
+    require_number(block, "dropout", block.dropout, "[0, 1)")
+    require_choice(block, "activation", block.activation, ("relu", "gelu"))
+    require_truth(block, "norm_first", block.norm_first)
+    require_truth(block, "causal", block.causal)
+    require_number(block, "epsilon", block.epsilon, "[0, inf)")
+
+
+def _with_way_past(
+    block: _Block, scope: Scope, name: str, x: Tensor, part: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The sum of x and a part of it, with the normalisation where the block has it."""
+    norm, dropout = LayerNorm(epsilon=block.epsilon), Dropout(block.dropout)
+    if block.norm_first:
+        return x + dropout.forward(scope, part(scope.layer(f"{name}_norm", norm, x)))
+    return scope.layer(f"{name}_norm", norm, x + dropout.forward(scope, part(x)))
+
+
+def _fed_forward(block: _Block, scope: Scope, x: Tensor) -> Tensor:
+    """Two linear layers at each position, with their way past."""
+    (features,) = static(x.shape[2:])
+
+    def part(y: Tensor) -> Tensor:
+        y = scope.layer("hidden", Linear(block.hidden), y)
+        y = ops.relu(y) if block.activation == "relu" else GELU().forward(scope, y)
+        y = Dropout(block.dropout).forward(scope, y)
+        return scope.layer("output", Linear(features), y)
+
+    return _with_way_past(block, scope, "feedforward", x, part)
+
+
+def _sorted(
+    layer: Layer, operands: tuple[Tensor, ...], counts: tuple[int, ...], most_masks: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The sequences and the masks that a layer is applied to.
+
+    Raises:
+        ShapeError: if there are more than the layer takes, or a sequence has other axes.
+        DTypeError: for integers.
+    """
+    sequences = tuple(x for x in operands if x.dtype != bool_)
+    masks = tuple(x for x in operands if x.dtype == bool_)
+    facts = tuple((f"operand {n}", described(x)) for n, x in enumerate(operands))
+    name = type(layer).__name__
+    fits = operands == (*sequences, *masks) and len(masks) <= most_masks
+    if not fits or len(sequences) not in counts:
+        wanted = "one sequence" if counts == (1,) else "two sequences"
+        wanted = wanted if len(counts) == 1 else "one or two sequences"
+        masks_too = "a mask" if most_masks == 1 else "up to two masks"
+        raise ShapeError(
+            f"{name} takes {wanted}, and perhaps {masks_too}",
+            facts=facts,
+            advice="A mask is bool, and comes last.",
+        )
+    for x in sequences:
+        require_float(layer, x)
+        if x.rank != 3:
+            raise ShapeError(
+                f"{name} needs sequences",
+                facts=(("expected", "[batch, length, features]"), ("found", described(x))),
+                advice="An lm.Embedding makes them of indices, an ops.reshape of images.",
+            )
+    return sequences, masks
+
+
+def _of_weights(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """A mask in the order of the weights, [batch, heads, queries, keys].
+
+    Raises:
+        ShapeError: if it belongs to other lengths.
+    """
+    batch, _, rows, _ = queries.shape
+    columns = keys.shape[2]
+    if mask.shape == (batch, columns):
+        return ops.reshape(mask, (batch, 1, 1, columns))
+    if mask.shape == (batch, rows, columns):
+        return ops.reshape(mask, (batch, 1, rows, columns))
+    raise ShapeError(
+        "the mask does not fit the sequences",
+        facts=(
+            (
+                "expected",
+                f"{shape_text((batch, columns))} or {shape_text((batch, rows, columns))}",
+            ),
+            ("found", described(mask)),
+        ),
+        advice="It says for each key, or each pair of query and key, whether to look.",
+    )

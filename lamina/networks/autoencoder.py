@@ -1,0 +1,129 @@
+"""Autoencoders: networks that say their input with few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from lamina.layers import (
+    Flatten,
+    GaussianSample,
+    Input,
+    Layer,
+    Linear,
+    ReLU,
+    Reshape,
+    Sigmoid,
+)
+from lamina.network import Network, Sequential
+from lamina.shapes import size_of
+
+
+@final
+@dataclass(frozen=True)
+class Autoencoder:
+    """An autoencoder and its halves, which share the layers: see `Model.part`.
+
+    Attributes:
+        network: the whole, which is trained.
+        encoder: from examples to codes.
+        decoder: from codes to examples.
+    """
+
+    network: Network
+    encoder: Network
+    decoder: Network
+
+
+def autoencoder(
+    widths: Sequence[int] = (1000, 500, 250),
+    code: int = 30,
+    input: tuple[int, ...] = (1, 28, 28),
+    activation: Layer | None = None,
+) -> Autoencoder:
+    """Linear layers down to a code, and the same widths up again; examples lie in [0, 1].
+
+    Hinton, Salakhutdinov: Reducing the dimensionality of data with neural networks (2006), with
+    ReLU instead of sigmoids, so that it learns without being trained layer by layer before. Weights
+    start as `Linear` does by default. `lm.BCE()` and `lm.MSE()` are losses for it; the targets are
+    the inputs.
+
+    Args:
+        widths: features of the hidden layers on the way down.
+        code: the numbers that an example becomes.
+        input: shape of an example.
+        activation: after each hidden layer; `lm.ReLU()` by default.
+
+    Example:
+        >>> import lamina as lm
+        >>> parts = lm.networks.autoencoder()
+        >>> parts.network.parameter_count(), parts.encoder.outputs[0]
+        (2837314, Tensor(f32[batch, 30], layer))
+    """
+    between = activation or ReLU()
+    encoder = Sequential(Input(*input), Flatten(), *_hidden(widths, between), Linear(code))
+    decoder = Sequential(
+        Input(code),
+        *_hidden(widths[::-1], between),
+        Linear(size_of(input)),
+        Sigmoid(),
+        Reshape(*input),
+    )
+    example = Input(*input)
+    return Autoencoder(Network(example, decoder(encoder(example))), encoder, decoder)
+
+
+def variational_autoencoder(
+    widths: Sequence[int] = (500,),
+    code: int = 20,
+    input: tuple[int, ...] = (1, 28, 28),
+    activation: Layer | None = None,
+) -> Autoencoder:
+    """An autoencoder whose codes are normally distributed: it makes new examples from noise.
+
+    Kingma, Welling: Auto-encoding variational Bayes (2014), appendix C, with ReLU instead of tanh.
+    Weights start as `Linear` does by default. `lm.EvidenceLowerBound()` is the loss; the
+    targets are the inputs.
+
+    Args:
+        widths: features of the hidden layers on the way down.
+        code: numbers of a code.
+        input: shape of an example, whose numbers lie in [0, 1].
+        activation: after each hidden layer; `lm.ReLU()` by default.
+
+    Returns:
+        The network has three outputs: the logits of the example, and mean and logarithm of the
+        variance of its code, [batch, code] each. The encoder gives the last two. The decoder
+        gives the example from a code, in [0, 1].
+
+    Example:
+        >>> import lamina as lm
+        >>> parts = lm.networks.variational_autoencoder(code=2)
+        >>> parts.network.outputs
+        (Tensor(f32[batch, 1, 28, 28], layer), Tensor(f32[batch, 2], layer), ...)
+    """
+    between = activation or ReLU()
+    example = Input(*input)
+    h = Flatten()(example)
+    for layer in _hidden(widths, between):
+        h = layer(h)
+    encoder = Network(example, [Linear(code)(h), Linear(code)(h)])
+    to_logits = Sequential(
+        Input(code),
+        *_hidden(widths[::-1], between),
+        Linear(size_of(input)),
+        Reshape(*input),
+    )
+    example, noise = Input(*input), Input(code)
+    mean, log_variance = encoder(example)
+    logits = to_logits(GaussianSample()(mean, log_variance))
+    return Autoencoder(
+        network=Network(example, [logits, mean, log_variance]),
+        encoder=encoder,
+        decoder=Network(noise, Sigmoid()(to_logits(noise))),
+    )
+
+
+def _hidden(widths: Sequence[int], activation: Layer) -> list[Layer]:
+    return [layer for width in widths for layer in (Linear(width), activation)]

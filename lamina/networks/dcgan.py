@@ -1,0 +1,86 @@
+"""DCGAN: a generator of images, and a discriminator that tells them from real ones."""
+
+from __future__ import annotations
+
+from lamina.errors import DefinitionError
+from lamina.graph import source_line
+from lamina.layers import (
+    BatchNorm,
+    Conv2d,
+    ConvTranspose2d,
+    Flatten,
+    Input,
+    Layer,
+    LeakyReLU,
+    ReLU,
+    Reshape,
+    Tanh,
+)
+from lamina.layers.init import Normal
+from lamina.network import Network, Sequential
+
+# Height and width of the smallest images, between noise and convolutions.
+_SMALLEST = 4
+
+
+def dcgan(
+    latent: int = 100, image: tuple[int, int, int] = (3, 64, 64), width: int = 64
+) -> tuple[Network, Network]:
+    """A generator and a discriminator.
+
+    Radford, Metz, Chintala: Unsupervised representation learning with deep convolutional generative
+    adversarial networks (2016). All weights start as N(0, 0.02), as the paper says. How they are
+    trained against each other is shown in examples/gan_digits.py.
+
+    Args:
+        latent: numbers of noise that an image is made of.
+        image: (channels, side, side), the side 8, 16, 32, 64, ..
+        width: channels of the convolution next to the image; each that halves the image once more
+            has twice as many.
+
+    Returns:
+        The generator, from noise [batch, latent] to images [batch, *image] in [-1, 1]; and the
+        discriminator, from images to a score [batch, 1] that is above 0 for real ones.
+
+    Raises:
+        DefinitionError: for another side.
+
+    Example:
+        >>> import lamina as lm
+        >>> generator, discriminator = lm.networks.dcgan(latent=16, image=(1, 8, 8), width=8)
+        >>> generator.outputs[0], discriminator.outputs[0]
+        (Tensor(f32[batch, 1, 8, 8], layer), Tensor(f32[batch, 1], layer))
+    """
+    colours, height, side = image
+    widths = [width * 2**number for number in range(_halvings(height, side))]
+    start = Normal(deviation=0.02)
+
+    layers: list[Layer] = [Reshape(latent, 1, 1)]
+    layers.append(ConvTranspose2d(widths[-1], _SMALLEST, bias=False, weight_init=start))
+    for channels in reversed(widths[:-1]):
+        layers += [BatchNorm(), ReLU()]
+        layers.append(ConvTranspose2d(channels, 4, 2, 1, bias=False, weight_init=start))
+    layers += [BatchNorm(), ReLU()]
+    layers.append(ConvTranspose2d(colours, 4, 2, 1, bias=False, weight_init=start))
+    generator = Sequential(Input(latent), *layers, Tanh())
+
+    layers = [Conv2d(widths[0], 4, 2, 1, bias=False, weight_init=start), LeakyReLU(0.2)]
+    for channels in widths[1:]:
+        layers.append(Conv2d(channels, 4, 2, 1, bias=False, weight_init=start))
+        layers += [BatchNorm(), LeakyReLU(0.2)]
+    layers += [Conv2d(1, _SMALLEST, bias=False, weight_init=start), Flatten()]
+    discriminator = Sequential(Input(*image), *layers)
+    return generator, discriminator
+
+
+def _halvings(height: int, side: int) -> int:
+    """How often the image is halved until it is as small as the smallest."""
+    count = (side // _SMALLEST).bit_length() - 1
+    if height != side or count < 1 or side != _SMALLEST * 2**count:
+        raise DefinitionError(
+            "the images of a DCGAN are squares of some sizes only",
+            facts=(("expected", "8 x 8, 16 x 16, 32 x 32, .."), ("found", f"{height} x {side}")),
+            where=f"dcgan ({source_line()})",
+            advice="Enlarge or pad the images: lm.Upsample, lm.Pad.",
+        )
+    return count

@@ -1,0 +1,35 @@
+"""LeNet."""
+
+from __future__ import annotations
+
+from lamina.layers import Conv2d, Flatten, Input, Linear, MaxPool2d, ReLU
+from lamina.network import Network, Sequential
+
+
+def lenet(classes: int = 10, input: tuple[int, int, int] = (1, 28, 28)) -> Network:
+    """Two convolutions, each followed by pooling, and two linear layers.
+
+    LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition (1998),
+    in the form that Caffe made common: maxima instead of averages, more channels, a ReLU. Weights
+    start as the layers do by default.
+
+    Args:
+        classes: the number of results.
+        input: (channels, height, width), at least 16 x 16.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.networks.lenet().parameter_count()
+        431080
+    """
+    return Sequential(
+        Input(*input),
+        Conv2d(20, 5),
+        MaxPool2d(2),
+        Conv2d(50, 5),
+        MaxPool2d(2),
+        Flatten(),
+        Linear(500),
+        ReLU(),
+        Linear(classes),
+    )

@@ -1,0 +1,36 @@
+"""Multilayer perceptrons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.layers import Flatten, Input, Layer, Linear, ReLU
+from lamina.network import Network, Sequential
+
+
+def mlp(
+    widths: Sequence[int] = (256, 128),
+    classes: int = 10,
+    input: tuple[int, ...] = (784,),
+    activation: Layer | None = None,
+) -> Network:
+    """Linear layers with an activation between them; gives a score for each class.
+
+    Rumelhart, Hinton, Williams: Learning representations by back-propagating errors (1986).
+    Weights start as `Linear` does by default.
+
+    Args:
+        widths: features of the hidden layers.
+        classes: the number of results.
+        input: shape of an example; more than one axis is flattened.
+        activation: after each hidden layer; `lm.ReLU()` by default.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.networks.mlp((256, 128), classes=10, input=(1, 28, 28)).parameter_count()
+        235146
+    """
+    layers: list[Layer] = [] if len(input) == 1 else [Flatten()]
+    for width in widths:
+        layers += [Linear(width), activation or ReLU()]
+    return Sequential(Input(*input), *layers, Linear(classes))

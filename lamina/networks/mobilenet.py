@@ -1,0 +1,78 @@
+"""MobileNetV2: inverted residuals of depthwise convolutions."""
+
+from __future__ import annotations
+
+from lamina.graph import Tensor
+from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
+from lamina.layers.init import KaimingUniform, Normal
+from lamina.network import Network
+from lamina.shapes import static
+
+# Table 2 of the paper: expansion t, channels c, repetitions n, stride s of the first of them.
+_TABLE = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+def mobilenet_v2(
+    classes: int = 1000, width: float = 1.0, input: tuple[int, int, int] = (3, 224, 224)
+) -> Network:
+    """Bottlenecks that are widened, convolved channel by channel, and narrowed again.
+
+    Sandler, Howard, Zhu, Zhmoginov, Chen: MobileNetV2: inverted residuals and linear bottlenecks
+    (2018). Convolutions start with the variance of He et al.: Delving deep into rectifiers (2015),
+    the last layer with a deviation of 0.01, as PyTorch's.
+
+    Args:
+        classes: the number of results.
+        width: a factor for all channels, which are rounded to multiples of 8.
+        input: (channels, height, width); the image becomes 32 times smaller, at least 1 x 1.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.networks.mobilenet_v2(classes=10, input=(3, 32, 32)).outputs[0]
+        Tensor(f32[batch, 10], layer)
+    """
+    image = Input(*input)
+    x = _convolution(image, _rounded(32 * width), 3, stride=2)
+    for expansion, channels, repetitions, stride in _TABLE:
+        for number in range(repetitions):
+            x = _bottleneck(x, expansion, _rounded(channels * width), stride if number == 0 else 1)
+    x = _convolution(x, _rounded(1280 * max(1.0, width)), 1)
+    x = Dropout(0.2)(GlobalAvgPool()(x))
+    scores = Linear(classes, weight_init=Normal(deviation=0.01))(x)
+    return Network(image, scores)
+
+
+def _bottleneck(x: Tensor, expansion: int, channels: int, stride: int) -> Tensor:
+    """Table 1 of the paper; figure 4 says where there is a shortcut."""
+    (given,) = static(x.shape[1:2])
+    inner = given * expansion
+    y = _convolution(x, inner, 1) if expansion > 1 else x
+    y = _convolution(y, inner, 3, stride, groups=inner)
+    y = _convolution(y, channels, 1, activated=False)
+    return x + y if stride == 1 and given == channels else y
+
+
+def _convolution(
+    x: Tensor, channels: int, window: int, stride: int = 1, groups: int = 1, activated: bool = True
+) -> Tensor:
+    """A normalised convolution; the activation is ReLU6."""
+    init = KaimingUniform("fan_out")
+    y = Conv2d(
+        *(channels, window, stride, window // 2), groups=groups, bias=False, weight_init=init
+    )(x)
+    y = BatchNorm()(y)
+    return Hardtanh(0.0, 6.0)(y) if activated else y
+
+
+def _rounded(channels: float) -> int:
+    """The nearest multiple of 8 that is not more than a tenth too small."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * channels else nearest + 8

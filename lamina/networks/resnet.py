@@ -1,0 +1,105 @@
+"""Residual networks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor, source_line
+from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPool2d, ReLU
+from lamina.layers.init import KaimingUniform
+from lamina.network import Network
+from lamina.shapes import static
+
+# Table 1 of the paper: blocks in each stage.
+_BLOCKS = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+_WIDTHS = (64, 128, 256, 512)
+_INPUTS = {"imagenet": (3, 224, 224), "cifar": (3, 32, 32)}
+
+
+def resnet(
+    depth: int = 18,
+    classes: int = 1000,
+    stem: Literal["imagenet", "cifar"] = "imagenet",
+    input: tuple[int, int, int] | None = None,
+) -> Network:
+    """Four stages of residual blocks, of two convolutions up to 34 layers and of three above.
+
+    He, Zhang, Ren, Sun: Deep residual learning for image recognition (2016). Where a stage halves
+    the image, the 3x3 convolution of its first block has the stride, as in PyTorch's. Convolutions
+    start with the variance of the same authors' Delving deep into rectifiers (2015).
+
+    Args:
+        depth: 18, 34, 50, 101 or 152.
+        classes: the number of results.
+        stem: `"imagenet"` begins with a 7x7 convolution and pooling, which quarter the image;
+            `"cifar"` with a 3x3 convolution, for small images.
+        input: (channels, height, width); by default 3 x 224 x 224 or 3 x 32 x 32, as the stem says.
+
+    Raises:
+        DefinitionError: for another depth or stem.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.networks.resnet(18, classes=10, stem="cifar").parameter_count()
+        11173962
+    """
+    _check("depth", depth, list(_BLOCKS))
+    _check("stem", stem, list(_INPUTS))
+    image = Input(*(input or _INPUTS[stem]))
+    if stem == "cifar":
+        x = _convolution(image, 64, 3)
+    else:
+        x = MaxPool2d(3, stride=2, padding=1)(_convolution(image, 64, 7, stride=2))
+    block = _basic if depth <= 34 else _bottleneck
+    for stage, (width, blocks) in enumerate(zip(_WIDTHS, _BLOCKS[depth], strict=True)):
+        for number in range(blocks):
+            x = block(x, width, stride=2 if stage > 0 and number == 0 else 1)
+    return Network(image, Linear(classes)(GlobalAvgPool()(x)))
+
+
+def _basic(x: Tensor, width: int, stride: int) -> Tensor:
+    """Figure 5, left: 3x3, 3x3."""
+    y = _convolution(x, width, 3, stride)
+    y = _convolution(y, width, 3, activated=False)
+    return ReLU()(y + _shortcut(x, width, stride))
+
+
+def _bottleneck(x: Tensor, width: int, stride: int) -> Tensor:
+    """Figure 5, right: 1x1, 3x3, 1x1 with four times the channels."""
+    y = _convolution(x, width, 1)
+    y = _convolution(y, width, 3, stride)
+    y = _convolution(y, 4 * width, 1, activated=False)
+    return ReLU()(y + _shortcut(x, 4 * width, stride))
+
+
+def _shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
+    """The input itself, or where its shape differs a projection: option B of section 3.3."""
+    if static(x.shape[1:2]) == (channels,) and stride == 1:
+        return x
+    return _convolution(x, channels, 1, stride, activated=False)
+
+
+def _convolution(
+    x: Tensor, channels: int, window: int, stride: int = 1, activated: bool = True
+) -> Tensor:
+    """A convolution that keeps the extents but for its stride, normalised."""
+    init = KaimingUniform("fan_out", nonlinearity="relu")
+    y = Conv2d(channels, window, stride, padding=window // 2, bias=False, weight_init=init)(x)
+    y = BatchNorm()(y)
+    return ReLU()(y) if activated else y
+
+
+def _check(name: str, value: object, known: list[int] | list[str]) -> None:
+    if value not in known:
+        raise DefinitionError(
+            f"there is no residual network of this {name}",
+            facts=(("expected", " or ".join(map(repr, known))), ("found", repr(value))),
+            where=f"resnet ({source_line()})",
+        )

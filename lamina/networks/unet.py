@@ -1,0 +1,87 @@
+"""U-Net: a class for each pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor, source_line
+from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPool2d, ReLU, concat
+from lamina.layers.init import KaimingUniform
+from lamina.network import Network
+from lamina.shapes import static
+
+
+def unet(
+    classes: int = 2,
+    input: tuple[int, int, int] = (1, 256, 256),
+    widths: Sequence[int] = (64, 128, 256, 512, 1024),
+    padding: Literal["same", "valid"] = "same",
+    batch_norm: bool = False,
+) -> Network:
+    """Down to small images of many channels and up again, each height joined with its like.
+
+    Ronneberger, Fischer, Brox: U-Net: convolutional networks for biomedical image segmentation
+    (2015). Convolutions start with the paper's variance, 2 / N where N products meet.
+
+    Args:
+        classes: scores for each pixel.
+        input: (channels, height, width), which are halved once for each width but the first.
+        widths: channels, from the full image to the smallest.
+        padding: `"same"`, the result is as large as the image; or the paper's `"valid"`, it is
+            smaller, because no window looks over the edge.
+        batch_norm: normalise after each convolution, which the paper did not; biases are then left
+            out.
+
+    Returns:
+        A network that gives [batch, classes, height, width].
+
+    Raises:
+        DefinitionError: for an image that cannot be halved so often.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.networks.unet(classes=3, input=(1, 32, 32), widths=(8, 16)).outputs[0]
+        Tensor(f32[batch, 3, 32, 32], layer)
+    """
+
+    def twice(x: Tensor, channels: int) -> Tensor:
+        """Two convolutions 3x3."""
+        for _ in range(2):
+            x = Conv2d(
+                *(channels, 3), padding=padding, bias=not batch_norm, weight_init=KaimingUniform()
+            )(x)
+            x = ReLU()(BatchNorm()(x) if batch_norm else x)
+        return x
+
+    image = Input(*input)
+    x, passed = image, list[Tensor]()
+    for width in widths[:-1]:
+        passed.append(twice(x, width))
+        _check_even(passed[-1], len(widths) - 1)
+        x = MaxPool2d(2)(passed[-1])
+    x = twice(x, widths[-1])
+    for width, across in zip(reversed(widths[:-1]), reversed(passed), strict=True):
+        x = ConvTranspose2d(width, 2, stride=2, weight_init=KaimingUniform("fan_out"))(x)
+        x = twice(concat([_cropped(across, x), x]), width)
+    return Network(image, Conv2d(classes, 1, weight_init=KaimingUniform())(x))
+
+
+def _cropped(x: Tensor, like: Tensor) -> Tensor:
+    """The middle of an image, as large as another one."""
+    sides = zip(static(x.shape[2:]), static(like.shape[2:]), strict=True)
+    widths = tuple(((more - less) // 2, (more - less + 1) // 2) for more, less in sides)
+    return Crop(widths)(x) if any(map(any, widths)) else x
+
+
+def _check_even(x: Tensor, halvings: int) -> None:
+    height, width = static(x.shape[2:])
+    if height % 2 or width % 2:
+        raise DefinitionError(
+            "an image on the way down cannot be halved",
+            facts=(("expected", "an even height and width"), ("found", f"{height} x {width}")),
+            where=f"unet ({source_line()})",
+            advice=f"The image is halved {halvings} times: with padding='same', height and width "
+            f"must be multiples of {2**halvings}.",
+        )

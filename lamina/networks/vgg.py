@@ -1,0 +1,76 @@
+"""VGG: stages of 3x3 convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.errors import DefinitionError
+from lamina.graph import source_line
+from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Linear, MaxPool2d, ReLU
+from lamina.layers.init import KaimingUniform
+from lamina.network import Network, Sequential
+
+# Table 1 of the paper, columns A, B, D and E: how many convolutions each stage has.
+_DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+_WIDTHS = (64, 128, 256, 512, 512)
+
+
+def vgg(
+    stages: int | Sequence[Sequence[int]] = 16,
+    classes: int = 1000,
+    input: tuple[int, int, int] = (3, 224, 224),
+    hidden: Sequence[int] = (4096, 4096),
+    batch_norm: bool = False,
+    dropout: float = 0.5,
+) -> Network:
+    """Stages of 3x3 convolutions, each stage followed by pooling; then linear layers.
+
+    Simonyan, Zisserman: Very deep convolutional networks for large-scale image recognition (2015).
+    Convolutions start with the variance of He et al.: Delving deep into rectifiers (2015), because
+    a network this deep does not learn from the layers' default; the linear layers start with that.
+
+    Args:
+        stages: the paper's 11, 13, 16 or 19 layers; or the channels of each convolution of each
+            stage: `((32, 32), (64, 64), (128, 128))`.
+        classes: the number of results.
+        input: (channels, height, width); each stage halves height and width.
+        hidden: features of the linear layers before the last.
+        batch_norm: normalise after each convolution, which the paper did not.
+        dropout: probability after each hidden linear layer; 0 for none.
+
+    Raises:
+        DefinitionError: for a depth that the paper does not have.
+
+    Example:
+        >>> import lamina as lm
+        >>> small = lm.networks.vgg(((8,), (16,)), 10, (3, 32, 32), hidden=(64,), batch_norm=True)
+        >>> small.outputs[0]
+        Tensor(f32[batch, 10], layer)
+    """
+    layers: list[Layer] = []
+    for stage in _stages(stages):
+        for channels in stage:
+            layers.append(Conv2d(channels, 3, padding="same", weight_init=_KAIMING))
+            layers += [BatchNorm(), ReLU()] if batch_norm else [ReLU()]
+        layers.append(MaxPool2d(2))
+    layers.append(Flatten())
+    for features in hidden:
+        layers += [Linear(features), ReLU()]
+        layers += [Dropout(dropout)] if dropout else []
+    return Sequential(Input(*input), *layers, Linear(classes))
+
+
+_KAIMING = KaimingUniform("fan_out", nonlinearity="relu")
+
+
+def _stages(stages: int | Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    if not isinstance(stages, int):
+        return stages
+    if stages not in _DEPTHS:
+        raise DefinitionError(
+            "there is no VGG of this depth",
+            facts=(("expected", "11, 13, 16 or 19"), ("found", str(stages))),
+            where=f"vgg ({source_line()})",
+            advice="Give the channels of each convolution instead: ((64, 64), (128, 128)).",
+        )
+    return [[width] * count for width, count in zip(_WIDTHS, _DEPTHS[stages], strict=True)]

@@ -1,0 +1,18 @@
+"""Contractions over windows, of the sizes at which engines change their ways.
+
+`tests/unit/test_cpu_windowed.py` checks that the cpu engine does take all of its ways for these.
+"""
+
+from __future__ import annotations
+
+import pytest
+from harness import OF_A_GRAPH, check
+from windowed_graphs import SEEDS, WindowedGraph
+
+from lamina.engines.engine import Engine
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_contraction_over_windows_equals_its_evaluation(seed: int, engine: Engine) -> None:
+    made = WindowedGraph(seed)
+    check(made.graph, engine, made.feeds, OF_A_GRAPH)

@@ -1,0 +1,124 @@
+"""In which ways the CPU engine makes contractions over windows, on processors of several kinds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import OF_A_GRAPH, Leaves, check
+from windowed_graphs import SEEDS, WindowedGraph
+
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.cpu.contractions import windows_of
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.windowed import Windowed
+from lamina.errors import EngineError
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+from lamina.shapes import size_of
+
+# Caches so small that images are cut into blocks, for so many threads, by kinds of vectors.
+SMALL: dict[str, dict[str, Any]] = {
+    "avx512": {"level2_bytes": 4 << 10, "threads": 3},
+    "avx2": {"level2_bytes": 6 << 10, "threads": 1},
+    "sse2": {"level2_bytes": 4 << 10, "threads": 16},
+}
+if not host().triple.startswith("x86_64"):
+    SMALL = {"neon": {"level2_bytes": 4 << 10, "threads": 3}}
+
+
+def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+    """The engine as it is on a lesser processor."""
+    monkeypatch.setenv("LAMINA_VECTORS", vectors)
+    try:
+        engine = CpuEngine()
+    except EngineError:
+        pytest.skip(f"this processor has no {vectors}")
+    engine.processor = replace(engine.processor, **SMALL[vectors])
+    return engine
+
+
+def ways_of(program: Program) -> list[Windowed]:
+    """How its contractions over windows are made."""
+    processor = CpuEngine().processor
+    found = (windows_of(step, processor) for step in program.steps if isinstance(step, Contraction))
+    return [how for how in found if how is not None]
+
+
+@pytest.fixture(scope="module")
+def programs() -> list[Program]:
+    """Those that the conformance suite compares with the oracle."""
+    return [compile_graph(WindowedGraph(seed).graph, batch=1, name="test") for seed in SEEDS]
+
+
+def test_the_conformance_suite_takes_every_way(programs: list[Program]) -> None:
+    taken = Counter[str]()
+    for how in (how for program in programs for how in ways_of(program)):
+        names = [how.way, f"{how.way}, {'direct' if how.image.is_direct else 'image'}"]
+        names += [f"{how.way}, {how.step.dtype}"]
+        if len(how.image.outer) > 1:
+            names.append(f"{how.way}, several outer axes")
+        if size_of([axis.extent for axis in how.image.outer]) > 1:
+            names.append(f"{how.way}, several outer places")
+        if how.step.batch[0].extent > 1:
+            names.append(f"{how.way}, groups")
+        taken.update(names)
+    fewest = {
+        **{f"{way}, {kind}": 20 for way in ("places", "elements") for kind in ("direct", "image")},
+        **{f"{way}, {dtype}": 10 for way in ("places", "elements") for dtype in ("f32", "f64")},
+        **{f"{way}, several outer places": 10 for way in ("places", "elements")},
+        **{f"{way}, several outer axes": 2 for way in ("places", "elements")},
+        **{f"{way}, groups": 5 for way in ("places", "elements")},
+        "scattered": 8,
+        "scattered, f64": 1,
+        "scattered, several outer places": 5,
+    }
+    few = {name: taken[name] for name, count in fewest.items() if taken[name] < count}
+    assert not few, taken
+
+
+@pytest.mark.parametrize("vectors", SMALL)
+def test_blocks_of_images_have_rests(
+    vectors: str, monkeypatch: pytest.MonkeyPatch, programs: list[Program]
+) -> None:
+    engine = engine_of(vectors, monkeypatch)
+    rests = Counter[str]()
+    for program in programs[:60]:
+        text = write_program(program, engine.processor).text
+        for number, step in enumerate(program.steps):
+            how = windows_of(step, engine.processor) if isinstance(step, Contraction) else None
+            if how is not None:
+                panel = "" if how.way == "places" else "_(full|rest)"
+                blocks = (rf"@step{number}{panel}_{block}\(" for block in ("whole", "rest"))
+                rests[how.way] += all(re.search(f"define .*{block}", text) for block in blocks)
+    assert min(rests["places"], rests["elements"]) >= 3, rests
+
+
+@pytest.mark.parametrize("vectors", SMALL)
+@pytest.mark.parametrize("seed", range(30))
+def test_blocks_and_narrow_vectors_change_nothing(
+    seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(vectors, monkeypatch)
+    made = WindowedGraph(seed)
+    check(made.graph, engine, made.feeds, OF_A_GRAPH)
+
+
+@pytest.mark.parametrize("vectors", SMALL)
+@pytest.mark.parametrize("extent", [9, 25, 27, 30, 31])
+def test_lanes_that_are_masked_out_are_zero(
+    extent: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(vectors, monkeypatch)
+    leaves = Leaves()
+    x = leaves.add(np.arange(3.0 * (extent + 1)).reshape(3, extent + 1).astype("float32"))
+    # The vector that is left has an odd number of lanes, and a mask that is known beforehand.
+    last = ops.pad(x[:, extent:], [(0, 0), (extent - 1, 0)])
+    check(leaves.graph([x[:, :extent] + last]), engine, leaves.feeds, OF_A_GRAPH)

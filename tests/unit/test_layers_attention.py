@@ -1,0 +1,241 @@
+"""Attention and transformer blocks: names, masks, dropout, files, and the text of errors.
+
+Values and gradients are compared with PyTorch's in test_layers_torch.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.layers.layer import Layer
+
+
+def sequences(count: int, length: int, features: int, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(count, length, features)).astype("float32")
+
+
+def model_of(
+    layer: Layer, *shapes: tuple[int, ...], masks: tuple[tuple[int, ...], ...] = ()
+) -> lm.Model:
+    inputs = [lm.Input(*shape) for shape in shapes]
+    inputs += [lm.Input(*shape, dtype="bool") for shape in masks]
+    return lm.Model(lm.Network(inputs, layer(*inputs)), seed=1)
+
+
+# Names and first values ---------------------------------------------------------------------------
+
+
+def test_parameters_are_named_after_the_parts() -> None:
+    model = model_of(lm.TransformerDecoderBlock(2, 16), (5, 8), (4, 6))
+    shapes = {name.split(".", 1)[1]: value.shape for name, value in model.parameters().items()}
+    weights = {name: shape for name, shape in shapes.items() if name.endswith("weight")}
+    assert weights == {
+        "attention.queries.weight": (8, 8),
+        "attention.keys.weight": (8, 8),
+        "attention.values.weight": (8, 8),
+        "attention.output.weight": (8, 8),
+        "attention_norm.weight": (8,),
+        "memory_attention.queries.weight": (8, 8),
+        "memory_attention.keys.weight": (8, 6),
+        "memory_attention.values.weight": (8, 6),
+        "memory_attention.output.weight": (8, 8),
+        "memory_attention_norm.weight": (8,),
+        "hidden.weight": (16, 8),
+        "output.weight": (8, 16),
+        "feedforward_norm.weight": (8,),
+    }
+    assert shapes.keys() - weights.keys() == {name[:-6] + "bias" for name in weights}
+
+
+def test_weights_start_as_in_pytorch() -> None:
+    parameters = model_of(lm.MultiHeadAttention(2), (5, 64)).parameters()
+    bound = math.sqrt(6 / (64 + 3 * 64))
+    for name in ("queries", "keys", "values"):
+        assert np.abs(parameters[f"1.{name}.weight"]).max() == pytest.approx(bound, rel=0.01)
+        assert not parameters[f"1.{name}.bias"].any()
+    assert np.abs(parameters["1.output.weight"]).max() == pytest.approx(1 / 8, rel=0.01)
+    assert not parameters["1.output.bias"].any()
+
+
+def test_the_result_may_have_other_features() -> None:
+    model = model_of(lm.MultiHeadAttention(3, 12, bias=False), (5, 8), (4, 6))
+    assert model.predict((sequences(2, 5, 8), sequences(2, 4, 6))).shape == (2, 5, 12)
+    assert {n: v.shape for n, v in model.parameters().items()} == {
+        "2.queries.weight": (12, 8),
+        "2.keys.weight": (12, 6),
+        "2.values.weight": (12, 6),
+        "2.output.weight": (12, 12),
+    }
+
+
+# What is looked at --------------------------------------------------------------------------------
+
+
+def test_what_is_masked_has_no_influence() -> None:
+    model = model_of(lm.TransformerEncoderBlock(2, 16), (5, 8), masks=((5,),))
+    x, seen = sequences(3, 5, 8), np.array([[True] * 3 + [False] * 2] * 3)
+    other = x.copy()
+    other[:, 3:] = 100
+    one, another = model.predict((x, seen)), model.predict((other, seen))
+    np.testing.assert_array_equal(one[:, :3], another[:, :3])
+
+
+@pytest.mark.parametrize("layer", [lm.TransformerEncoderBlock(2, 16, causal=True)], ids=repr)
+def test_a_causal_block_does_not_look_ahead(layer: Layer) -> None:
+    model = model_of(layer, (6, 8))
+    x = sequences(2, 6, 8)
+    other = x.copy()
+    other[:, 4:] = 9
+    one, another = model.predict(x), model.predict(other)
+    np.testing.assert_array_equal(one[:, :4], another[:, :4])
+    assert (one[:, 4:] != another[:, 4:]).all()
+
+
+def test_masks_of_a_decoder_belong_to_the_memory_and_then_to_itself() -> None:
+    model = model_of(lm.TransformerDecoderBlock(2, 16), (5, 8), (4, 8), masks=((4,), (5,)))
+    x, memory = sequences(2, 5, 8), sequences(2, 4, 8, seed=1)
+    of_memory = np.array([[True, True, False, False]] * 2)
+    own = np.array([[True, False, True, True, True]] * 2)
+    expected = model.predict((x, memory, of_memory, own))
+    memory[:, 2:] = 50
+    np.testing.assert_array_equal(model.predict((x, memory, of_memory, own)), expected)
+    x[:, 1] = 50
+    kept = [0, 2, 3, 4]
+    changed = model.predict((x, memory, of_memory, own))
+    np.testing.assert_array_equal(changed[:, kept], expected[:, kept])
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+def test_gradients_are_right() -> None:
+    net = lm.Sequential(
+        lm.Input(4, 6),
+        lm.TransformerEncoderBlock(2, 7, 0.0, "gelu", causal=True),
+        lm.MultiHeadAttention(3),
+        lm.Flatten(),
+        lm.Linear(2),
+    )
+    report = lm.verify(net, loss=lm.CrossEntropy())
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, 16, dropout=0.4)],
+    ids=repr,
+)
+def test_dropout_acts_while_training_alone(layer: Layer) -> None:
+    model = model_of(layer, (5, 8))
+    x = sequences(64, 5, 8)
+    np.testing.assert_array_equal(model.predict(x), model.predict(x))
+    target = model.predict(x)
+    assert model.evaluate((x, target), loss=lm.MSE())["loss"] == 0
+    with model.training(loss=lm.MSE(), optimizer=lm.SGD(1e-9), batch_size=64) as training:
+        losses = [float(training.step(x, target)) for _ in range(3)]
+    assert len(set(losses)) == 3
+    assert min(losses) > 1e-4
+
+
+def test_dropped_weights_keep_their_mean() -> None:
+    """Values of one: what arrives is the mean of the weights' factors, one but for chance."""
+    layer = lm.MultiHeadAttention(1, 1, dropout=0.5, bias=False)
+    model = model_of(layer, (400, 1))
+    ones = {name: np.ones((1, 1), "float32") for name in model.parameters()}
+    model.set_parameters(ones)
+    x = np.ones((8, 400, 1), "float32")
+    with model.training(loss=lm.MSE(), optimizer=lm.SGD(1e-9), batch_size=8) as training:
+        # The variance of a mean of 400 factors that are 0 or 2.
+        assert float(training.step(x, x)) == pytest.approx(1 / 400, rel=0.2)
+
+
+def test_a_transformer_is_saved_and_loaded(tmp_path: Path) -> None:
+    x, memory = lm.Input(5, 8), lm.Input(4, 6)
+    y = lm.TransformerEncoderBlock(2, 16, norm_first=True)(x)
+    y = lm.TransformerDecoderBlock(2, 16, activation="gelu")(y, memory)
+    model = lm.Model(lm.Network([x, memory], lm.MultiHeadAttention(4)(y)), seed=3)
+    model.save(tmp_path / "model.safetensors")
+    again = lm.load(tmp_path / "model.safetensors")
+    arrays = (sequences(2, 5, 8), sequences(2, 4, 6))
+    np.testing.assert_array_equal(again.predict(arrays), model.predict(arrays))
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_an_error_within_a_block_names_the_part() -> None:
+    with pytest.raises(ShapeError) as error:
+        lm.TransformerEncoderBlock(5, 16)(lm.Input(12, 8))
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith(
+        "in net/1:TransformerEncoderBlock/attention:MultiHeadAttention (test_layers_attention.py:"
+    )
+    assert lines[0].endswith("the features cannot be divided evenly among the heads")
+    assert lines[1:] == [
+        "  expected  a multiple of 5 features",
+        "  found     f32[batch, 12, 8]   from net/0:Input",
+        "  Choose a number of heads that divides the features, or give features=.",
+    ]
+
+
+MASK = "bool"
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes", "expected"),
+    [
+        (lm.MultiHeadAttention(2), [(8,)], "MultiHeadAttention needs sequences"),
+        (lm.MultiHeadAttention(2), [(5, 8)] * 3, "takes one or two sequences, and perhaps a mask"),
+        (lm.MultiHeadAttention(2), [MASK, (5, 8)], "A mask is bool, and comes last."),
+        (lm.MultiHeadAttention(2), [(5, 8), (4, 6), MASK], "expected  [batch, 4] or [batch, 5, 4]"),
+        (
+            lm.TransformerEncoderBlock(2, 4),
+            [(5, 8)] * 2,
+            "takes one sequence, and perhaps a mask",
+        ),
+        (lm.TransformerDecoderBlock(2, 4), [(5, 8)], "takes two sequences, and perhaps up to"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(layer: Layer, shapes: Any, expected: str) -> None:
+    inputs = [lm.Input(5, dtype="bool") if s == MASK else lm.Input(*s) for s in shapes]
+    with pytest.raises(ShapeError) as error:
+        layer(*inputs)
+    assert expected in str(error.value)
+
+
+def test_attention_calculates_with_floats() -> None:
+    with pytest.raises(DTypeError, match="MultiHeadAttention calculates with floats"):
+        lm.MultiHeadAttention(2)(lm.Input(5, 8, dtype="int64"))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: lm.MultiHeadAttention(0), "heads must be a whole number of at least 1"),
+        (lambda: lm.MultiHeadAttention(3, 8), "the features cannot be divided evenly"),
+        (lambda: lm.MultiHeadAttention(2, dropout=1.0), "dropout is not a number in its range"),
+        (lambda: lm.MultiHeadAttention(2, bias=3), "bias is either True or False"),
+        (lambda: lm.TransformerEncoderBlock(2, 0), "hidden must be a whole number of at least 1"),
+        (
+            lambda: lm.TransformerEncoderBlock(2, 4, activation="tanh"),
+            "activation has no value 'tanh'",
+        ),
+        (
+            lambda: lm.TransformerDecoderBlock(2, 4, epsilon=-1.0),
+            "epsilon is not a number in its range",
+        ),
+    ],
+)
+def test_hyper_parameters_are_checked(make: Callable[[], Any], expected: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        make()
+    assert expected in str(error.value)

@@ -1,0 +1,393 @@
+"""Ready networks: the parameters that are known of them, shapes, a few steps of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError
+from lamina.files.definition import decode, encode
+from lamina.networks import (
+    autoencoder,
+    dcgan,
+    lenet,
+    mlp,
+    mobilenet_v2,
+    resnet,
+    unet,
+    variational_autoencoder,
+    vgg,
+)
+
+Array = np.ndarray
+
+
+# Parameters ---------------------------------------------------------------------------------------
+
+# The figures of the papers' authors, of torchvision 0.21, and of PyTorch's tutorial on DCGAN.
+PARAMETERS: list[tuple[str, Callable[[], lm.Network], int]] = [
+    ("784-256-128-10", mlp, 235_146),
+    ("LeNet", lenet, 431_080),
+    ("VGG-11", lambda: vgg(11), 132_863_336),
+    ("VGG-13", lambda: vgg(13), 133_047_848),
+    ("VGG-16", vgg, 138_357_544),
+    ("VGG-19", lambda: vgg(19), 143_667_240),
+    ("VGG-16 with batch normalisation", lambda: vgg(16, batch_norm=True), 138_365_992),
+    ("ResNet-18", resnet, 11_689_512),
+    ("ResNet-34", lambda: resnet(34), 21_797_672),
+    ("ResNet-50", lambda: resnet(50), 25_557_032),
+    ("ResNet-101", lambda: resnet(101), 44_549_160),
+    ("ResNet-152", lambda: resnet(152), 60_192_808),
+    ("ResNet-18 for CIFAR", lambda: resnet(18, 10, "cifar"), 11_173_962),
+    ("MobileNetV2", mobilenet_v2, 3_504_872),
+    ("MobileNetV2 of half the width", lambda: mobilenet_v2(width=0.5), 1_968_680),
+    ("MobileNetV2 of more width", lambda: mobilenet_v2(width=1.4), 6_108_776),
+    ("U-Net", unet, 31_030_658),
+    ("U-Net, normalised, for colours", lambda: unet(2, (3, 64, 64), batch_norm=True), 31_037_698),
+    ("784-1000-500-250-30 and back", lambda: autoencoder().network, 2_837_314),
+    ("DCGAN's generator", lambda: dcgan()[0], 3_576_704),
+    ("DCGAN's discriminator", lambda: dcgan()[1], 2_765_568),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "count"), PARAMETERS, ids=[row[0] for row in PARAMETERS])
+def test_a_network_has_the_parameters_that_are_known_of_it(
+    name: str, make: Callable[[], lm.Network], count: int
+) -> None:
+    assert make().parameter_count() == count
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+def outputs(network: lm.Network) -> list[tuple[Any, ...]]:
+    """The shapes of the outputs of one example."""
+    return [tensor.shape[1:] for tensor in network.outputs]
+
+
+SHAPES: list[tuple[Callable[[], lm.Network], tuple[int, ...]]] = [
+    (lambda: mlp((), classes=3, input=(5,)), (3,)),
+    (lambda: mlp((8,), classes=3, input=(2, 4, 4)), (3,)),
+    (lambda: lenet(26, (3, 32, 48)), (26,)),
+    (lambda: vgg(11, 10, (3, 32, 32), hidden=()), (10,)),
+    (lambda: resnet(50, 7), (7,)),
+    (lambda: resnet(18, 7, "cifar", (1, 28, 28)), (7,)),
+    (lambda: resnet(34, 7, input=(3, 96, 64)), (7,)),
+    (lambda: mobilenet_v2(7, 0.35, (1, 40, 48)), (7,)),
+    (lambda: unet(5, (3, 48, 32), (8, 16, 32)), (5, 48, 32)),
+    (lambda: unet(2, (1, 572, 572), padding="valid"), (2, 388, 388)),
+    (lambda: autoencoder((16,), 3, (1, 8, 8)).network, (1, 8, 8)),
+    (lambda: autoencoder((16,), 3, (1, 8, 8)).encoder, (3,)),
+    (lambda: autoencoder((16,), 3, (1, 8, 8)).decoder, (1, 8, 8)),
+    (lambda: variational_autoencoder((16,), 3, (1, 8, 8)).decoder, (1, 8, 8)),
+    (lambda: dcgan(10, (3, 32, 32), 4)[0], (3, 32, 32)),
+    (lambda: dcgan(10, (3, 32, 32), 4)[1], (1,)),
+]
+
+
+@pytest.mark.parametrize(("make", "shape"), SHAPES)
+def test_a_network_gives_what_its_function_says(
+    make: Callable[[], lm.Network], shape: tuple[int, ...]
+) -> None:
+    assert outputs(make()) == [shape]
+
+
+def test_a_variational_autoencoder_has_three_outputs() -> None:
+    parts = variational_autoencoder((16,), code=3, input=(1, 8, 8))
+    assert outputs(parts.network) == [(1, 8, 8), (3,), (3,)]
+    assert outputs(parts.encoder) == [(3,), (3,)]
+
+
+def same_definition(one: lm.Network, other: lm.Network) -> bool:
+    return encode(one)[0] == encode(other)[0]
+
+
+def test_vgg_is_the_network_of_the_workload() -> None:
+    layers: list[lm.Layer] = []
+    for width in (32, 64, 128):
+        for _ in range(2):
+            start = lm.init.KaimingUniform("fan_out", nonlinearity="relu")
+            layers.append(lm.Conv2d(width, 3, padding="same", weight_init=start))
+            layers += [lm.BatchNorm(), lm.ReLU()]
+        layers.append(lm.MaxPool2d(2))
+    layers += [lm.Flatten(), lm.Linear(256), lm.ReLU(), lm.Linear(10)]
+    stages = ((32, 32), (64, 64), (128, 128))
+    found = vgg(stages, 10, (3, 32, 32), hidden=(256,), batch_norm=True, dropout=0)
+    assert same_definition(found, lm.Sequential(lm.Input(3, 32, 32), *layers))
+
+
+def test_mlp_takes_an_activation_of_ones_own() -> None:
+    layers = lm.Linear(4), lm.Tanh(), lm.Linear(2)
+    assert same_definition(
+        mlp((4,), 2, (3,), activation=lm.Tanh()), lm.Sequential(lm.Input(3), *layers)
+    )
+
+
+# Training -----------------------------------------------------------------------------------------
+
+SMALL: dict[str, Callable[[], lm.Network]] = {
+    "mlp": lambda: mlp((16,), 3, (8,)),
+    "lenet": lambda: lenet(3, (1, 16, 16)),
+    "vgg": lambda: vgg(((4, 4), (8,)), 3, (1, 8, 8), hidden=(16,), batch_norm=True),
+    "resnet": lambda: resnet(18, 3, "cifar", (1, 4, 4)),
+    "mobilenet_v2": lambda: mobilenet_v2(3, 0.1, (1, 32, 32)),
+    "unet": lambda: unet(3, (1, 8, 8), (4, 8, 16), batch_norm=True),
+    "autoencoder": lambda: autoencoder((16,), 3, (1, 8, 8)).network,
+    "variational_autoencoder": lambda: variational_autoencoder((16,), 3, (1, 8, 8)).network,
+    "dcgan's generator": lambda: dcgan(8, (1, 8, 8), 4)[0],
+    "dcgan's discriminator": lambda: dcgan(8, (1, 8, 8), 4)[1],
+}
+
+
+def loss_falls(network: lm.Network) -> bool:
+    """Whether the loss of a batch is lower after some steps on it."""
+    generator = np.random.default_rng(0)
+    x = generator.random((16, *network.inputs[0].shape[1:]), dtype="float32")
+    first = network.outputs[0].shape[1:]
+    loss: Any = lm.MSE()
+    y: Array = generator.random((16, *first), dtype="float32")
+    if len(network.outputs) > 1:
+        loss = lm.EvidenceLowerBound()
+    elif first[0] == 3:
+        loss, y = lm.CrossEntropy(), generator.integers(0, 3, (16, *first[1:]))
+    with lm.Model(network).training(loss, lm.Adam(2e-3), 16) as training:
+        losses = [float(training.step(x, y)) for _ in range(20)]
+    return np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_network_learns(name: str) -> None:
+    assert loss_falls(SMALL[name]())
+
+
+@pytest.mark.slow
+def test_a_network_of_bottlenecks_learns() -> None:
+    assert loss_falls(resnet(50, 3, input=(1, 32, 32)))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_network_is_saved_as_data(name: str) -> None:
+    network = SMALL[name]()
+    assert same_definition(decode(*encode(network), []), network)
+
+
+def test_a_dcgan_starts_with_the_deviation_of_its_paper() -> None:
+    for network in dcgan(50, (3, 16, 16), 16):
+        weights = [w for w in lm.Model(network).parameters().values() if w.ndim == 4]
+        for weight in weights:
+            assert weight.std() == pytest.approx(0.02, rel=0.2)
+            assert abs(weight.mean()) < 0.003
+
+
+def test_the_signal_neither_fades_nor_grows_in_a_deep_vgg() -> None:
+    stages = [[16] * 8, [16] * 8]
+    model = lm.Model(vgg(stages, 10, (3, 16, 16), hidden=(), dropout=0))
+    noise = np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype("float32")
+    assert 0.05 < np.abs(model.predict(noise)).mean() < 5
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+ERRORS: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: vgg(17),
+        (
+            "there is no VGG of this depth\n"
+            "  expected  11, 13, 16 or 19\n"
+            "  found     17\n"
+            "  Give the channels of each convolution instead: ((64, 64), (128, 128))."
+        ),
+    ),
+    (
+        lambda: resnet(20),
+        (
+            "there is no residual network of this depth\n"
+            "  expected  18 or 34 or 50 or 101 or 152\n"
+            "  found     20"
+        ),
+    ),
+    (
+        lambda: resnet(18, stem="mnist"),  # pyright: ignore[reportArgumentType]
+        (
+            "there is no residual network of this stem\n"
+            "  expected  'imagenet' or 'cifar'\n"
+            "  found     'mnist'"
+        ),
+    ),
+    (
+        lambda: unet(2, (1, 44, 48), (4, 8, 16, 32)),
+        (
+            "an image on the way down cannot be halved\n"
+            "  expected  an even height and width\n"
+            "  found     11 x 12\n"
+            "  The image is halved 3 times: with padding='same', height and width must be "
+            "multiples of 8."
+        ),
+    ),
+    (
+        lambda: dcgan(8, (1, 28, 28)),
+        (
+            "the images of a DCGAN are squares of some sizes only\n"
+            "  expected  8 x 8, 16 x 16, 32 x 32, ..\n"
+            "  found     28 x 28\n"
+            "  Enlarge or pad the images: lm.Upsample, lm.Pad."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), ERRORS)
+def test_what_no_paper_has_is_refused_at_the_users_line(
+    make: Callable[[], object], text: str
+) -> None:
+    with pytest.raises(DefinitionError) as error:
+        make()
+    where, _, rest = str(error.value).partition(": ")
+    assert where.endswith(f"(test_networks.py:{make.__code__.co_firstlineno})")
+    assert rest == text
+
+
+@pytest.mark.parametrize("image", [(1, 4, 4), (1, 8, 16), (1, 24, 24)])
+def test_a_dcgan_makes_squares(image: tuple[int, int, int]) -> None:
+    with pytest.raises(DefinitionError, match="squares of some sizes only"):
+        dcgan(8, image)
+
+
+# PyTorch ------------------------------------------------------------------------------------------
+
+# Relative to the largest element of an array, in float64.
+TOLERANCE = 1e-9
+
+
+def resnet18_twin(torch: Any) -> Any:
+    """ResNet-18 with the stem for CIFAR, in the order in which Lamina makes the layers."""
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, inputs: int, width: int, stride: int) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+            self.norm1 = nn.BatchNorm2d(width)
+            self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+            self.norm2 = nn.BatchNorm2d(width)
+            self.shortcut = nn.Sequential()
+            if stride > 1 or inputs != width:
+                projection = nn.Conv2d(inputs, width, 1, stride, bias=False)
+                self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(width))
+
+        def forward(self, x: Any) -> Any:
+            y = torch.relu(self.norm1(self.conv1(x)))
+            return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+    layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    inputs = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(inputs, width, stride), Block(width, width, 1)]
+        inputs = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def mobilenet_v2_twin(torch: Any) -> Any:
+    """MobileNetV2 of a quarter of the width, without dropout."""
+    nn = torch.nn
+
+    class Bottleneck(nn.Module):
+        def __init__(self, inputs: int, channels: int, expansion: int, stride: int) -> None:
+            super().__init__()
+            inner = inputs * expansion
+            layers = convolution(inputs, inner, 1) if expansion > 1 else []
+            layers += convolution(inner, inner, 3, stride, inner)
+            self.layers = nn.Sequential(*layers, *convolution(inner, channels, 1)[:2])
+            self.residual = stride == 1 and inputs == channels
+
+        def forward(self, x: Any) -> Any:
+            return x + self.layers(x) if self.residual else self.layers(x)
+
+    def convolution(
+        inputs: int, channels: int, window: int, stride: int = 1, groups: int = 1
+    ) -> list[Any]:
+        padding = window // 2
+        layer = nn.Conv2d(inputs, channels, window, stride, padding, groups=groups, bias=False)
+        return [layer, nn.BatchNorm2d(channels), nn.ReLU6()]
+
+    layers = convolution(3, 8, 3, 2)
+    inputs = 8
+    for expansion, channels, count, stride in (
+        *((1, 8, 1, 1), (6, 8, 2, 2), (6, 8, 3, 2), (6, 16, 4, 2)),
+        *((6, 24, 3, 1), (6, 40, 3, 2), (6, 80, 1, 1)),
+    ):
+        for number in range(count):
+            layers.append(Bottleneck(inputs, channels, expansion, stride if number == 0 else 1))
+            inputs = channels
+    layers += convolution(inputs, 1280, 1)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 10))
+
+
+def without_dropout(network: lm.Network) -> lm.Network:
+    """The network with the probability of dropout 0: PyTorch draws other masks."""
+    definition, arrays = encode(network)
+    for layer in definition["layers"]:
+        if layer["record"] == "Dropout":
+            layer["fields"]["probability"] = 0.0
+    return decode(definition, arrays, [])
+
+
+TWINS: list[tuple[Callable[[], lm.Network], Callable[[Any], Any], int]] = [
+    (lambda: resnet(18, 10, "cifar", (3, 8, 8)), resnet18_twin, 8),
+    (lambda: without_dropout(mobilenet_v2(10, 0.25, (3, 32, 32))), mobilenet_v2_twin, 32),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(("make", "make_twin", "side"), TWINS, ids=["resnet18", "mobilenet_v2"])
+def test_a_network_is_that_of_pytorch(
+    make: Callable[[], lm.Network], make_twin: Callable[[Any], Any], side: int
+) -> None:
+    """Scores in both forms, gradients, and running averages, with PyTorch's weights."""
+    torch: Any = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    twin = make_twin(torch).double()
+    model = lm.Model(make(), dtype="float64")
+
+    def in_order(values: dict[str, Array]) -> list[str]:
+        """The names in the order in which the layers were made."""
+        return sorted(values, key=lambda name: int(name.split(".")[0]))
+
+    names, states = in_order(model.parameters()), in_order(model.states())
+    running = [buffer for buffer in twin.buffers() if buffer.is_floating_point()]
+    parameters = list(twin.parameters())
+    for one in running:
+        one += 0.5 * torch.rand_like(one)
+    mine = dict(zip(names + states, parameters + running, strict=True))
+    model.set_parameters({name: tensor.detach().numpy() for name, tensor in mine.items()})
+
+    x = np.random.default_rng(0).normal(size=(4, 3, side, side))
+    y = np.array([1, 7, 7, 0])
+    x_torch, y_torch = torch.from_numpy(x), torch.from_numpy(y)
+    twin.eval()
+    close(model.predict(x), twin(x_torch).detach().numpy())
+
+    twin.train()
+    loss = torch.nn.functional.cross_entropy(twin(x_torch), y_torch)
+    loss.backward()
+    before = model.parameters()
+    with model.training(lm.CrossEntropy(), lm.SGD(1.0), 4) as training:
+        assert float(training.step(x, y)) == pytest.approx(loss.item(), rel=TOLERANCE)
+    after = model.parameters()
+    # Where a normalisation follows, the gradient of a shift is zero but for rounding.
+    largest = max(float(tensor.grad.abs().max()) for tensor in parameters)
+    for name, tensor in zip(names, parameters, strict=True):
+        gradient = before[name] - after[name]  # a step of SGD takes it away
+        close(gradient, tensor.grad.numpy(), rounding=1e-14 * largest)
+    for name, tensor in zip(states, running, strict=True):
+        close(model.states()[name], tensor.numpy())
+
+
+def close(found: Array, expected: Array, rounding: float = 0.0) -> None:
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max() + rounding

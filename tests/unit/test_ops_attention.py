@@ -1,0 +1,138 @@
+"""Attention: what is masked, what memory it takes, and the text of errors.
+
+Values, gradients and second derivatives are tested from the samples of the op's record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import Graph, evaluate, leaf
+from lamina.program.steps import Contraction
+from lamina.shapes import Array, DType, bool_, float32
+
+
+def operands(*shapes: tuple[int, ...], dtype: DType = float32) -> list[lm.Tensor]:
+    return [leaf(f"x{number}", "input", shape, dtype) for number, shape in enumerate(shapes)]
+
+
+def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients() -> None:
+    q, k, v = (lm.Input(3, 2, 4) for _ in range(3))
+    mask = lm.Input(1, 2, 2, dtype="bool")
+    y = ops.attention(q, k, v, mask)
+    f = lm.compile(inputs=[q, k, v, mask], outputs=[y, *lm.gradients(y * y, [q, k, v])])
+    generator = np.random.default_rng(0)
+    arrays = [generator.normal(size=(2, 3, 2, 4)).astype("float32") for _ in range(3)]
+    seen = np.array([[[[True, True], [False, False]]], [[[False, False], [False, False]]]])
+    found = f(*arrays, seen)
+    assert all(np.isfinite(array).all() for array in found)
+    assert found[0][0, :, 0].all()
+    assert not found[0][0, :, 1].any()
+    assert not any(array[1].any() for array in found)
+
+
+def test_causal_is_a_mask_of_what_lies_ahead() -> None:
+    q, k, v = operands((2, 2, 9, 3), (2, 2, 7, 3), (2, 2, 7, 5))
+    below = np.tri(9, 7, dtype=bool)[None, None]
+    expected = ops.attention(q, k, v, below)
+    for blocks in (1, 2, 5, 9, 20):
+        same(ops.attention(q, k, v, causal=True, blocks=blocks), expected, (q, k, v))
+
+
+def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -> None:
+    generator = np.random.default_rng(0)
+    feeds: dict[str, Array] = {
+        x.attributes["name"]: generator.normal(size=x.shape).astype("float32") for x in leaves
+    }
+    built = found.op.lowering.build(found)
+    graph = Graph(leaves, (("found", built), ("expected", expected)))
+    values, _ = evaluate(graph, feeds)
+    np.testing.assert_allclose(values["found"], values["expected"], rtol=2e-5, atol=2e-6)
+
+
+def test_long_sequences_are_cut_into_a_few_blocks() -> None:
+    def blocks_of(length: int) -> int:
+        return ops.attention(*operands(*[(1, 1, length, 4)] * 3)).attributes["blocks"]
+
+    counts = [blocks_of(length) for length in (1, 128, 255, 256, 512, 1024, 100_000)]
+    assert counts == [1, 1, 1, 2, 4, 8, 8]
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def arena_bytes(length: int, *, causal: bool = False) -> int:
+    """What a forward and backward pass takes, inputs and results aside."""
+    leaves = operands(*[(1, 4, length, 16)] * 3)
+    y = ops.attention(*leaves, causal=causal)
+    outputs = [("y", y), *zip("abc", lm.gradients(y * y, leaves), strict=True)]
+    program = compile_graph(Graph(tuple(leaves), tuple(outputs)), batch=1, name="attention")
+    kept = sum(program.buffers[buffer].bytes for _, buffer in program.outputs)
+    return program.plan.arena_bytes - kept
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_grows_with_the_length_and_not_with_its_square(causal: bool) -> None:
+    assert arena_bytes(1024, causal=causal) < 2.4 * arena_bytes(512, causal=causal)
+
+
+def test_the_weights_are_never_there_as_a_whole() -> None:
+    assert arena_bytes(1024) < 4 * 1024 * 1024 * 4 / 2
+
+
+def test_queries_look_only_at_blocks_of_keys_that_they_may_see() -> None:
+    def work(causal: bool) -> int:
+        leaves = operands(*[(1, 1, 1024, 16)] * 3)
+        y = ops.attention(*leaves, causal=causal)
+        program = compile_graph(Graph(tuple(leaves), (("y", y),)), batch=1, name="attention")
+        steps = (step for step in program.steps if isinstance(step, Contraction))
+        return sum(int(np.prod(step.extents)) for step in steps)
+
+    assert work(causal=True) == work(causal=False) * 9 / 16
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+QUERIES, KEYS = (2, 3, 5, 4), (2, 3, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "others", "expected"),
+    [
+        ([QUERIES, (2, 3, 6, 3), KEYS], {}, "the shapes do not fit"),
+        ([QUERIES, KEYS, (2, 3, 5, 4)], {}, "keys and values the same length"),
+        ([QUERIES, (2, 1, 6, 4), KEYS], {}, "All are [batch, heads, length, features]"),
+        ([QUERIES[1:], KEYS[1:], KEYS[1:]], {}, "the shapes do not fit"),
+        ([QUERIES, (2, 3, 0, 4), (2, 3, 0, 4)], {}, "there is no key to look at"),
+        ([QUERIES, KEYS, KEYS], {"mask": (2, 6)}, "the mask cannot be repeated"),
+        ([QUERIES, KEYS, KEYS], {"mask": (1, 2, 3, 5, 6)}, "the mask cannot be repeated"),
+        ([QUERIES, KEYS, KEYS], {"factors": (4, 6)}, "the factors cannot be repeated"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(shapes: Any, others: Any, expected: str) -> None:
+    dtypes = {"mask": bool_, "factors": float32}
+    given = {name: leaf(name, "input", shape, dtypes[name]) for name, shape in others.items()}
+    with pytest.raises(ShapeError) as error:
+        ops.attention(*operands(*shapes), **given)
+    assert expected in str(error.value)
+    assert "queries  f32[" in str(error.value)
+
+
+def test_a_mask_is_bool_and_the_rest_are_floats_of_one_type() -> None:
+    q, k, v = operands(QUERIES, KEYS, KEYS)
+    with pytest.raises(DTypeError) as error:
+        ops.attention(q, k, v, v)
+    assert "attention: the mask must be bool" in str(error.value)
+    assert "Compare for a mask, as in tokens > 0" in str(error.value)
+    with pytest.raises(DTypeError, match="the factors must be f32"):
+        ops.attention(q, k, v, factors=np.ones((6,)))
+    integers = operands(QUERIES, KEYS, KEYS, dtype=lm.shapes.int64)
+    with pytest.raises(DTypeError, match="queries, keys and values must be of one float dtype"):
+        ops.attention(*integers)

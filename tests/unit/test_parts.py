@@ -1,0 +1,417 @@
+"""Models of several networks on the same parameters, and two that are trained by turns."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError, ShapeError
+
+Array = np.ndarray
+ENGINES = ["interpreter", "cpu"]
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def full(value: float, *shape: int) -> Array:
+    return np.full(shape, value, "float32")
+
+
+def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
+    """Whether the values, in their order, have the same bits."""
+    pairs = zip(left.values(), right.values(), strict=True)
+    return all(one.tobytes() == other.tobytes() for one, other in pairs)
+
+
+def coder(size: int = 6) -> tuple[lm.Network, lm.Network, lm.Network]:
+    """An autoencoder, its encoder, and its decoder, which has states."""
+    encoder = lm.Sequential(lm.Input(size), lm.Linear(5), lm.Tanh(), lm.Linear(2))
+    decoder = lm.Sequential(lm.Input(2), lm.Linear(5), lm.BatchNorm(), lm.ReLU(), lm.Linear(size))
+    x = lm.Input(size)
+    return lm.Network(x, decoder(encoder(x))), encoder, decoder
+
+
+DECODER_NAMES = ["4.weight", "4.bias", "5.weight", "5.bias", "7.weight", "7.bias"]
+
+
+# Sharing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_parts_of_a_model_predict_what_the_whole_does(engine: str) -> None:
+    network, encoder, decoder = coder()
+    whole = lm.Model(network, engine=engine)
+    x = normal(7, 6)
+    codes = whole.part(encoder).predict(x)
+    assert codes.shape == (7, 2)
+    assert whole.part(decoder).predict(codes).tobytes() == whole.predict(x).tobytes()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_one_is_given_the_other_has(engine: str) -> None:
+    network, _, decoder = coder()
+    whole = lm.Model(network, engine=engine)
+    part = whole.part(decoder)
+    part.set_parameters({"1.weight": full(3, 5, 2), "2.running_mean": full(2, 5)})
+    assert (whole.parameters()["4.weight"] == 3).all()
+    assert (whole.states()["5.running_mean"] == 2).all()
+    whole.set_parameters({"7.bias": list(range(6))})
+    assert part.parameters()["4.bias"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_one_learns_the_other_knows(engine: str) -> None:
+    network, _, decoder = coder()
+    whole = lm.Model(network, engine=engine)
+    part = whole.part(decoder)
+    x, codes = normal(8, 6), normal(8, 2)
+    for model, data in ((whole, (x, x)), (part, (codes, x))):
+        before, answers = part.parameters(), part.predict(codes)
+        model.fit(data, loss=lm.MSE(), optimizer=lm.Adam(0.1), batch_size=4)
+        assert not same(part.parameters(), before)
+        assert (part.predict(codes) != answers).any()
+        shared = {name: whole.parameters()[name] for name in DECODER_NAMES}
+        assert same(part.parameters(), shared)
+        moved = {name: whole.states()[name] for name in ("5.running_mean", "5.running_variance")}
+        assert same(part.states(), moved)
+
+
+def test_a_part_of_a_part_is_a_part() -> None:
+    network, _, decoder = coder()
+    whole = lm.Model(network)
+    last = lm.Network(z := lm.Input(5), decoder.nodes[-1].attributes["layer"](z))
+    innermost = whole.part(decoder).part(last)
+    innermost.set_parameters({"1.bias": full(9, 6)})
+    assert (whole.parameters()["7.bias"] == 9).all()
+
+
+def test_packed_weights_follow_what_a_part_learns() -> None:
+    # Large enough that the cpu engine keeps a packed copy of the weights.
+    network, _, decoder = coder(128)
+    whole = lm.Model(network)
+    part, codes, x = whole.part(decoder), normal(64, 2), normal(64, 128)
+    before = part.predict(codes), whole.predict(x)
+    whole.fit((x, x), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=64)
+    fresh = lm.Model(decoder)
+    fresh.set_parameters(part.parameters() | part.states())
+    np.testing.assert_array_equal(part.predict(codes), fresh.predict(codes))
+    assert (part.predict(codes) != before[0]).any()
+    part.set_parameters({"4.weight": full(0, 128, 5)})
+    bias = np.broadcast_to(part.parameters()["4.bias"], (64, 128))
+    np.testing.assert_array_equal(whole.predict(x), bias)
+    assert (before[1] != bias).any()
+
+
+def test_a_part_keeps_engine_dtype_and_seed() -> None:
+    network, encoder, _ = coder()
+    part = lm.Model(network, engine="interpreter", seed=7, dtype="float64").part(encoder)
+    assert repr(part) == "Model(47 parameters, float64, engine='interpreter')"
+    assert part.seed == 7
+
+
+def test_one_layer_in_two_places_is_one_in_the_part() -> None:
+    shared, first, x = lm.Linear(4), lm.Linear(4), lm.Input(4)
+    whole = lm.Model(lm.Network(x, shared(lm.Tanh()(shared(lm.Tanh()(first(x)))))))
+    z = lm.Input(4)
+    part = whole.part(lm.Network(z, shared(shared(shared(z)))))
+    assert list(part.parameters()) == ["1.weight", "1.bias"]
+    part.set_parameters({"1.weight": np.eye(4, dtype="float32"), "1.bias": full(0, 4)})
+    assert (whole.parameters()["3.weight"] == np.eye(4)).all()
+    assert (whole.parameters()["1.weight"] != np.eye(4)).any()
+
+
+@dataclass(frozen=True)
+class Twice(lm.Layer):
+    """Layers within a layer: one that is a field, and one that is made each time."""
+
+    inner: lm.Layer
+
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        scale = scope.parameter("scale", (), lm.init.Constant(2.0))
+        return lm.Linear(4)(lm.Tanh()(self.inner(x))) * scale
+
+
+def test_layers_within_layers_are_shared() -> None:
+    inner, x, z = lm.Linear(4), lm.Input(4), lm.Input(4)
+    outer = Twice(inner)
+    whole = lm.Model(lm.Network(x, outer(lm.ReLU()(lm.Linear(4)(x)))))
+    part = whole.part(lm.Network(z, outer(z)))
+    assert same(part.parameters(), dict(list(whole.parameters().items())[2:]))
+    part.set_parameters({"1.scale": 5.0, "1.2.bias": full(1, 4)})
+    found = whole.parameters()
+    assert found["3.scale"] == 5
+    assert (found["3.2.bias"] == 1).all()
+    only_inner = whole.part(lm.Network(z, inner(z)))
+    only_inner.set_parameters({"1.bias": full(7, 4)})
+    assert (whole.parameters()["3.0.bias"] == 7).all()
+
+
+# Files and copies ---------------------------------------------------------------------------------
+
+
+def test_a_saved_part_is_complete(tmp_path: Path) -> None:
+    network, _, decoder = coder()
+    whole = lm.Model(network, seed=3)
+    whole.fit((normal(8, 6), normal(8, 6)), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8)
+    part, codes = whole.part(decoder), normal(3, 2)
+    part.save(tmp_path / "decoder")
+    again = lm.load(tmp_path / "decoder")
+    assert same(again.parameters() | again.states(), part.parameters() | part.states())
+    assert again.predict(codes).tobytes() == part.predict(codes).tobytes()
+    whole.set_parameters({"7.bias": full(0, 6)})
+    assert again.predict(codes).tobytes() != part.predict(codes).tobytes()
+
+
+def test_a_saved_whole_is_complete(tmp_path: Path) -> None:
+    network, encoder, _ = coder()
+    whole = lm.Model(network)
+    whole.part(encoder).set_parameters({"1.bias": full(1, 5)})
+    whole.save(tmp_path / "whole")
+    assert same(lm.load(tmp_path / "whole").parameters(), whole.parameters())
+
+
+def test_a_fit_of_a_part_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
+    network, _, decoder = coder()
+    data = normal(8, 2), normal(8, 6)
+    how: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.Adam(0.1), "batch_size": 4}
+    straight, broken = lm.Model(network), lm.Model(network)
+    straight.part(decoder).fit(data, epochs=3, **how)
+    path = tmp_path / "checkpoint"
+    broken.part(decoder).fit(data, epochs=1, checkpoint=path, **how)
+    broken.part(decoder).fit(data, epochs=3, checkpoint=path, resume=True, **how)
+    assert same(broken.parameters(), straight.parameters())
+
+
+def test_copied_together_they_still_share_and_copied_alone_they_do_not() -> None:
+    network, encoder, _ = coder()
+    whole = lm.Model(network)
+    part = whole.part(encoder)
+    both = whole, part
+    for one, other in (copy.deepcopy(both), pickle.loads(pickle.dumps(both))):
+        other.set_parameters({"1.bias": full(4, 5)})
+        assert (one.parameters()["1.bias"] == 4).all()
+        assert (whole.parameters()["1.bias"] != 4).any()
+    alone = copy.deepcopy(part)
+    alone.set_parameters({"1.bias": full(4, 5)})
+    assert (whole.parameters()["1.bias"] != 4).any()
+
+
+def test_profiling_a_part_leaves_the_whole_as_it_is() -> None:
+    network, encoder, _ = coder()
+    whole = lm.Model(network)
+    before = whole.parameters()
+    whole.part(encoder).profile(4, lm.MSE(), lm.SGD(1.0), seconds=0.01)
+    assert same(whole.parameters(), before)
+
+
+# Turns --------------------------------------------------------------------------------------------
+
+
+def test_whole_and_part_wait_for_each_other() -> None:
+    network, _, decoder = coder()
+    whole = lm.Model(network)
+    part = whole.part(decoder)
+    codes, x = normal(64, 2), normal(64, 6)
+    how: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(1e-3), "batch_size": 64}
+    with whole.training(**how) as first, part.training(**how) as second:
+        jobs: list[Callable[[], object]] = [
+            lambda: first.run((x, x), steps=200),
+            lambda: second.run((codes, x), steps=200),
+            lambda: [part.predict(codes) for _ in range(100)],
+            lambda: [whole.set_parameters({"7.bias": full(0, 6)}) for _ in range(100)],
+        ]
+        threads = [threading.Thread(target=job) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (first.steps_done, second.steps_done) == (200, 200)
+    values = whole.parameters().values()
+    assert all(np.isfinite(value).all() for value in values)
+
+
+def test_a_part_that_is_being_used_keeps_the_whole_waiting() -> None:
+    network, _, decoder = coder()
+    whole = lm.Model(network)
+    part = whole.part(decoder)
+    asked, answered = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        asked.set()
+        whole.parameters()
+        answered.set()
+
+    with part._parameters.turns.lock:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert asked.wait(5)
+        assert not answered.wait(0.05)
+    thread.join()
+    assert answered.is_set()
+
+
+# Two trainings on one graph -----------------------------------------------------------------------
+
+
+def adversaries() -> tuple[lm.Network, lm.Network, lm.Network, lm.Network]:
+    """A generator, a discriminator, one after the other, and what the discriminator is shown."""
+    generator = lm.Sequential(lm.Input(3), lm.Linear(8), lm.BatchNorm(), lm.ReLU(), lm.Linear(4))
+    discriminator = lm.Sequential(lm.Input(4), lm.Linear(8), lm.LeakyReLU(0.2), lm.Linear(1))
+    noise, real = lm.Input(3), lm.Input(4)
+    made = discriminator(generator(noise))
+    both = lm.Network([noise, real], [made, discriminator(real)])
+    noise = lm.Input(3)
+    return generator, discriminator, lm.Network(noise, discriminator(generator(noise))), both
+
+
+def fools(score: lm.Tensor, _: object) -> lm.Tensor:
+    return lm.ops.mean(lm.ops.softplus(-score))
+
+
+def tells_apart(scores: tuple[lm.Tensor, lm.Tensor], _: object) -> lm.Tensor:
+    made, real = scores
+    return lm.ops.mean(lm.ops.softplus(made)) + lm.ops.mean(lm.ops.softplus(-real))
+
+
+def step(model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x: Array) -> None:
+    """One step of gradient descent, in which a part of the network is frozen."""
+    names = network.names_of(frozen)
+    inputs = x if len(x) > 1 else x[0]
+    data = lm.data.Dataset(inputs)
+    with model.training(loss, lm.SGD(0.5), 8, frozen=names, data=data) as training:
+        training.step(inputs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_turns_of_two_trainings_are_those_of_two_models_that_are_copied(engine: str) -> None:
+    generator, discriminator, fooling, both = adversaries()
+    whole = lm.Model(both, engine=engine)
+    fooler = whole.part(fooling)
+    # The same with models of their own, whose parameters are carried from one to the other.
+    others = lm.Model(both, engine=engine), lm.Model(fooling, engine=engine)
+    assert same(others[0].parameters(), whole.parameters())
+    names = both.names_of(fooling)
+    for turn in range(3):
+        noise, real = normal(8, 3, seed=turn), normal(8, 4, seed=9 + turn)
+        for one in (whole, others[0]):
+            step(one, both, tells_apart, generator, noise, real)
+        states = others[0].states()
+        given = [others[0].parameters()[name] for name in names]
+        values = dict(zip(others[1].parameters(), given, strict=True))
+        others[1].set_parameters(
+            values | dict(zip(others[1].states(), states.values(), strict=True))
+        )
+        for one in (fooler, others[1]):
+            step(one, fooling, fools, discriminator, noise)
+        learned = dict(zip(names, others[1].parameters().values(), strict=True))
+        others[0].set_parameters(
+            learned | dict(zip(states, others[1].states().values(), strict=True))
+        )
+    assert same(others[0].parameters(), whole.parameters())
+    assert same(others[0].states(), whole.states())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine: str) -> None:
+    generator, discriminator, fooling, both = adversaries()
+    whole = lm.Model(both, engine=engine)
+    makes, tells = whole.part(generator), whole.part(discriminator)
+    first = makes.parameters(), tells.parameters()
+    step(whole, both, tells_apart, generator, normal(8, 3), normal(8, 4))
+    second = makes.parameters(), tells.parameters()
+    step(whole.part(fooling), fooling, fools, discriminator, normal(8, 3))
+    third = makes.parameters(), tells.parameters()
+    assert [same(first[n], second[n]) for n in (0, 1)] == [True, False]
+    assert [same(second[n], third[n]) for n in (0, 1)] == [False, True]
+
+
+def test_a_generator_learns_where_the_data_lies() -> None:
+    generator, discriminator, fooling, both = adversaries()
+    whole = lm.Model(both)
+    fooler, makes = whole.part(fooling), whole.part(generator)
+    draw = np.random.default_rng(0)
+    centre = np.array([1.0, -1.0, 0.5, 2.0])
+    example = lm.data.Dataset((normal(1, 3), normal(1, 4)))
+    with (
+        whole.training(
+            *(tells_apart, lm.Adam(3e-3, beta1=0.5), 64),
+            frozen=both.names_of(generator),
+            data=example,
+        ) as judge,
+        fooler.training(
+            *(fools, lm.Adam(3e-3, beta1=0.5), 64),
+            frozen=fooling.names_of(discriminator),
+            data=lm.data.Dataset(normal(1, 3)),
+        ) as forger,
+    ):
+        for _ in range(600):
+            noise = draw.normal(size=(64, 3)).astype("float32")
+            real = (centre + 0.1 * draw.normal(size=(64, 4))).astype("float32")
+            judge.step((noise, real))
+            forger.step(noise)
+    made = makes.predict(normal(500, 3, seed=5))
+    assert np.linalg.norm(made.mean(0) - centre) < 0.4 * np.linalg.norm(centre)
+
+
+# Names and errors ---------------------------------------------------------------------------------
+
+
+def test_names_are_those_of_the_whole_in_the_order_of_the_part() -> None:
+    network, encoder, decoder = coder()
+    assert network.names_of(decoder) == DECODER_NAMES
+    assert network.names_of(encoder) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert network.names_of(network) == list(lm.Model(network).parameters())
+    bill = network.plan(8, lm.MSE(), lm.Adam(), frozen=network.names_of(encoder))
+    assert bill.state_bytes == lm.Model(decoder).network.plan(8, lm.MSE(), lm.Adam()).state_bytes
+
+
+def test_a_layer_that_is_only_equal_is_refused() -> None:
+    network, _, _ = coder()
+    other = lm.Sequential(lm.Input(6), lm.Linear(5))
+    uses = (lm.Model(network).part, network.names_of)
+    for use in uses:
+        with pytest.raises(DefinitionError) as error:
+            use(other)
+        where, _, text = str(error.value).partition(": ")
+        assert where.startswith("in net/1:Linear (test_parts.py:")
+        assert text == (
+            "the part has a parameter that the whole does not have\n"
+            "  in the part   1.weight\n"
+            "  in the whole  1.weight, 1.bias, 3.weight, 3.bias, 4.weight, 4.bias, 5.weight, "
+            "5.bias, 7.weight, 7.bias, 5.running_mean, 5.running_variance\n"
+            "  A part is made of the same layers, not of equal ones: apply the layers or networks "
+            "themselves again."
+        )
+
+
+def test_a_layer_in_another_shape_is_refused() -> None:
+    shared = lm.Linear(3)
+    whole = lm.Model(lm.Sequential(lm.Input(4), lm.Tanh(), shared))
+    with pytest.raises(ShapeError) as error:
+        whole.part(lm.Sequential(lm.Input(5), shared))
+    where, _, text = str(error.value).partition(": ")
+    assert where.startswith("in net/1:Linear (test_parts.py:")
+    assert text == (
+        "the parameter '1.weight' of the part has another shape in the whole\n"
+        "  in the part   [3, 5]\n"
+        "  in the whole  [3, 4]   2.weight\n"
+        "  The layer is applied to tensors of other shapes there."
+    )
+
+
+def test_a_part_is_made_of_a_network() -> None:
+    model = lm.Model(coder()[0])
+    with pytest.raises(DefinitionError) as error:
+        model.part(lm.Linear(3))  # type: ignore[arg-type]
+    assert str(error.value).startswith("in part: a model is made of a network")
