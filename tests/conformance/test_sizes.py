@@ -123,7 +123,12 @@ DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 
 @DTYPES
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(3, 5, 9000), (33, 40, 4100), (40, 3, 8193), (2, 16, 4096), (15, 33, 9000)]
+    ("m", "n", "k"),
+    [
+        *((3, 5, 9000), (33, 40, 4100), (40, 3, 8193), (2, 16, 4096), (15, 33, 9000)),
+        # Rows whole pages apart.
+        (37, 200, 2048),
+    ],
 )
 def test_products_with_a_long_inner_axis(
     m: int, n: int, k: int, dtype: DType, engine: Engine
