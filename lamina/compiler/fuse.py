@@ -325,9 +325,11 @@ def _make_view(operand: Tensor, anchors: Anchors) -> None:
     below = operand
     while not _is_readable(below, anchors):
         # Look below a movement: perhaps what it moves is what must be stored.
-        movable = isinstance(below.op.lowering, Movement) and len(below.operands) == 1
-        source = below.operands[0]
-        if not movable or _is_number(source) or not is_view(below, {source: ""}):
+        if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
+            anchors[below] = None
+            break
+        (source,) = below.operands
+        if _is_number(source) or not is_view(below, {source: ""}):
             anchors[below] = None
             break
         below = source

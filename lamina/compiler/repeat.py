@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from lamina.compiler.fuse import fuse
 from lamina.compiler.lower import Home, Row, lower_group, pulled
 from lamina.compiler.unroll import unroll
-from lamina.graph import Graph, Tensor
+from lamina.graph import Graph, Tensor, apply, constant
+from lamina.ops.broadcast import broadcast_to
 from lamina.ops.lowering import Coordinates, step_of
+from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Loop, Step, Store, Write
@@ -69,7 +71,7 @@ def lower_repeating(
     results = {member.attributes["result"]: member for member in members if member in wanted}
     step = step_of(list(results.values()))
     needed = [int(name) for name, _ in step.outputs]
-    graph = optimised(unroll(step))
+    graph = _with_own_results(optimised(unroll(step)))
     fused = fuse(graph)
     stacks: dict[int, str] = {}
     homes: dict[Tensor, Home] = {}
@@ -87,6 +89,10 @@ def lower_repeating(
             homes[graph.inputs[position]] = Row(stacks[n], (time + (1 - late)) * size)
             start = Row(stacks[n], Index(length * size if reverse else 0))
             before.append(_copy(node.operands[n], start, buffers, f"{number}.initial"))
+            number += 1
+        elif not length:
+            nothing = broadcast_to(constant(0, tensor.dtype), (0, *shape))
+            before.append(_copy(nothing, Row(stacks[n], Index()), buffers, f"{number}.empty"))
             number += 1
     for leaf, operand in zip(graph.inputs[states:], node.operands[states:], strict=True):
         is_sequence = leaf in graph.inputs[states : states + sequences]
@@ -106,6 +112,17 @@ def lower_repeating(
     return Repeated(
         tuple(before), tuple(steps), axis, {results[n]: stacks[n] for n in needed if n in results}
     )
+
+
+def _with_own_results(graph: Graph) -> Graph:
+    """Gives results that are the same tensor one each, as each has rows of its own."""
+    seen: set[Tensor] = set()
+    outputs: list[tuple[str, Tensor]] = []
+    for name, tensor in graph.outputs:
+        own = apply(RESHAPE, tensor, shape=tensor.shape) if tensor in seen else tensor
+        seen.add(tensor)
+        outputs.append((name, own))
+    return Graph(graph.inputs, tuple(outputs))
 
 
 def readable(node: Tensor) -> str:

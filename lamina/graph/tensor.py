@@ -63,6 +63,8 @@ class Op:
         reference: the NumPy oracle: (operand arrays..., **attributes) -> array.
         lowering: how it becomes program steps.
         samples: inputs for the generated tests.
+        joint_gradient: of an op with several results, each a tensor of its own, in place of
+            `gradient`: {result: upstream} of one application -> what `gradient` gives.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Op:
     reference: Callable[..., Array]
     lowering: Lowering
     samples: tuple[Sample, ...] = ()
+    joint_gradient: Callable[[Mapping[Tensor, Tensor]], tuple[Tensor | None, ...]] | None = None
 
     def __post_init__(self) -> None:
         _ops[self.name] = self

@@ -5,6 +5,7 @@ The layers of all dimensions are one: it takes its number from its name.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC
 from collections.abc import Sequence
@@ -14,7 +15,14 @@ from typing import Any, ClassVar, cast
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import place_of, require_choice, require_whole
+from lamina.layers.checks import (
+    entries_of,
+    place_of,
+    require_choice,
+    require_float,
+    require_truth,
+    require_whole,
+)
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope
@@ -27,6 +35,17 @@ Numbers = int | tuple[int, ...]
 Padding = str | int | tuple[int | tuple[int, int], ...]
 
 
+def freeze(layer: Layer, *names: str) -> None:
+    """Keeps options that were given as lists as tuples: so layers are equal by their options."""
+    for name in names:
+        object.__setattr__(layer, name, _frozen(getattr(layer, name)))
+
+
+def _frozen(value: object) -> object:
+    entries = entries_of(value)
+    return value if entries is None else tuple(map(_frozen, entries))
+
+
 def numbers_of(owner: object, name: str, value: Numbers, rank: int, minimum: int) -> list[int]:
     """One number for each axis.
 
@@ -34,17 +53,17 @@ def numbers_of(owner: object, name: str, value: Numbers, rank: int, minimum: int
         DefinitionError: for anything but a whole number, or one for each axis.
     """
     given: Any = value
-    found = [given] * rank if isinstance(given, int) else given
-    if not isinstance(found, list | tuple) or len(cast(Sequence[Any], found)) != rank:
+    found = [given] * rank if isinstance(given, int) else entries_of(given)
+    if found is None or len(found) != rank:
         raise DefinitionError(
-            f"{name} is a whole number, or one for each of {rank} axes",
+            f"{name} is a whole number, or one for {_each(rank)}",
             facts=(
                 ("expected", f"{name}=3 or {name}={tuple(range(3, 3 + rank))}"),
                 ("found", repr(value)),
             ),
             where=place_of(owner),
         )
-    for number in cast(Sequence[Any], found):
+    for number in found:
         require_whole(owner, name, number, minimum)
     return list(cast(Sequence[int], found))
 
@@ -55,33 +74,42 @@ def pairs_of(owner: object, name: str, value: Any, rank: int) -> tuple[tuple[int
     Raises:
         DefinitionError: for anything but a whole number, or for each axis one or a pair.
     """
-    found: Any = (value,) * rank if isinstance(value, int) else value
-    if not isinstance(found, list | tuple) or len(cast(Sequence[Any], found)) != rank:
+    found = (value,) * rank if isinstance(value, int) else entries_of(value)
+    pairs = [(one, one) if isinstance(one, int) else entries_of(one) for one in found or ()]
+    if len(pairs) != rank or not all(pair and len(pair) == 2 for pair in pairs):
         raise DefinitionError(
-            f"{name} is a whole number, or for each of {rank} axes one or a pair",
+            f"{name} is a whole number, or for {_each(rank)} one or a pair",
             facts=(
                 ("expected", f"{name}=1 or {name}={tuple((1, 2) for _ in range(rank))}"),
                 ("found", repr(value)),
             ),
             where=place_of(owner),
         )
-    pairs: list[tuple[int, int]] = []
-    for one in cast(Sequence[Any], found):
-        low, high = numbers_of(owner, name, one, 2, 0)
-        pairs.append((low, high))
-    return tuple(pairs)
+    for number in itertools.chain.from_iterable(pair or () for pair in pairs):
+        require_whole(owner, name, number, 0)
+    return cast(tuple[tuple[int, int], ...], tuple(pairs))
+
+
+def _each(rank: int) -> str:
+    return "its axis" if rank == 1 else f"each of {rank} axes"
 
 
 def check_image(layer: Layer, x: Tensor, rank: int) -> None:
-    """Raises ShapeError unless x is [batch, channels] and so many further axes, of floats."""
+    """Checks that a layer is applied to [batch, channels] and so many further axes, of floats.
+
+    Raises:
+        ShapeError: if there are other axes.
+        DTypeError: if there are integers.
+    """
     names = ("length", "height, width", "depth, height, width")[rank - 1]
-    if x.rank != rank + 2 or not x.dtype.is_float:
+    if x.rank != rank + 2:
         raise ShapeError(
             f"{type(layer).__name__} needs channels and {rank} further "
             f"{'axis' if rank == 1 else 'axes'}",
             facts=(("expected", f"f32[batch, channels, {names}]"), ("found", described(x))),
-            advice="Write the channels in lm.Input as well: lm.Input(1, 28, 28).",
+            advice=f"Write the channels in lm.Input as well: lm.Input(1{', 28' * rank}).",
         )
+    require_float(layer, x)
 
 
 @dataclass(frozen=True)
@@ -102,16 +130,17 @@ class _Convolution(Layer, ABC):
     axes: ClassVar[int]
 
     def __post_init__(self) -> None:
+        freeze(self, "window", "stride", "padding", "dilation")
         require_whole(self, "channels", self.channels)
         require_whole(self, "groups", self.groups)
         numbers_of(self, "window", self.window, self.axes, 1)
         numbers_of(self, "stride", self.stride, self.axes, 1)
         numbers_of(self, "dilation", self.dilation, self.axes, 1)
+        require_truth(self, "bias", self.bias)
         require_choice(self, "padding_mode", self.padding_mode, _PADDING_MODES)
         if isinstance(self.padding, str):
             require_choice(self, "padding", self.padding, ("same", "valid"))
-        else:
-            pairs_of(self, "padding", self.padding, self.axes)
+        self._widths()
         if self.channels % self.groups:
             raise DefinitionError(
                 "the channels cannot be divided into groups",
@@ -276,6 +305,7 @@ class _TransposedConvolution(Layer, ABC):
     axes: ClassVar[int]
 
     def __post_init__(self) -> None:
+        freeze(self, "window", "stride", "padding", "output_padding", "dilation")
         require_whole(self, "channels", self.channels)
         require_whole(self, "groups", self.groups)
         numbers_of(self, "window", self.window, self.axes, 1)
@@ -283,6 +313,7 @@ class _TransposedConvolution(Layer, ABC):
         dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
         further = numbers_of(self, "output_padding", self.output_padding, self.axes, 0)
         pairs_of(self, "padding", self.padding, self.axes)
+        require_truth(self, "bias", self.bias)
         for more, stride, dilation in zip(further, strides, dilations, strict=True):
             if more >= max(stride, dilation):
                 raise DefinitionError(

@@ -14,8 +14,8 @@ import numpy as np
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import place_of, require_number
-from lamina.layers.convolution import Numbers, check_image, numbers_of, pairs_of
+from lamina.layers.checks import entries_of, place_of, require_float, require_number, require_truth
+from lamina.layers.convolution import Numbers, check_image, freeze, numbers_of, pairs_of
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops import Window
@@ -33,6 +33,8 @@ class _Pool(Layer, ABC):
     axes: ClassVar[int]
 
     def __post_init__(self) -> None:
+        freeze(self, "window", "stride", "padding", "dilation")
+        require_truth(self, "ceil_mode", self.ceil_mode)
         for one in self._windows():
             if max(one.before, one.after) > one.reach // 2:
                 raise DefinitionError(
@@ -126,6 +128,10 @@ class MaxPool3d(_MaxPool):
 @dataclass(frozen=True)
 class _AvgPool(_Pool, ABC):
     count_padding: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_truth(self, "count_padding", self.count_padding)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the mean of each window."""
@@ -286,13 +292,17 @@ class LPPool3d(_LPPool):
 class _Global(Layer, ABC):
     keepdims: bool
 
+    def __post_init__(self) -> None:
+        require_truth(self, "keepdims", self.keepdims)
+
     def _axes(self, x: Tensor) -> tuple[int, ...]:
-        if x.rank < 3 or not x.dtype.is_float:
+        if x.rank < 3:
             raise ShapeError(
                 f"{type(self).__name__} needs an axis behind the channels",
                 facts=(("expected", "f32[batch, channels, ...]"), ("found", described(x))),
                 advice="It takes sequences, images and volumes.",
             )
+        require_float(self, x)
         return tuple(range(2, x.rank))
 
 
@@ -350,6 +360,11 @@ class GlobalMaxPool(_Global):
 
 class _Adaptive(Layer, ABC):
     size: Numbers
+
+    def __post_init__(self) -> None:
+        freeze(self, "size")
+        rank = len(entries_of(self.size) or (0,))
+        numbers_of(self, "size", self.size, min(max(rank, 1), 3), 1)
 
     def _tiles(self, x: Tensor) -> list[Window]:
         """Windows that lie side by side, so many along each of the last axes."""

@@ -6,12 +6,13 @@ the compiler treats them like anything else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lamina.errors import GradientError, ShapeError
-from lamina.graph import LEAF, Tensor, constant, labelled, topological
+from lamina.graph import LEAF, Op, Tensor, constant, labelled, topological
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
+from lamina.ops.lowering import Repeating, loop_of
 from lamina.shapes import shape_text
 
 
@@ -62,20 +63,24 @@ def gradients(
     sources = set(with_respect_to)
     needed = _depending_on(output, sources)
     upstream: dict[Tensor, Tensor] = {output: seed}
-    for node in reversed(topological([output])):
-        arriving = upstream.get(node)
-        if arriving is None or node not in needed or node.op is LEAF:
+    order = topological([output])
+    together = _results_together(order)
+    for node in reversed(order):
+        # The first of several results comes last here: all that needs any of them is done then.
+        results = together.get(node, (node,))
+        arriving = {x: upstream[x] for x in results if x in upstream and x in needed}
+        if node is not results[0] or not arriving or node.op is LEAF:
             continue
         if not any(operand in needed for operand in node.operands):
             continue
-        if node.op.gradient is None:
+        if node.op.gradient is None and node.op.joint_gradient is None:
             raise GradientError(
                 f"{node.op.name} has no derivative, and the output depends on it",
                 where=str(node.origin),
                 advice="Cut the dependence with ops.stop_gradient, or use a smooth op.",
             )
         with labelled(node.origin):
-            parts = node.op.gradient(node, arriving)
+            parts = _parts(node.op, arriving)
             for operand, part in zip(node.operands, parts, strict=True):
                 if part is not None and operand in needed:
                     known = upstream.get(operand)
@@ -86,6 +91,26 @@ def gradients(
         else broadcast_to(constant(0.0, tensor.dtype), tensor.shape)
         for tensor in with_respect_to
     )
+
+
+def _parts(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+    """What flows back to the operands of an op."""
+    if op.joint_gradient is not None:
+        return op.joint_gradient(arriving)
+    assert op.gradient is not None
+    ((node, upstream),) = arriving.items()
+    return op.gradient(node, upstream)
+
+
+def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
+    """For each result of a loop, all of them in order."""
+    loops: dict[object, list[Tensor]] = {}
+    found: dict[Tensor, list[Tensor]] = {}
+    for node in nodes:
+        if isinstance(node.op.lowering, Repeating):
+            found[node] = loops.setdefault(loop_of(node), [])
+            found[node].append(node)
+    return found
 
 
 def _depending_on(output: Tensor, sources: set[Tensor]) -> set[Tensor]:

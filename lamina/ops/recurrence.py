@@ -9,8 +9,9 @@ step: they become one product over all steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from lamina.ops.arguments import as_tensor
 from lamina.ops.arithmetic import add, mul
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.comparison import where
+from lamina.ops.conversion import cast
 from lamina.ops.differentiate import gradients
 from lamina.ops.elementwise import tanh
 from lamina.ops.linalg import contract, matmul
@@ -59,9 +61,14 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     body: Graph = attributes["body"]
     states: int = attributes["states"]
     sequences: int = attributes["sequences"]
-    last = len(body.outputs) - 1
-    for name, most in (("result", last), ("states", last), ("sequences", len(operands) - states)):
-        if attributes[name] not in range(int(name == "sequences"), most + 1):
+    results = len(body.outputs)
+    counts = {
+        "result": range(results),
+        "states": range(results + 1),
+        "sequences": range(1, len(operands) - states + 1),
+    }
+    for name, allowed in counts.items():
+        if attributes[name] not in allowed:
             raise DefinitionError(f"recurrence: {name}={attributes[name]!r} is out of range")
     length = _length(operands, attributes)
     for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
@@ -111,17 +118,22 @@ def _recurrence_reference(
 
 
 class _Backward:
-    """Builds the recurrence back in time of one result's gradient."""
+    """Builds the recurrence back in time of the gradients of some results of one loop."""
 
-    def __init__(self, node: Tensor, upstream: Tensor) -> None:
+    def __init__(self, upstream: Mapping[Tensor, Tensor]) -> None:
+        self.node = node = next(iter(upstream))
         attributes = node.attributes
-        self.node = node
         self.body: Graph = attributes["body"]
         self.states: int = attributes["states"]
         self.sequences: int = attributes["sequences"]
         self.reverse: bool = attributes["reverse"]
         self.length = _length(node.operands, attributes)
-        self.upstream = upstream
+        # Of two tensors that are the same result, the sum.
+        self.upstream: dict[int, Tensor] = {}
+        for result, arriving in upstream.items():
+            number: int = result.attributes["result"]
+            known = self.upstream.get(number)
+            self.upstream[number] = arriving if known is None else add(known, arriving)
         # What a leaf of the step stands for: a tensor with the time in front.
         self.stacks: dict[Tensor, Tensor] = {}
         self.outputs: list[Tensor] = []
@@ -140,50 +152,57 @@ class _Backward:
 
     def build(self) -> tuple[Tensor | None, ...]:
         inputs = self.body.inputs
-        result: int = self.node.attributes["result"]
         own, elements = inputs[: self.states], inputs[self.states :][: self.sequences]
         floats = [x for x in inputs if x.dtype.is_float]
-        new = [tensor for _, tensor in self.body.outputs]
         for number, state in enumerate(own):
             self.stacks[state] = self.of_steps(self.result(number), before=True)
         first = self.states
         self.stacks |= dict(zip(elements, self.node.operands[first:], strict=False))
-        flowing = [self._leaf(f"gradient{n}", state) for n, state in enumerate(own)]
-        seen = self._leaf("upstream", new[result])
-        is_state = result < self.states
-        self.stacks[seen] = (
-            self.of_steps(self.upstream, before=False) if is_state else self.upstream
-        )
-        seeds: list[tuple[Tensor, Tensor]] = [
-            (tensor, self._kept_flow(gradient))
-            for tensor, gradient in zip(new, flowing, strict=False)
-            if tensor.dtype.is_float
-        ]
-        seeds.append((new[result], seen))
-        total = constant(0.0, new[result].dtype)
-        for tensor, seed in seeds:
-            total = add(total, sum_axes(mul(tensor, seed), tuple(range(tensor.rank))))
-        slopes = dict(zip(floats, gradients(total, floats), strict=True))
+        # What flows from step to step: nothing where a state is an integer.
+        flowing = {
+            number: self._leaf(f"gradient{number}", state)
+            for number, state in enumerate(own)
+            if state.dtype.is_float
+        }
+        slopes = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
         slopes = self._with_kept_products(slopes)
-        back = [slopes.get(state, gradient) for state, gradient in zip(own, flowing, strict=True)]
+        back = [slopes[own[number]] for number in flowing]
         through = [self._stacked(slopes[x]) if x in slopes else None for x in elements]
         constants = [
             self._over_time(slopes[x]) if x in slopes else None
             for x in inputs[first + self.sequences :]
         ]
-        results = self._recurrence(flowing, back)
-        found: list[Tensor | None] = []
-        for number, state in enumerate(own):
-            if not state.dtype.is_float:
-                found.append(None)
-                continue
-            # Back in time, what comes last is the gradient of the initial state.
-            initial = self._initial_row(results[number])
-            if is_state and number == result:
-                initial = add(initial, self._initial_row(self.upstream))
-            found.append(initial)
-        found += [build(results) if build else None for build in (*through, *constants)]
+        results = self._recurrence(list(flowing.values()), back)
+        initial = dict(zip(flowing, results, strict=False))
+        found = [
+            self._of_initial(initial[number], number) if number in flowing else None
+            for number in range(self.states)
+        ]
+        later = results[len(flowing) :]
+        found += [build(later) if build else None for build in (*through, *constants)]
         return tuple(found)
+
+    def _total(self, flowing: Mapping[int, Tensor]) -> Tensor:
+        """What one step adds to the whole: its results, each times what arrives there."""
+        new = [tensor for _, tensor in self.body.outputs]
+        seeds = [(new[number], self._kept_flow(leaf_)) for number, leaf_ in flowing.items()]
+        for number, arriving in self.upstream.items():
+            seen = self._leaf(f"upstream{number}", new[number])
+            is_state = number < self.states
+            self.stacks[seen] = self.of_steps(arriving, before=False) if is_state else arriving
+            seeds.append((new[number], seen))
+        total = constant(0.0, float64)
+        for tensor, seed in seeds:
+            part = sum_axes(mul(tensor, seed), tuple(range(tensor.rank)))
+            total = add(total, cast(part, float64))
+        return total
+
+    def _of_initial(self, stack: Tensor, number: int) -> Tensor:
+        """The gradient of an initial state, from those of the state before each step."""
+        found = self._initial_row(stack)
+        if number in self.upstream:
+            found = add(found, self._initial_row(self.upstream[number]))
+        return found
 
     def _initial_row(self, stack: Tensor) -> Tensor:
         row = self.length if self.reverse else 0
@@ -197,7 +216,7 @@ class _Backward:
         turns = np.arange(self.length)[:: -1 if self.reverse else 1]
         if self._goes_on is None:
             stack = constant((turns + 1) % every != 0)
-            self._goes_on = self._leaf("goes_on", stack[0])
+            self._goes_on = self._leaf("goes_on", constant(True))
             self.stacks[self._goes_on] = stack
         return where(self._goes_on, gradient, 0)
 
@@ -232,7 +251,7 @@ class _Backward:
         if tensor not in self.outputs:
             self.outputs.append(tensor)
         number = self.outputs.index(tensor)
-        return lambda results: results[self.states + number]
+        return lambda results: results[number]
 
     def _over_time(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
         """The sum of the tensor over all steps, where that can be as one op over all of them."""
@@ -245,9 +264,10 @@ class _Backward:
             return lambda results: add(left(results), right(results))
         if isinstance(tensor.op.lowering, Contracting):
             one, other = (self._stacked(x) for x in tensor.operands)
-            labels = (("t", *tensor.attributes["left"]), ("t", *tensor.attributes["right"]))
-            output = tensor.attributes["output"]
-            return lambda results: contract(one(results), other(results), *labels, output)
+            left, right = tensor.attributes["left"], tensor.attributes["right"]
+            time = next(f"t{n}" for n in count() if f"t{n}" not in (*left, *right))
+            labels = ((time, *left), (time, *right), tensor.attributes["output"])
+            return lambda results: contract(one(results), other(results), *labels)
         if name == "sum":
             whole = self._stacked(tensor.operands[0])
             axes = (0, *(axis + 1 for axis in tensor.attributes["axes"]))
@@ -259,29 +279,22 @@ class _Backward:
         """The results of the recurrence: stacks of gradients of states, then what is asked for."""
         new = [*back, *self.outputs]
         inside = topological(new)
-        elements = [x for x in self.stacks if x in inside]
+        # Where nothing changes from step to step, something must say how many there are.
+        elements = [x for x in self.stacks if x in inside] or list(self.stacks)[-1:]
         given = self.node.operands[self.states + self.sequences :]
         constants = self.body.inputs[self.states + self.sequences :]
         used = [(x, y) for x, y in zip(constants, given, strict=True) if x in inside]
-        inputs = (*flowing, *elements, *(x for x, _ in used))
         zeros = [broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
         sequences = [self.stacks[x] for x in elements]
-        if not elements:
-            raise DefinitionError("a recurrence without anything that changes has no gradient")
-        outputs = _named(new)
-        body = Graph(inputs, outputs)
-        operands = (*zeros, *sequences, *(y for _, y in used))
         attributes: dict[str, Any] = {
-            "body": body,
-            "states": self.states,
+            "body": Graph((*flowing, *elements, *(x for x, _ in used)), _named(new)),
+            "states": len(flowing),
             "sequences": len(elements),
             "reverse": not self.reverse,
             "truncate": 0,
         }
-        return [
-            apply(RECURRENCE, *operands, **attributes, result=number)
-            for number in range(len(self.outputs) + self.states)
-        ]
+        operands = (*zeros, *sequences, *(y for _, y in used))
+        return [apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(new))]
 
 
 _KEPT = "kept"
@@ -305,8 +318,8 @@ def _is_product(tensor: Tensor) -> bool:
 _PRODUCTS = ("matmul", "dot", "outer", "einsum", "conv", "conv_transpose")
 
 
-def _recurrence_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return _Backward(result, upstream).build()
+def _recurrence_gradient(upstream: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+    return _Backward(upstream).build()
 
 
 # The op -------------------------------------------------------------------------------------------
@@ -325,6 +338,12 @@ def _graph(
         for word, specs in kinds
     ]
     new, further = step(*leaves)
+    if len(new) != len(states):
+        raise DefinitionError(
+            "a step gives another number of states than it takes",
+            facts=(("taken", str(len(states))), ("given", str(len(new)))),
+            advice="It returns the new states in the order of the old ones, then further results.",
+        )
     for number, (one, (shape, dtype)) in enumerate(zip(new, states, strict=True)):
         if (one.shape, one.dtype) != (shape, dtype):
             raise ShapeError(
@@ -380,7 +399,7 @@ _TWO = (((3,), (3,)), ((3,),), ((3, 3), (3,)))
 RECURRENCE = Op(
     "recurrence",
     _infer_recurrence,
-    _recurrence_gradient,
+    None,
     _recurrence_reference,
     Repeating(),
     (
@@ -394,6 +413,7 @@ RECURRENCE = Op(
         _sample(_sample_step, _ONE, float64, 1),
         replace(_sample(_sample_step, _ONE, float32, 3), differentiable=False),
     ),
+    joint_gradient=_recurrence_gradient,
 )
 
 
@@ -450,6 +470,12 @@ def recurrence(
             "recurrence: the sequences differ in length",
             facts=tuple((f"sequence {n}", described(x)) for n, x in enumerate(sequences)),
             advice="Their first axis is the time.",
+        )
+    if not isinstance(sequences[0].shape[0], int):
+        raise ShapeError(
+            "the time of a recurrence is the batch",
+            facts=(("sequence 0", described(sequences[0])),),
+            advice="ops.transpose(x, (1, 0, 2)) brings another axis to the front.",
         )
     body = _graph(
         step,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.ops.arguments import as_tensor
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
@@ -209,14 +209,16 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
     extents = static(tuple(x.shape[axis] for axis in axes))
     for axis, extent, one in zip(axes, extents, along, strict=True):
         if one.count(extent) < 1:
-            raise ShapeError(
-                "no window fits",
-                facts=(
-                    ("tensor", described(x)),
-                    ("axis", f"{axis}, {one.before} + {extent} + {one.after} elements"),
-                    ("window", f"{one.size} elements, from first to last {one.reach}"),
-                ),
-                advice="Use a smaller window, less dilation, or padding.",
+            raise located(
+                ShapeError(
+                    "no window fits",
+                    facts=(
+                        ("tensor", described(x)),
+                        ("axis", f"{axis}, {one.before} + {extent} + {one.after} elements"),
+                        ("window", f"{one.size} elements, from first to last {one.reach}"),
+                    ),
+                    advice="Use a smaller window, less dilation, or padding.",
+                )
             )
     if all(_is_tiling(extent, one) for extent, one in zip(extents, along, strict=True)):
         return _tiles(x, axes, along)

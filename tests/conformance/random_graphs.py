@@ -35,12 +35,16 @@ class RandomGraph:
 
 
 def random_graph(seed: int) -> RandomGraph:
-    """The graph of a seed; every fourth is float32, and every twentieth has empty tensors."""
+    """The graph of a seed.
+
+    Every fourth is float32, every twentieth has empty tensors, every third may have recurrences.
+    """
     return _Builder(seed).build()
 
 
 class _Builder:
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.generator = np.random.default_rng(seed)
         self.dtype = float32 if seed % 4 == 3 else float64
         # Rounding may turn a comparison of computed float32 numbers.
@@ -427,6 +431,53 @@ class _Builder:
         kept = ops.uniform(x.shape, seed, step, self.number(0, 3), self.dtype) < 0.7
         return ops.where(kept, x / 0.7, 0)
 
+    def recurrence(self) -> Tensor:
+        """A loop along the first axis of a tensor, with one or two states."""
+        x = self.some()
+        if not x.rank:
+            return ops.tanh(x)
+        shape = static(x.shape)[1:]
+        first = [self.of_shape(shape) for _ in range(self.number(1, 2))]
+        sequences = [x]
+        if self.chance(0.3):
+            sequences.append(self.leaf((static(x.shape)[0], *shape[self.number(0, len(shape)) :])))
+        constants = [self.partner(first[0])] if self.chance(0.6) else []
+        constants = [y for y in constants if _joint(y, first[0]) == first[0].shape]
+        if shape and self.chance(0.6):
+            constants.append(self.leaf((shape[-1], shape[-1])))
+        choices = [self.number(0, 99) for _ in range(8)]
+
+        def step(
+            states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            pool = [*states, *elements, *constants]
+            total = states[choices[0] % len(states)] * 0.5
+            for choice in choices[1:4]:
+                other = pool[choice % len(pool)]
+                if other.shape == shape[-1:] * 2 and shape and choice % 2:
+                    total = total @ other
+                elif _joint(total, other) == total.shape:
+                    total = total + other if choice % 3 else total * ops.sin(other)
+            kinds = (ops.tanh, ops.sigmoid, ops.sin, lambda y: y * 0.5, ops.stop_gradient)
+            new = [kinds[choices[4] % len(kinds)](total)]
+            if len(states) == 2:
+                new.append((states[0], states[1], total * 0.5, new[0])[choices[5] % 4])
+            reduced = ops.sum(total, 0) if shape else total
+            further = (total, ops.cos(total), states[0], elements[0], reduced)[choices[6] % 5]
+            return new, [further]
+
+        truncate = self.choose([None, None, None, 2])
+        states, further = ops.recurrence(
+            step, first, sequences, constants, reverse=self.chance(0.3), truncate=truncate
+        )
+        found = [y for y in (*states, *further) if self.is_moderate(y)]
+        self.pool += found[1:]
+        return found[0] if found else x
+
+    def of_shape(self, shape: tuple[int, ...]) -> Tensor:
+        fitting = [y for y in self.pool if y.shape == shape]
+        return self.choose(fitting) if fitting and self.chance(0.5) else self.leaf(shape)
+
     # The graph ------------------------------------------------------------------------------------
 
     def build(self) -> RandomGraph:
@@ -440,6 +491,8 @@ class _Builder:
         kinds = (self.unary, self.binary, self.reduction, self.movement, self.contraction)
         kinds += (self.unary, self.binary, self.movement, self.indexing, self.random, self.windowed)
         kinds += (self.windowed,)
+        if self.seed % 3 == 1:
+            kinds += (self.recurrence, self.recurrence)
         for _ in range(self.number(20, 40) if self.chance(0.1) else self.number(2, 14)):
             tensor = self.choose(kinds)()
             if tensor.dtype == self.dtype and self.is_moderate(tensor):
@@ -541,6 +594,12 @@ class _Builder:
         if math.prod(static(x.shape)) == math.prod(static(target.shape)):
             return ops.reshape(x, target.shape)
         return ops.broadcast_to(ops.mean(x) if 0 not in x.shape else ops.sum(x), target.shape)
+
+
+def _joint(left: Tensor, right: Tensor) -> tuple[int, ...]:
+    """The shape in which two tensors broadcast; () where they do not."""
+    shapes = static(left.shape), static(right.shape)
+    return np.broadcast_shapes(*shapes) if _broadcasts(*shapes) else ()
 
 
 def _broadcasts(left: tuple[int, ...], right: tuple[int, ...]) -> bool:

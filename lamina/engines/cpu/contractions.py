@@ -48,9 +48,9 @@ SMALLEST_WORK = 8192
 SHORTEST_CHUNK = 512
 # In cycles, for the choice between tiles and dots.
 _PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
-# A left operand that is read along its rows by at least this many panels of columns is packed, and
-# so is one whose rows lie whole pages, in bytes, apart.
+# A left operand that is read along its rows by at least this many panels of columns is packed.
 PANELS_WORTH_PACKING = 6
+# Of memory, in bytes.
 _PAGE = 4096
 # Numbers of the left operand that lie k by k are fetched into the cache so many k ahead.
 K_AHEAD = 64
@@ -180,10 +180,7 @@ class _Tiled:
         self._element = element(step.dtype)
         self._panels = panels = panels_of(step, context.processor)
         self._dots = packed is None and prefers_dots(matrix, panels, ahead=False)
-        most = most_rows(context.processor, panels.vectors)
-        if self._dots:
-            most = dot_sides(context.processor)[0]
-        self._rows = rows_of_tiles(matrix.row.extent, most)
+        self._rows = rows_of_tiles(matrix.row.extent, self._most_rows())
         self._row_tiles = -(-matrix.row.extent // self._rows)
         self._chunk = self._longest_chunk()
         self._left = self._plain_left()
@@ -222,18 +219,26 @@ class _Tiled:
         if plain is None or 1 not in (plain.stride, plain.inner_stride):
             return None
         fits = self._left_bytes() <= self._context.processor.level1_bytes // 2
-        if self._dots or fits or self._panels.count < PANELS_WORTH_PACKING:
+        if plain.inner_stride == 1 or fits or self._panels.count < PANELS_WORTH_PACKING:
             return plain
-        return plain if plain.inner_stride == 1 and not self._collides(plain.stride) else None
+        return None
 
-    def _collides(self, stride: int) -> bool:
-        """Whether the rows of a tile lie so that the first cache has no room for all of them.
+    def _most_rows(self) -> int:
+        """How many rows a tile may have: registers are one limit, the first cache another.
 
-        A number's place in it follows from its address within a page, and there is room for so
-        many at one place as the cache has pages.
+        Where a number lies in it follows from its address within a page, and it has so many pages.
+        Rows that lie whole pages apart fall on one another.
         """
-        apart = gcd(stride * self._matrix.step.dtype.itemsize, _PAGE)
-        return self._rows * apart > self._context.processor.level1_bytes
+        processor, matrix = self._context.processor, self._matrix
+        if self._dots:
+            return dot_sides(processor)[0]
+        most = most_rows(processor, self._panels.vectors)
+        plain = as_plain(matrix.left, matrix.row, matrix)
+        if plain is None or plain.inner_stride != 1:
+            return most
+        apart = gcd(plain.stride * matrix.step.dtype.itemsize, _PAGE)
+        # Some of the room is the right operand's.
+        return min(most, max(3 * processor.level1_bytes // (4 * apart), 4))
 
     def _left_bytes(self) -> int:
         """The size of one matrix of the left operand."""

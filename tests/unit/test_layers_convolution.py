@@ -1,0 +1,436 @@
+"""Convolution and pooling layers: shapes, what they are made of, and the text of errors.
+
+Their values and gradients are compared with PyTorch's in test_layers_torch.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.layers.layer import Layer
+from lamina.ops.windows import Slope, Window, fold, shear, windows
+from lamina.shapes import BATCH, float32, float64, static
+
+
+def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
+    net = lm.Sequential(lm.Input(*x.shape[1:]), layer)
+    return lm.Model(net, dtype="float64").predict(x)
+
+
+def evaluated(x: np.ndarray, made: Callable[[Tensor], Tensor]) -> np.ndarray:
+    """What an op makes of an array."""
+    source = leaf("x", "input", x.shape, float64)
+    found, _ = evaluate(Graph((source,), (("y", made(source)),)), {"x": x})
+    return found["y"]
+
+
+# Shapes and values --------------------------------------------------------------------------------
+
+
+IMAGE, SEQUENCE, VOLUME = (3, 9, 12), (4, 10), (2, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("layer", "example", "expected"),
+    [
+        (lm.Conv1d(5, 3), SEQUENCE, (5, 8)),
+        (lm.Conv2d(5, (3, 2), (2, 1), (0, (1, 2))), IMAGE, (5, 4, 14)),
+        (lm.Conv2d(5, 3, padding="same", dilation=(2, 1)), IMAGE, (5, 9, 12)),
+        (lm.Conv2d(5, (4, 1), padding="same"), IMAGE, (5, 9, 12)),
+        (lm.Conv2d(5, 3, 3, "valid"), IMAGE, (5, 3, 4)),
+        (lm.Conv2d(6, 3, padding=2, padding_mode="circular", groups=3), IMAGE, (6, 11, 14)),
+        (lm.Conv3d(5, 2, dilation=(1, 2, 3)), VOLUME, (5, 4, 4, 4)),
+        (lm.ConvTranspose1d(5, 3, 2), SEQUENCE, (5, 21)),
+        (lm.ConvTranspose2d(5, 4, 2, 1), IMAGE, (5, 18, 24)),
+        (lm.ConvTranspose2d(5, 3, 2, 1, output_padding=(0, 1)), IMAGE, (5, 17, 24)),
+        (lm.ConvTranspose2d(5, 2, 1, dilation=3, output_padding=2), IMAGE, (5, 14, 17)),
+        (lm.ConvTranspose3d(5, 2, (1, 2, 3)), VOLUME, (5, 6, 12, 20)),
+        (lm.MaxPool1d(3), SEQUENCE, (4, 3)),
+        (lm.MaxPool1d(3, ceil_mode=True), SEQUENCE, (4, 4)),
+        (lm.MaxPool2d(2), IMAGE, (3, 4, 6)),
+        (lm.MaxPool2d(3, 2, 1), IMAGE, (3, 5, 6)),
+        (lm.MaxPool2d(2, 1, dilation=(1, 3)), IMAGE, (3, 8, 9)),
+        (lm.MaxPool3d((1, 2, 3)), VOLUME, (2, 5, 3, 2)),
+        (lm.AvgPool1d(4, 3, 2), SEQUENCE, (4, 4)),
+        (lm.AvgPool2d((3, 4)), IMAGE, (3, 3, 3)),
+        (lm.AvgPool3d(2), VOLUME, (2, 2, 3, 3)),
+        (lm.LPPool1d(2), SEQUENCE, (4, 5)),
+        (lm.LPPool2d(3, ceil_mode=True), IMAGE, (3, 3, 4)),
+        (lm.LPPool3d(2), VOLUME, (2, 2, 3, 3)),
+        (lm.GlobalAvgPool(), VOLUME, (2,)),
+        (lm.GlobalMaxPool(keepdims=True), IMAGE, (3, 1, 1)),
+        (lm.AdaptiveAvgPool((3, 6)), IMAGE, (3, 3, 6)),
+        (lm.AdaptiveMaxPool(1), VOLUME, (2, 1, 1, 1)),
+    ],
+    ids=repr,
+)
+def test_shape(layer: Layer, example: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    y = layer(lm.Input(*example))
+    assert y.shape == (BATCH, *expected)
+    found = predicted(layer, np.random.default_rng(0).normal(size=(2, *example)))
+    assert found.shape == (2, *expected)
+
+
+def test_lists_are_kept_as_tuples() -> None:
+    assert lm.Conv2d(4, [3, 3], padding=[1, [0, 2]]) == lm.Conv2d(4, (3, 3), padding=(1, (0, 2)))  # type: ignore[arg-type]
+    assert hash(lm.MaxPool2d([2, 2])) == hash(lm.MaxPool2d((2, 2)))  # type: ignore[arg-type]
+    assert lm.ConvTranspose1d(4, [2]) == lm.ConvTranspose1d(4, (2,))  # type: ignore[arg-type]
+    assert lm.AdaptiveMaxPool([2, 1]) == lm.AdaptiveMaxPool((2, 1))  # type: ignore[arg-type]
+
+
+def test_parameters_start_as_pytorchs_do() -> None:
+    x = lm.Input(64, 9, 9)
+    for layer, shape, fan in [
+        (lm.Conv2d(50, (3, 4), groups=2), (50, 32, 3, 4), 32 * 12),
+        (lm.ConvTranspose2d(50, (3, 4), groups=2), (64, 25, 3, 4), 25 * 12),
+    ]:
+        record = lm.Network(x, layer(x)).trace(dtype=float32, training=True).record
+        weight, bias = record.parameters.values()
+        values = weight.init(static(weight.tensor.shape), 0, weight.stream)
+        assert values.shape == shape
+        assert np.abs(values).max() <= 1 / math.sqrt(fan)
+        np.testing.assert_allclose(values.std(), 1 / math.sqrt(3 * fan), rtol=0.05)
+        values = bias.init(static(bias.tensor.shape), 0, bias.stream)
+        assert values.shape == (50,)
+        assert np.abs(values).max() <= 1 / math.sqrt(fan)
+
+
+def test_averages_count_what_is_there() -> None:
+    x = np.ones((1, 1, 5))
+    without = lm.AvgPool1d(3, 2, 1, ceil_mode=True, count_padding=False)
+    np.testing.assert_allclose(predicted(without, x), [[[1, 1, 1]]])
+    np.testing.assert_allclose(predicted(lm.AvgPool1d(3, 2, 1), x)[0, 0], [2 / 3, 1, 2 / 3])
+    # What reaches beyond the padding never counts.
+    x = np.ones((1, 1, 4))
+    np.testing.assert_allclose(predicted(lm.AvgPool1d(3, 3, ceil_mode=True), x), [[[1, 1]]])
+
+
+def test_windows_show_elements_where_they_lie() -> None:
+    x = np.arange(1.0, 8.0)
+    shown = evaluated(x, lambda x: windows(x, [0], [Window(3, 2, 2, 1, 1)]))
+    assert shown.tolist() == [[0, 2, 4], [2, 4, 6], [4, 6, 0]]
+    tiles = evaluated(x, lambda x: windows(x, [0], [Window(2, 2)]))
+    assert tiles.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("window", [Window(3, 2, 2, 1, 1), Window(2, 2), Window(3, 1, 1, 0, 2)])
+def test_folding_adds_up_what_windows_show(window: Window) -> None:
+    x = np.ones((2, 7, 3))
+    seen = evaluated(x, lambda x: fold(windows(x, [1], [window]), [1], [window], [7]))
+    expected = np.zeros(7)
+    for place in range(window.count(7)):
+        for element in range(window.size):
+            at = place * window.stride + element * window.dilation - window.before
+            if 0 <= at < 7:
+                expected[at] += 1
+    np.testing.assert_array_equal(seen, np.broadcast_to(expected[None, :, None], (2, 7, 3)))
+
+
+def test_the_largest_of_a_window_may_be_infinite_or_no_number() -> None:
+    x = np.array([[-np.inf, -np.inf, 1.0, np.inf, np.nan, 2.0]])
+    found = evaluated(x, lambda x: ops.window_max(x, [Window(2, 2)]))
+    np.testing.assert_array_equal(found, [[-np.inf, np.inf, np.nan]])
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+_NUMBERS = "is a whole number, or one for each of 2 axes"
+_PAIRS = "padding is a whole number, or for each of 2 axes one or a pair"
+_GROUPS = "the channels cannot be divided into groups"
+_MULTIPLES = "Both the channels given and those made must be multiples of groups."
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: lm.Conv2d(0, 3), ["channels must be a whole number of at least 1"]),
+        (lambda: lm.Conv2d(4, (3, 3, 3)), [f"window {_NUMBERS}", "found     (3, 3, 3)"]),
+        (lambda: lm.Conv2d(4, "3"), [f"window {_NUMBERS}", "window=3 or window=(3, 4)"]),  # type: ignore[arg-type]
+        (lambda: lm.Conv1d(4, (3, 3)), ["window is a whole number, or one for its axis"]),
+        (lambda: lm.Conv2d(4, True), ["window must be a whole number of at least 1"]),
+        (lambda: lm.Conv2d(4, 3, (1, 0)), ["stride must be a whole number", "found     0"]),
+        (lambda: lm.Conv2d(4, 3, dilation=0), ["dilation must be a whole number of at least 1"]),
+        (lambda: lm.Conv2d(4, 3, groups=0), ["groups must be a whole number of at least 1"]),
+        (lambda: lm.Conv2d(4, 3, padding=(1, 2, 3)), [_PAIRS, "found     (1, 2, 3)"]),  # type: ignore[arg-type]
+        (lambda: lm.Conv2d(4, 3, padding=(1, (1, 2, 3))), [_PAIRS, "padding=((1, 2), (1, 2))"]),  # type: ignore[arg-type]
+        (lambda: lm.Conv2d(4, 3, padding=2.0), [_PAIRS]),  # type: ignore[arg-type]
+        (lambda: lm.Conv2d(4, 3, padding=(1, (0, -1))), ["padding must be a whole number of at "]),
+        (lambda: lm.Conv2d(4, 3, padding="full"), ["padding has no value 'full'"]),
+        (
+            lambda: lm.Conv2d(4, 3, (1, 2), "same"),
+            ['padding="same" needs a stride of 1', "stride  (1, 2)", "such as padding=1."],
+        ),
+        (lambda: lm.Conv2d(4, 3, padding_mode="mirror"), ["padding_mode has no value 'mirror'"]),
+        (lambda: lm.Conv2d(4, 3, bias=1), ["bias is either True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.Conv2d(4, 3, groups=3), [_GROUPS, "groups    3", _MULTIPLES]),
+        (lambda: lm.ConvTranspose2d(4, 3, groups=3), [_GROUPS, "channels  4", _MULTIPLES]),
+        (lambda: lm.ConvTranspose2d(4, 3, padding="same"), [_PAIRS, "found     'same'"]),  # type: ignore[arg-type]
+        (lambda: lm.ConvTranspose2d(4, 3, bias=None), ["bias is either True or False"]),  # type: ignore[arg-type]
+        (
+            lambda: lm.ConvTranspose2d(4, 3, (2, 3), output_padding=(2, 2)),
+            [
+                "output_padding must be smaller than the stride or the dilation",
+                "output_padding  (2, 2)",
+                "stride          (2, 3)",
+                "dilation        1",
+                "or its last window, leaves open.",
+            ],
+        ),
+        (
+            lambda: lm.MaxPool2d(2, padding=(1, 2)),
+            ["padding is at most half of the window", "window   2", "padding  (1, 2)"],
+        ),
+        (lambda: lm.AvgPool2d(3, padding=((0, 2), 0)), ["padding is at most half of the window"]),
+        (lambda: lm.MaxPool2d((2, 0)), ["window must be a whole number of at least 1"]),
+        (lambda: lm.MaxPool2d(2, ceil_mode=1), ["ceil_mode is either True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.AvgPool2d(2, count_padding=1), ["count_padding is either True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.LPPool2d(2, power=0.0), ["power is not a number in its range", "0 < power"]),
+        (lambda: lm.GlobalMaxPool(1), ["keepdims is either True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.AdaptiveAvgPool((2, 0)), ["size must be a whole number of at least 1"]),
+        (lambda: lm.AdaptiveMaxPool("2"), ["size is a whole number, or one for its axis"]),  # type: ignore[arg-type]
+        (lambda: lm.AdaptiveMaxPool((1,) * 4), ["size is a whole number, or one for each of 3"]),
+    ],
+)
+def test_options_are_checked(make: Callable[[], Layer], expected: list[str]) -> None:
+    with pytest.raises(DefinitionError) as error:
+        make()
+    text = str(error.value)
+    assert "(test_layers_convolution.py:" in text.splitlines()[0]
+    for part in expected:
+        assert part in text
+
+
+ImageError = tuple[type[LaminaError], list[str]]
+
+
+@pytest.mark.parametrize(
+    ("layer", "example", "dtype", "expected"),
+    [
+        (
+            lm.Conv2d(4, 3),
+            (28, 28),
+            None,
+            (
+                ShapeError,
+                [
+                    "Conv2d needs channels and 2 further axes",
+                    "expected  f32[batch, channels, height, width]",
+                    "found     f32[batch, 28, 28]   from net/0:Input",
+                    "Write the channels in lm.Input as well: lm.Input(1, 28, 28).",
+                ],
+            ),
+        ),
+        (
+            lm.MaxPool1d(2),
+            (28,),
+            None,
+            (
+                ShapeError,
+                [
+                    "MaxPool1d needs channels and 1 further axis",
+                    "f32[batch, channels, length]",
+                    "lm.Input(1, 28).",
+                ],
+            ),
+        ),
+        (
+            lm.ConvTranspose3d(4, 3),
+            (8, 8, 8),
+            None,
+            (ShapeError, ["ConvTranspose3d needs channels and 3 further axes", "depth, height, "]),
+        ),
+        (
+            lm.Conv2d(4, 3),
+            (1, 28, 28),
+            "uint8",
+            (DTypeError, ["Conv2d calculates with floats", "add lm.Rescale(1.0) before it"]),
+        ),
+        (
+            lm.GlobalAvgPool(),
+            (3, 4),
+            "int64",
+            (DTypeError, ["GlobalAvgPool calculates with floats"]),
+        ),
+        (
+            lm.Conv2d(4, 3, groups=2),
+            (3, 8, 8),
+            None,
+            (ShapeError, [_GROUPS, "f32[batch, 3, 8, 8]", "groups  2", _MULTIPLES]),
+        ),
+        (lm.ConvTranspose1d(4, 3, groups=2), (3, 8), None, (ShapeError, [_GROUPS, "groups  2"])),
+        (
+            lm.Conv2d(4, 3, padding=((0, 1), 0), dilation=4),
+            (1, 7, 9),
+            None,
+            (
+                ShapeError,
+                [
+                    "conv: the window is larger than the padded tensor",
+                    "tensor   f32[batch, 1, 7, 9]   from net/0:Input",
+                    "window   3 elements, from first to last 9",
+                    "padding  0 before and 1 after",
+                    "Use a smaller window, less dilation, or padding.",
+                ],
+            ),
+        ),
+        (
+            lm.Conv2d(4, 3, padding=5, padding_mode="reflect"),
+            (1, 4, 4),
+            None,
+            (ShapeError, ["axis 2 has too few elements to be padded like this", "'reflect'"]),
+        ),
+        (
+            lm.ConvTranspose2d(4, 3, padding=3),
+            (1, 4, 4),
+            None,
+            (
+                ShapeError,
+                [
+                    "nothing is left of the result",
+                    "padding  3",
+                    "what a convolution would add: less of it.",
+                ],
+            ),
+        ),
+        (
+            lm.MaxPool2d((1, 3), padding=(0, (0, 1))),
+            (1, 2, 1),
+            None,
+            (
+                ShapeError,
+                [
+                    "no window fits",
+                    "axis    3, 0 + 1 + 1 elements",
+                    "window  3 elements, from first to last 3",
+                ],
+            ),
+        ),
+        (lm.AvgPool3d(5), (1, 9, 9, 4), None, (ShapeError, ["no window fits", "axis    4"])),
+        (
+            lm.GlobalMaxPool(),
+            (3,),
+            None,
+            (
+                ShapeError,
+                [
+                    "GlobalMaxPool needs an axis behind the channels",
+                    "expected  f32[batch, channels, ...]",
+                    "It takes sequences, images and volumes.",
+                ],
+            ),
+        ),
+        (
+            lm.AdaptiveAvgPool((4, 3)),
+            (3, 8, 8),
+            None,
+            (
+                ShapeError,
+                [
+                    "an extent cannot be divided into windows of equal size",
+                    "size   (4, 3)",
+                    "Each of the last extents must be a multiple of its size.",
+                ],
+            ),
+        ),
+        (
+            lm.AdaptiveMaxPool(2),
+            (3,),
+            None,
+            (ShapeError, ["AdaptiveMaxPool needs one to three axes behind the channels"]),
+        ),
+        (
+            lm.AdaptiveMaxPool((2, 2)),
+            (3, 8),
+            None,
+            (DefinitionError, ["size is a whole number, or one for its axis", "found     (2, 2)"]),
+        ),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, Layer) else "",
+)
+def test_what_is_no_image_is_refused(
+    layer: Layer, example: tuple[int, ...], dtype: str | None, expected: ImageError
+) -> None:
+    kind, parts = expected
+    with pytest.raises(kind) as error:
+        layer(lm.Input(*example, dtype=dtype))
+    text = str(error.value)
+    assert "(test_layers_convolution.py:" in text.splitlines()[0]
+    for part in parts:
+        assert part in text
+
+
+X = leaf("x", "input", (2, 4, 6, 6), float32)
+NONE: Any = ((0, 0), (0, 0))
+
+
+def weight(*shape: int, dtype: Any = float32) -> Tensor:
+    return leaf("w", "parameter", shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (
+            lambda: shear(X, [Slope(1, 2, 3), Slope(3, 1, 2)]),
+            ["shear: each slope needs two axes of its own", "[1, 2, 3, 1]", "from 0 to 3 at most"],
+        ),
+        (lambda: shear(X, [Slope(1, 4, 3)]), ["axes    [1, 4]"]),
+        (lambda: windows(X, [2], [Window(7)]), ["no window fits", "axis    2, 0 + 6 + 0 elements"]),
+        (
+            lambda: ops.conv(X, weight(4, 4, 3, 3), (1,), ((0, 0),), (1,)),
+            ["conv: the numbers of axes do not fit", "[outputs, inputs / groups, ...]"],
+        ),
+        (lambda: ops.conv(X, weight(4, 4), (), (), ()), ["the numbers of axes do not fit"]),
+        (
+            lambda: ops.conv(X, weight(4, 4, 3, 3), (1, 1), NONE, (1, 1), 3),
+            ["conv: 4 outputs cannot be divided into 3 groups", "groups  3"],
+        ),
+        (
+            lambda: ops.conv(X, weight(4, 3, 3, 3), (1, 1), NONE, (1, 1)),
+            ["conv: 3 channels are expected, and there are 4", "weight  f32[4, 3, 3, 3]"],
+        ),
+        (
+            lambda: ops.conv(X, weight(4, 4, 3, 3, dtype=float64), (1, 1), NONE, (1, 1)),
+            ["conv: the dtypes do not fit"],
+        ),
+        (
+            lambda: ops.conv_transpose(X, weight(5, 4, 3, 3), (8, 8), (1, 1), NONE, (1, 1)),
+            ["conv_transpose: 5 channels are expected, and there are 4"],
+        ),
+        (
+            lambda: ops.conv_transpose(X, weight(4, 4, 3, 3), (8, 9), (1, 1), NONE, (1, 1)),
+            [
+                "no convolution of the result has the shape of the tensor",
+                "extents of the result  (8, 9)",
+                "which convolved give   (6, 7)",
+                "and up to stride - 1 more.",
+            ],
+        ),
+        (
+            lambda: ops.window_max(X, [Window(2, before=2)]),
+            [
+                "window_max: there must be an element in every window",
+                "padding  2 before and 0 after",
+                "Pad by at most half of the window.",
+            ],
+        ),
+        (lambda: ops.window_sum(X, [Window(9)]), ["no window fits", "axis    3"]),
+    ],
+)
+def test_ops_refuse_what_does_not_fit(make: Callable[[], Tensor], expected: list[str]) -> None:
+    with pytest.raises(LaminaError) as error:
+        make()
+    text = str(error.value)
+    assert "test_layers_convolution.py:" in text.splitlines()[0]
+    for part in expected:
+        assert part in text

@@ -1,0 +1,571 @@
+"""Recurrences: the size of their programs, what they keep, their gradients, and errors.
+
+Each loop of the table is compared with itself written out: step after step, without a loop. So
+are its gradients, of all results at once.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.compiler.unroll import unroll
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import host
+from lamina.engines.engine import Engine
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.ops.differentiate import gradients
+from lamina.program.index import axes_of
+from lamina.program.program import Program
+from lamina.program.steps import loads_of, stores_of
+from lamina.shapes import Array, DType, as_dtype, float64, static
+
+Tensors = Sequence[Tensor]
+Step = tuple[Tensors, Tensors]
+
+
+class Leaves:
+    """Makes leaves with values from a fixed seed."""
+
+    def __init__(self, dtype: DType = float64) -> None:
+        self.dtype = dtype
+        self.tensors: list[Tensor] = []
+        self.feeds: dict[str, Array] = {}
+        self.generator = np.random.default_rng(0)
+
+    def add(self, *shape: int, role: str = "input") -> Tensor:
+        values = self.generator.normal(0.2, 0.7, shape)
+        return self.of(np.asarray(values, self.dtype.numpy), role)
+
+    def of(self, array: Array, role: str = "input") -> Tensor:
+        name = f"x{len(self.tensors)}"
+        self.tensors.append(leaf(name, role, array.shape, as_dtype(array.dtype)))
+        self.feeds[name] = array
+        return self.tensors[-1]
+
+
+# The table ----------------------------------------------------------------------------------------
+
+# Leaves -> tensors made of the results of recurrences.
+Loop = Callable[[Leaves], Tensors]
+LENGTH = 5
+
+
+def lstm(
+    x: Leaves, length: int = LENGTH, features: int = 4, batch: int = 3, **options: Any
+) -> Tensors:
+    """Both states, each after each step, and a further result."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        weight, bias = constants
+        total = elements[0] + states[0] @ weight + bias
+        let_in, keep, new, let_out = ops.split(total, 4, -1)
+        cell = ops.sigmoid(keep) * states[1] + ops.sigmoid(let_in) * ops.tanh(new)
+        return [ops.sigmoid(let_out) * ops.tanh(cell), cell], [ops.sum(total, 1)]
+
+    states = [x.add(batch, features), x.add(batch, features)]
+    gates = 4 * features
+    constants = [x.add(features, gates, role="parameter"), x.add(gates, role="parameter")]
+    sequences = [x.add(length, batch, gates)]
+    found, further = ops.recurrence(step, states, sequences, constants, **options)
+    return [*found, *further]
+
+
+def convolutional(x: Leaves) -> Tensors:
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        given = ops.concat([elements[0], states[0]], 1)
+        total = ops.conv(given, constants[0], (1, 1), ((1, 1), (1, 1)), (1, 1)) + constants[1]
+        let_in, keep, new, let_out = ops.split(total, 4, 1)
+        cell = ops.sigmoid(keep) * states[1] + ops.sigmoid(let_in) * ops.tanh(new)
+        return [ops.sigmoid(let_out) * ops.tanh(cell), cell], []
+
+    first = ops.full((2, 2, 5, 4), 0.0, x.dtype)
+    constants = [x.add(8, 5, 3, 3), x.add(8, 1, 1)]
+    states, _ = ops.recurrence(step, [first, first], [x.add(3, 2, 3, 5, 4)], constants)
+    return states
+
+
+def tanh_step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+    return [ops.tanh(states[0] @ constants[0] + elements[0])], []
+
+
+def one_after_the_other(x: Leaves) -> Tensors:
+    weights = [x.add(3, 3), x.add(3, 3)]
+    (states,), _ = ops.recurrence(tanh_step, [x.add(2, 3)], [x.add(LENGTH, 2, 3)], weights[:1])
+    (back,), _ = ops.recurrence(tanh_step, [states[-1]], [states], weights[1:], reverse=True)
+    return [states, back]
+
+
+def computed_operands(x: Leaves) -> Tensors:
+    """Initial states, sequences and constants that are no leaves."""
+    weight, by_batch, row = x.add(3, 3), x.add(2, LENGTH, 3), x.add(3)
+    (states,), _ = ops.recurrence(
+        tanh_step,
+        [ops.broadcast_to(row * 2, (2, 3))],
+        [ops.flip(ops.transpose(ops.sin(by_batch), (1, 0, 2)), 0)],
+        [ops.transpose(ops.tanh(weight)) - ops.mean(by_batch)],
+    )
+    return [states]
+
+
+def unused(x: Leaves) -> Tensors:
+    """A state, an element and a constant that nobody reads, and a state that stays as it is."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        return [states[0] * elements[0] + states[2], states[1] + 1.0, states[2]], []
+
+    initial, sequences = [x.add(3), x.add(2), x.add(3)], [x.add(4, 3), x.add(4, 2)]
+    states, _ = ops.recurrence(step, initial, sequences, [x.add(7)])
+    return [states[0]]
+
+
+def counting(x: Leaves) -> Tensors:
+    """States and results that are integers or truths, among floats."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        count, total, odd = states
+        picked = ops.take(constants[0], count, 0) * elements[0]
+        new = ops.where(odd, total + picked, total * 0.5)
+        return [count + elements[1], new, ops.logical_not(odd)], [count * 2, ops.exp(new)]
+
+    initial = [x.of(np.array([0, 1])), x.add(2), x.of(np.array([True, False]))]
+    sequences = [x.add(4, 2), x.of(np.array([[0, 1]] * 4))]
+    (count, total, odd), further = ops.recurrence(step, initial, sequences, [x.add(6)])
+    return [total, *further, count, ops.cast(odd, "int64")]
+
+
+def exchanging(x: Leaves) -> Tensors:
+    """States that take each other's places, and an element's."""
+
+    def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
+        return [states[1], states[2], elements[0]], [states[0], states[0], elements[0]]
+
+    initial = [x.add(3), x.add(3), x.add(3)]
+    states, further = ops.recurrence(step, initial, [x.add(LENGTH, 3)])
+    return [*states, *further]
+
+
+def replaced(x: Leaves) -> Tensors:
+    """States that become a constant, and a number."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        one = ops.full((3,), 2.0, x.dtype)
+        return [constants[0], one], [states[0] * states[1] * elements[0]]
+
+    states, further = ops.recurrence(step, [x.add(3), x.add(3)], [x.add(4, 3)], [x.add(3)])
+    return [*states, *further]
+
+
+def attending(x: Leaves) -> Tensors:
+    """Reductions, gathers and scatters inside a step."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        (memory,) = constants
+        weights = ops.softmax(states[0] @ ops.transpose(memory), -1)
+        read = weights @ memory
+        spread = ops.scatter_add(read, elements[1], 4, 1)
+        return [ops.tanh(spread + elements[0])], [ops.cumsum(weights, 1), ops.max(read, 1)]
+
+    places = x.of(np.array([[0, 2, 1, 1], [3, 3, 0, 2], [1, 2, 3, 0]]))
+    sequences = [x.add(3, 2, 4), places]
+    states, further = ops.recurrence(step, [x.add(2, 4)], sequences, [x.add(5, 4)])
+    return [*states, *further]
+
+
+def of_numbers(x: Leaves) -> Tensors:
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        return [states[0] * constants[0] + elements[0]], []
+
+    states, _ = ops.recurrence(step, [x.add()], [x.add(LENGTH)], [x.add()])
+    return states
+
+
+def random(x: Leaves) -> Tensors:
+    """Random numbers that are new in each step."""
+    seed = x.of(np.asarray(3))
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        kept = ops.uniform((4,), constants[0], elements[0], 0, x.dtype) < 0.5
+        return [ops.where(kept, states[0] * 1.5, states[0] - 1)], []
+
+    states, _ = ops.recurrence(step, [x.add(4)], [ops.arange(LENGTH)], [seed])
+    return states
+
+
+def of_two_dtypes(x: Leaves) -> Tensors:
+    def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
+        double = ops.sin(states[1]) * elements[0]
+        return [states[0] + ops.cast(double, "float32"), double], []
+
+    first = x.of(np.array([0.5, -0.25], "float32"))
+    second = x.of(np.array([0.5, 0.75]))
+    states, _ = ops.recurrence(step, [first, second], [x.of(np.ones((3, 2)) * 0.7)])
+    return states
+
+
+def in_a_step(x: Leaves) -> Tensors:
+    """A recurrence in the step of another, with weights of its own."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        rows = ops.stack([elements[0], elements[0] * 2], 0)
+        inner, _ = ops.recurrence(tanh_step, [states[0]], [rows], constants[:1])
+        return [inner[0][-1] @ constants[1]], [ops.sum(inner[0], 0)]
+
+    weights = [x.add(3, 3), x.add(3, 3)]
+    states, further = ops.recurrence(step, [x.add(2, 3)], [x.add(3, 2, 3)], weights)
+    return [*states, *further]
+
+
+def on_changed_constants(x: Leaves) -> Tensors:
+    """Weights that a step changes before it uses them."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        weight, mask = constants
+        return [ops.tanh(states[0] @ (weight * mask) + elements[0] @ (weight @ mask))], []
+
+    states, _ = ops.recurrence(
+        step, [x.add(2, 3)], [x.add(LENGTH, 2, 3)], [x.add(3, 3), x.add(3, 3)]
+    )
+    return states
+
+
+def twins(x: Leaves) -> Tensors:
+    """States and results that are the same tensor."""
+
+    def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
+        new = ops.tanh(states[0] + states[1] * elements[0])
+        return [new, new], [new, ops.tanh(states[0] + states[1] * elements[0])]
+
+    states, further = ops.recurrence(step, [x.add(3), x.add(3)], [x.add(4, 3)])
+    return [*states, *further]
+
+
+LOOPS: dict[str, Loop] = {
+    "lstm": lstm,
+    "reverse": lambda x: lstm(x, reverse=True),
+    "of length 0": lambda x: lstm(x, 0),
+    "of length 1": lambda x: lstm(x, 1),
+    "of length 1, reverse": lambda x: lstm(x, 1, reverse=True),
+    **{
+        function.__name__.replace("_", " "): function
+        for function in (
+            *(convolutional, one_after_the_other, computed_operands, unused, counting),
+            *(exchanging, replaced, attending, of_numbers, random, of_two_dtypes, in_a_step),
+            *(on_changed_constants, twins),
+        )
+    },
+}
+EACH_LOOP = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+
+
+def graph_of(outputs: Tensors, leaves: Leaves) -> Graph:
+    inputs = tuple(x for x in leaves.tensors if x.attributes["role"] == "input")
+    return Graph(inputs, tuple((f"y{n}", tensor) for n, tensor in enumerate(outputs)))
+
+
+def gradients_of(graph: Graph, leaves: Leaves) -> Graph:
+    """The gradients of a weighted sum of all results."""
+    total = ops.sum(ops.full((1,), 0.0, float64))
+    generator = np.random.default_rng(1)
+    for _, tensor in graph.outputs:
+        if tensor.dtype.is_float:
+            weights = generator.uniform(0.5, 1.5, static(tensor.shape))
+            total = total + ops.sum(ops.cast(tensor, "float64") * weights)
+    floats = [x for x in leaves.tensors if x.dtype.is_float]
+    slopes = gradients(total, floats)
+    return Graph(graph.inputs, tuple((f"d{n}", x) for n, x in enumerate(slopes)))
+
+
+def run(graph: Graph, leaves: Leaves, engine: Engine) -> dict[str, Array]:
+    program = compile_graph(graph, batch=1, name="test")
+    memories = {}
+    for buffer in program.of_kind("parameter"):
+        memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
+        memories[buffer.name].write(leaves.feeds[buffer.name])
+    executable = engine.compile(program, memories)
+    executable.run([leaves.feeds[buffer.name] for buffer in program.of_kind("input")])
+    found = {name: executable.output(name) for name, _ in program.outputs}
+    executable.release()
+    return found
+
+
+def compare(found: dict[str, Array], expected: dict[str, Array]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (found[name].shape, found[name].dtype) == (value.shape, value.dtype), name
+        tolerance = 1e-6 if value.dtype == np.float32 else 1e-12
+        scale = max(1.0, float(np.abs(value).max(initial=0)))
+        np.testing.assert_allclose(found[name], value, 0, tolerance * scale, err_msg=name)
+
+
+@EACH_LOOP
+def test_a_loop_is_its_steps_one_after_the_other(loop: Loop, engine: Engine) -> None:
+    leaves = Leaves()
+    graph = graph_of(loop(leaves), leaves)
+    expected, _ = evaluate(unroll(graph), leaves.feeds)
+    compare(evaluate(graph, leaves.feeds)[0], expected)
+    compare(run(graph, leaves, engine), expected)
+
+
+@EACH_LOOP
+def test_the_gradient_of_a_loop_is_that_of_its_steps(loop: Loop, engine: Engine) -> None:
+    leaves = Leaves()
+    graph = graph_of(loop(leaves), leaves)
+    expected, _ = evaluate(gradients_of(unroll(graph), leaves), leaves.feeds)
+    slopes = gradients_of(graph, leaves)
+    compare(evaluate(slopes, leaves.feeds)[0], expected)
+    compare(run(slopes, leaves, engine), expected)
+
+
+@EACH_LOOP
+def test_loop_and_gradient_as_one_program(loop: Loop, engine: Engine) -> None:
+    leaves = Leaves()
+    graph = graph_of(loop(leaves), leaves)
+    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
+    expected, _ = evaluate(both, leaves.feeds)
+    compare(run(both, leaves, engine), expected)
+
+
+def test_an_initial_state_that_is_a_parameter_is_trained() -> None:
+    @dataclass(frozen=True)
+    class Learned(lm.Layer):
+        def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+            start = scope.parameter("start", (3,), lm.init.Constant(1.0))
+            first = ops.broadcast_to(start, (x.shape[0], 3))
+            by_time = ops.transpose(x, (1, 0, 2))
+            (states,), _ = ops.recurrence(lambda s, e, _: ([s[0] + e[0]], []), [first], [by_time])
+            return states[-1]
+
+    model = lm.Model(lm.Sequential(lm.Input(4, 3), Learned()))
+    x = np.ones((2, 4, 3), "float32")
+    model.fit(
+        (x, np.zeros((2, 3), "float32")),
+        loss=lm.MSE(),
+        optimizer=lm.SGD(0.3),
+        epochs=60,
+        batch_size=2,
+    )
+    np.testing.assert_allclose(model.parameters()["1.start"], [-4, -4, -4], atol=1e-2)
+
+
+def test_a_parameter_may_become_the_last_state(engine: Engine) -> None:
+    leaves = Leaves()
+    start = leaves.add(3, role="state")
+    (states,), _ = ops.recurrence(
+        lambda s, e, _: ([ops.tanh(s[0] + e[0])], []), [start], [leaves.add(4, 3)]
+    )
+    inputs = tuple(leaves.tensors[1:])
+    graph = Graph(inputs, (("y", states),), ((start, states[-1]),))
+    expected, updated = evaluate(graph, leaves.feeds)
+    program = compile_graph(graph, batch=1, name="test")
+    memory = engine.allocate((3,), np.dtype("float64"))
+    memory.write(leaves.feeds["x0"])
+    executable = engine.compile(program, {"x0": memory})
+    executable.run([leaves.feeds["x1"]])
+    np.testing.assert_allclose(executable.output("y"), expected["y"], rtol=1e-12)
+    np.testing.assert_allclose(memory.read(), updated["x0"], rtol=1e-12)
+
+
+# The program --------------------------------------------------------------------------------------
+
+
+def training_program(length: int, features: int = 24, batch: int = 8) -> Program:
+    net = lm.Sequential(lm.Input(length, 7), lm.LSTM(features, returns="last"), lm.Linear(3))
+    return net.plan(batch, lm.CrossEntropy(), lm.Adam(1e-3)).program
+
+
+def test_long_sequences_make_no_larger_programs() -> None:
+    short, long = training_program(10), training_program(1000)
+    assert [step.name for step in short.steps] == [step.name for step in long.steps]
+    assert [repeat.axis.extent for repeat in long.repeats] == [1000, 1000]
+    texts = [write_program(one, replace(host(), threads=2)).text for one in (short, long)]
+    assert len(texts[1].splitlines()) < 1.2 * len(texts[0].splitlines())
+
+
+def test_memory_grows_with_what_each_step_leaves_for_later_only() -> None:
+    batch, features = 8, 24
+    bytes_of = {n: training_program(n).plan.arena_bytes for n in (10, 110, 210)}
+    each = (bytes_of[110] - bytes_of[10]) / 100
+    assert bytes_of[210] - bytes_of[110] == bytes_of[110] - bytes_of[10]
+    # What the gates take from the input, and from the state, or their gradients; h and c; and the
+    # gradients of h and c.
+    assert each <= 4 * batch * (2 * 4 * features + 4 * features + 4 * features)
+    assert each >= 4 * batch * (4 * features + 2 * features)
+
+
+def test_what_a_step_needs_for_itself_has_one_place_for_all_turns() -> None:
+    program = training_program(1000)
+    lasting = {name for repeat in program.repeats for name in by_turns(program, repeat.first)}
+    own = [
+        place
+        for place in program.plan.allocations
+        if place.buffer not in lasting and program.repeated(place.first)
+    ]
+    assert own
+    for place in own:
+        repeat = program.repeated(place.first)
+        assert repeat is not None
+        assert place.last < repeat.last
+        assert program.buffers[place.buffer].bytes <= 4 * 8 * 4 * 24
+
+
+def test_within_a_turn_what_is_no_longer_needed_makes_room_for_what_comes() -> None:
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        x = states[0]
+        for weight in constants:
+            x = ops.tanh(x @ weight + elements[0])
+        return [x], []
+
+    x = Leaves()
+    weights = [x.add(8, 8) for _ in range(6)]
+    (states,), _ = ops.recurrence(step, [x.add(4, 8)], [x.add(20, 4, 8)], weights)
+    program = compile_graph(graph_of([states[-1]], x), batch=1, name="test")
+    (repeat,) = program.repeats
+    between = [a for a in program.plan.allocations if repeat.first <= a.first < a.last]
+    between = [a for a in between if a.bytes == 4 * 8 * 8 and a.last < repeat.last]
+    assert len(between) == 5
+    assert len({place.offset for place in between}) == 2
+
+
+def by_turns(program: Program, first: int) -> set[str]:
+    """The buffers of which each turn of a repeat uses another part."""
+    repeat = program.repeated(first)
+    assert repeat is not None
+    return {
+        access.buffer
+        for step in program.steps[repeat.first : repeat.last]
+        for access in (*loads_of(step), *stores_of(step))
+        if repeat.axis in axes_of(access.index)
+    }
+
+
+def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:
+    leaves = Leaves()
+    graph = graph_of(lstm(leaves), leaves)
+    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
+    program = compile_graph(both, batch=1, name="test")
+    assert len(program.repeats) == 2
+
+
+def test_weights_are_packed_in_front_of_the_loop() -> None:
+    program = training_program(20, features=64, batch=32)
+    text = write_program(program, replace(host(), threads=2)).text
+    body = re.search(r"^define [^\n]*@program\(.*?^}", text, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    calls = [name for name in re.findall(r"call void @(\w+)\(", body.group()) if name != "barrier"]
+    for repeat in program.repeats:
+        first, last = (calls.index(f"step{n}") for n in (repeat.first, repeat.last - 1))
+        assert calls[first - 1].startswith("pack")
+        assert not [name for name in calls[first:last] if name.startswith("pack")]
+
+
+SCRIPT = """
+import os
+os.environ["LAMINA_THREADS"] = "{threads}"
+import numpy as np, lamina as lm
+net = lm.Sequential(lm.Input(9, 20), lm.LSTM(72, 2, True), lm.GRU(40, returns="last"), lm.Linear(3))
+model = lm.Model(net, seed=0)
+x = np.random.default_rng(0).normal(size=(48, 9, 20)).astype("float32")
+how = {{"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "epochs": 3, "batch_size": 24}}
+model.fit((x, np.arange(48) % 3), **how)
+print([value.tobytes().hex()[-64:] for value in model.parameters().values()])
+"""
+
+
+def test_the_number_of_threads_does_not_change_a_bit() -> None:
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(threads=threads)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in (1, 2)
+    ]
+    assert found[0] == found[1] != ""
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def error_of(step: Any, *operands: Any, **options: Any) -> str:
+    with pytest.raises((DefinitionError, ShapeError)) as error:
+        ops.recurrence(step, *operands, **options)
+    return str(error.value)
+
+
+def summing(states: Tensors, elements: Tensors, _: Tensors) -> Step:
+    return [states[0] + elements[0]], []
+
+
+def test_a_recurrence_needs_a_sequence_and_steps_between_cuts() -> None:
+    x = Leaves()
+    text = error_of(summing, [x.add(3)], [])
+    assert "a recurrence needs a sequence, and truncate=1 or more" in text
+    assert "ops.arange(n) will do" in text
+    assert "truncate   0" in error_of(summing, [x.add(3)], [x.add(4, 3)], truncate=0)
+
+
+def test_sequences_of_different_lengths_are_refused() -> None:
+    x = Leaves()
+    text = error_of(summing, [x.add(3)], [x.add(4, 3), x.add(5, 3)])
+    assert "recurrence: the sequences differ in length" in text
+    assert "sequence 0  f64[4, 3]" in text
+    assert "sequence 1  f64[5, 3]" in text
+    assert "the sequences differ" in error_of(summing, [x.add(3)], [x.add()])
+
+
+def test_a_state_that_changes_its_shape_or_dtype_is_refused() -> None:
+    x = Leaves()
+    text = error_of(summing, [x.add(3)], [x.add(4, 2, 3)])
+    assert "recurrence: state 0 changes its shape or dtype" in text
+    assert "before  f64[3]" in text
+    assert "after   f64[2, 3]" in text
+    first, sequence = [x.add(3)], [x.add(4, 3)]
+    text = error_of(lambda s, e, _: ([ops.cast(s[0], "float32")], []), first, sequence)
+    assert "after   f32[3]" in text
+
+
+def test_a_step_gives_as_many_states_as_it_takes() -> None:
+    x = Leaves()
+    text = error_of(lambda s, e, _: ([s[0], e[0]], []), [x.add(3)], [x.add(4, 3)])
+    assert "a step gives another number of states than it takes" in text
+    assert "taken  1" in text
+    assert "given  2" in text
+
+
+def test_a_step_that_uses_other_tensors_is_refused() -> None:
+    x = Leaves()
+    weight = x.add(3)
+    text = error_of(lambda s, e, _: ([s[0] * weight + e[0]], []), [x.add(3)], [x.add(4, 3)])
+    assert "a step uses a tensor that it was not given" in text
+    assert "Give it as one of the constants." in text
+
+
+def test_a_step_that_applies_a_layer_is_refused() -> None:
+    layer = lm.Linear(3)
+    x = lm.Input(4, 3)
+    by_time = ops.transpose(x, (1, 0, 2))
+    text = error_of(
+        lambda s, e, _: ([layer(s[0]) + e[0]], []), [ops.zeros_like(by_time[0])], [by_time]
+    )
+    assert "a step applies a layer" in text
+    assert "found  Linear" in text
+    assert "give it the parameters as constants" in text
+
+
+def test_the_length_of_a_sequence_does_not_depend_on_the_batch() -> None:
+    text = error_of(summing, [ops.full((4,), 0.0)], [lm.Input(4)])
+    assert "the time of a recurrence is the batch" in text
+    assert "ops.transpose(x, (1, 0, 2)) brings another axis to the front" in text
