@@ -11,6 +11,7 @@ from lamina.networks.dcgan import dcgan as dcgan
 from lamina.networks.lenet import lenet as lenet
 from lamina.networks.mlp import mlp as mlp
 from lamina.networks.mobilenet import mobilenet_v2 as mobilenet_v2
+from lamina.networks.recurrent import lstm_classifier as lstm_classifier
 from lamina.networks.resnet import resnet as resnet
 from lamina.networks.transformer import transformer_encoder as transformer_encoder
 from lamina.networks.unet import unet as unet

@@ -96,6 +96,19 @@ def test_a_transformer_learns_to_sort(run):
     assert len(re.findall(r"^(\d ){6}-> (\d ?){6}$", output, re.MULTILINE)) == 3
 
 
+def test_long_sequences_are_added(run):
+    size = ("--length", 10, "--examples", 10000, "--epochs", 2)
+    output = run("adding_problem", *size, "--curves", "curves.png")
+    assert number(r"right of 2000 other sums: ([\d.]+)%", output) >= 90
+    assert Path("curves.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.slow
+def test_99_of_100_sums_over_50_steps_are_right(run):
+    output = run("adding_problem")
+    assert number(r"right of 2000 other sums: ([\d.]+)%", output) >= 99
+
+
 def test_fashion_without_a_folder_says_what_it_needs(run):
     assert run("fashion_mlp").startswith("Nothing to learn from: give the folder")
 

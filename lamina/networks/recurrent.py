@@ -1,0 +1,63 @@
+"""Recurrent networks: what kind of sequence is this?"""
+
+from __future__ import annotations
+
+from lamina.errors import DefinitionError
+from lamina.graph import source_line
+from lamina.layers import LSTM, Embedding, Input, Linear
+from lamina.network import Network
+
+
+def lstm_classifier(
+    classes: int,
+    length: int,
+    inputs: int | None = None,
+    vocabulary: int | None = None,
+    features: int = 128,
+    layers: int = 1,
+    bidirectional: bool = True,
+    lengths: bool = False,
+    dropout: float = 0.0,
+) -> Network:
+    """Long short-term memory along a sequence, and a linear layer on what it has at the end.
+
+    Hochreiter and Schmidhuber: Long short-term memory (1997); in both directions as in Graves and
+    Schmidhuber: Framewise phoneme classification with bidirectional LSTM (2005).
+    `lm.CrossEntropy()` is its loss.
+
+    Args:
+        classes: the number of results.
+        length: of a sequence, or of the longest.
+        inputs: how many numbers each step of a sequence has; it takes f32 [batch, length, inputs].
+        vocabulary: in place of `inputs`, how many different things there are, such as letters or
+            words; it takes integers [batch, length] below it, and learns `features` numbers for
+            each.
+        features: of the states.
+        layers: how many are stacked.
+        bidirectional: whether sequences are read backwards too.
+        lengths: whether there is a second input, integers [batch], that says how long each sequence
+            is.
+        dropout: probability, between layers.
+
+    Raises:
+        DefinitionError: unless there is one of `inputs` and `vocabulary`.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.networks.lstm_classifier(10, length=28, inputs=28).parameter_count()
+        164362
+    """
+    if (inputs is None) == (vocabulary is None):
+        raise DefinitionError(
+            "lstm_classifier takes numbers or things of a vocabulary",
+            facts=(("expected", "inputs=28, or vocabulary=10_000"),),
+            where=source_line(),
+        )
+    if vocabulary is None:
+        first = x = Input(length, inputs or 0)
+    else:
+        first = Input(length, dtype="int64")
+        x = Embedding(vocabulary, features)(first)
+    memory = LSTM(features, layers, bidirectional, "last", dropout)
+    given = [first, Input(dtype="int64")] if lengths else [first]
+    return Network(given, Linear(classes)(memory(x, *given[1:])))
