@@ -191,6 +191,62 @@ def test_statistics_of_rows_share_a_loop() -> None:
     assert len(program.steps) == 1
 
 
+def test_contractions_are_summed_up_one_after_the_other() -> None:
+    pairs = [
+        (leaf(f"a{n}", "input", (6, 5), float32), leaf(f"b{n}", "input", (5, 7), float32))
+        for n in range(5)
+    ]
+    total = pairs[0][0] @ pairs[0][1]
+    for a, b in pairs[1:]:
+        total = total + a @ b
+    program = compiled([total])
+    assert len(program.steps) == 5
+    # One sum, in one place.
+    assert program.plan.arena_bytes == 6 * 7 * 4
+
+
+def test_what_is_asked_for_again_is_computed_again_once_something_is_known() -> None:
+    x = leaf("x", "input", (50, 60), float32)
+    y = ops.tanh(x)
+    middle = ops.transpose(y) @ y
+    whole = ops.sum(middle)
+    again = ops.tanh(ops.recomputed(x, whole)) * whole
+    program = compiled([again])
+    assert count(program, "tanh") == 2
+    (first, *_, last) = program.steps
+    assert "x" in reads_of(first) & reads_of(last)
+    assert count(compiled([ops.tanh(x) * whole]), "tanh") == 1
+
+
+def test_a_gelu_keeps_its_operand_and_no_more(training_program: Callable[..., Program]) -> None:
+    batch = 16
+    layers = (lm.Input(8), lm.Linear(24), lm.GELU(), lm.Linear(5))
+    program = training_program(layers, lm.CrossEntropy(), lm.SGD(0.1), batch)
+    # The operand, the result for the gradient of the next weights, the gradient.
+    assert len(temporaries(program, batch, 24)) == 3
+
+
+def test_cross_entropy_along_a_middle_axis_spreads_no_targets() -> None:
+    scores = lm.Input(7, 30)
+    x = ops.transpose(lm.Linear(40)(scores), (0, 2, 1))
+    net = lm.Network(scores, x)
+    program = net.plan(4, lm.CrossEntropy(), lm.SGD(0.1)).program
+    sizes = [buffer.size for buffer in program.of_kind("temporary")]
+    # The scores and their gradient, in one place or two.
+    assert sum(size == 4 * 7 * 40 for size in sizes) <= 2
+
+
+def test_a_large_tensor_keeps_its_order_beside_a_small_one_in_another() -> None:
+    x = leaf("x", "input", (6, 7, 5), float32)
+    y = leaf("y", "input", (5, 8), float32)
+    rows = leaf("rows", "input", (1, 7, 6), float32)
+    product = (x @ y) * ops.transpose(rows, (2, 1, 0))
+    program = compiled([product @ leaf("z", "input", (8, 4), float32)])
+    assert len(program.steps) == 2
+    assert all(isinstance(step, Contraction) for step in program.steps)
+    assert len(temporaries(program, 6, 7, 8)) == 1
+
+
 def test_deep_expressions_are_cut() -> None:
     x = leaf("x", "input", (4,), float32)
     y = x

@@ -28,6 +28,7 @@ from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.tiles import (
+    LINE_BYTES,
     VECTORS,
     Dots,
     Tile,
@@ -180,10 +181,10 @@ class _Tiled:
         self._element = element(step.dtype)
         self._panels = panels = panels_of(step, context.processor)
         self._dots = packed is None and prefers_dots(matrix, panels, ahead=False)
+        self._left = self._plain_left()
         self._rows = rows_of_tiles(matrix.row.extent, self._most_rows())
         self._row_tiles = -(-matrix.row.extent // self._rows)
         self._chunk = self._longest_chunk()
-        self._left = self._plain_left()
         self._cuts = self._row_cuts()
         # The thread's own memory: a chunk of a panel, and sums of one tile or of all of them.
         packs = packed is None and not self._dots
@@ -224,20 +225,21 @@ class _Tiled:
         return None
 
     def _most_rows(self) -> int:
-        """How many rows a tile may have: registers are one limit, the first cache another.
-
-        Where a number lies in it follows from its address within a page, and it has so many pages.
-        Rows that lie whole pages apart fall on one another.
-        """
-        processor, matrix = self._context.processor, self._matrix
+        """How many rows a tile may have: registers are one limit, the first cache another."""
+        processor, left = self._context.processor, self._left
         if self._dots:
             return dot_sides(processor)[0]
         most = most_rows(processor, self._panels.vectors)
-        plain = as_plain(matrix.left, matrix.row, matrix)
-        if plain is None or plain.inner_stride != 1:
+        if left is None:
             return most
-        apart = gcd(plain.stride * matrix.step.dtype.itemsize, _PAGE)
-        # Some of the room is the right operand's.
+        itemsize = self._matrix.step.dtype.itemsize
+        if left.stride == 1 and left.inner_stride * itemsize % LINE_BYTES == 0:
+            # A power of two: no tile has a part of one line of the cache and a part of another.
+            return 1 << (most.bit_length() - 1)
+        # Where a number lies in the cache follows from its address within a page, and there are so
+        # many pages: rows that lie whole pages apart fall on one another. Some of the room is the
+        # right operand's.
+        apart = gcd(left.stride * itemsize, _PAGE)
         return min(most, max(3 * processor.level1_bytes // (4 * apart), 4))
 
     def _left_bytes(self) -> int:

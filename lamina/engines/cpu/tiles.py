@@ -59,7 +59,7 @@ class Tile:
 
 
 # What a processor fetches into its caches at a time, in bytes.
-_LINE = 64
+LINE_BYTES = 64
 
 # Two vectors of columns: with one, numbers would be broadcast for a single multiply-add each, and
 # with more there were too few rows.
@@ -283,7 +283,7 @@ def _fetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
 
     A line has many k of a row: at each k other rows have their turn.
     """
-    line = _LINE // (4 if tile.element == "float" else 8)
+    line = LINE_BYTES // (4 if tile.element == "float" else 8)
     row_stride = tile.rows[1] - tile.rows[0] if len(tile.rows) > 1 else 1
     if row_stride == 1:
         code.fetch(start, level=1)
