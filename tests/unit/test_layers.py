@@ -341,7 +341,9 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("layer", "formula"), ACTIVATIONS, ids=lambda v: repr(v)[:30])
+@pytest.mark.parametrize(
+    ("layer", "formula"), ACTIVATIONS, ids=[repr(layer) for layer, _ in ACTIVATIONS]
+)
 def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
     for x in (KINKS, normal(3, 4)):
         expected = formula(x)  # type: ignore[operator]

@@ -119,7 +119,9 @@ CASES: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "prediction", "target", "formula"), CASES, ids=repr)
+@pytest.mark.parametrize(
+    ("loss", "prediction", "target", "formula"), CASES, ids=[repr(case[0]) for case in CASES]
+)
 def test_loss_has_the_value_of_its_formula(
     loss: losses.Loss, prediction: np.ndarray, target: np.ndarray, formula: Callable[[], Any]
 ) -> None:
