@@ -258,10 +258,11 @@ def _move_up(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[Ten
 def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:
     """Whether some user computes it several times, because it broadcasts it."""
     size = size_of(static(node.shape))
+    # Those that are named read no element twice, whatever the size of their result.
     return any(
         isinstance(user.op.lowering, Elementwise | Movement)
         and size < size_of(static(user.shape))
-        and user.op.name not in ("concat", "pad")
+        and user.op.name not in ("concat", "pad", "shear")
         for user in users
     )
 

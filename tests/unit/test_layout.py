@@ -1,0 +1,210 @@
+"""Layouts: transposes sink until nothing is moved, and windows are never stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.layout import sink_transposes
+from lamina.compiler.pipeline import compile_graph
+from lamina.graph import Graph, Tensor, apply, evaluate, leaf
+from lamina.ops.linalg import contract
+from lamina.ops.reduce import ARGMAX
+from lamina.program.program import Program
+from lamina.program.scalar import Apply, Load
+from lamina.program.steps import Contraction, Loop, Step, Write, stores_of
+from lamina.shapes import float32, float64
+
+BATCH = 4
+LENET = (
+    *(lm.Input(3, 16, 16), lm.Conv2d(8, 3, padding=1), lm.ReLU(), lm.Conv2d(12, 3)),
+    *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(10)),
+)
+STRIDED = (
+    *(lm.Input(3, 16, 16), lm.Conv2d(8, 3, 2, 1), lm.ReLU(), lm.Conv2d(16, 3, 2, 1), lm.ReLU()),
+    *(lm.GlobalAvgPool(), lm.Linear(10)),
+)
+OVERLAPPING = (
+    *(lm.Input(3, 16, 16), lm.Conv2d(8, 5, dilation=2, padding="same"), lm.Tanh()),
+    *(lm.MaxPool2d(3, 2, 1), lm.Conv2d(8, 3), lm.AvgPool2d(3, 1, 1), lm.Flatten(), lm.Linear(10)),
+)
+DEPTHWISE = (
+    *(lm.Input(8, 12, 12), lm.Conv2d(8, 3, padding=1, groups=8), lm.BatchNorm(), lm.ReLU()),
+    *(lm.Conv2d(16, 1), lm.BatchNorm(), lm.ReLU(), lm.Conv2d(16, 3, groups=4), lm.Flatten()),
+    lm.Linear(10),
+)
+GENERATING = (
+    *(lm.Input(16, 4, 4), lm.ConvTranspose2d(12, 4, 2, 1), lm.ReLU()),
+    *(lm.ConvTranspose2d(6, 3, 2, 1, output_padding=1), lm.Sigmoid(), lm.Flatten(), lm.Linear(10)),
+)
+SEQUENCE = (
+    *(lm.Input(5, 40), lm.Conv1d(8, 9), lm.ReLU(), lm.MaxPool1d(2), lm.Conv1d(8, 5)),
+    *(lm.Flatten(), lm.Linear(10)),
+)
+VOLUME = (
+    *(lm.Input(2, 8, 8, 8), lm.Conv3d(4, 3, padding=1), lm.ReLU(), lm.MaxPool3d(2)),
+    *(lm.Conv3d(8, 3), lm.Flatten(), lm.Linear(10)),
+)
+NETWORKS = {
+    "LeNet": LENET,
+    "strided": STRIDED,
+    "overlapping": OVERLAPPING,
+    "depthwise": DEPTHWISE,
+    "generating": GENERATING,
+    "sequence": SEQUENCE,
+    "volume": VOLUME,
+}
+
+
+def inference(layers: Sequence[lm.Tensor | lm.Layer]) -> Program:
+    trace = lm.Sequential(*layers).trace(dtype=float32, training=False)
+    graph = Graph(trace.inputs, (("y", trace.outputs[0]),))
+    return compile_graph(graph, batch=BATCH, name="inference")
+
+
+def training(layers: Sequence[lm.Tensor | lm.Layer]) -> Program:
+    return lm.Sequential(*layers).plan(BATCH, lm.CrossEntropy(), lm.Adam(1e-3)).program
+
+
+def moves_only(step: Step) -> bool:
+    """Whether a step only brings numbers to another place."""
+    if not isinstance(step, Loop) or not all(isinstance(stage, Write) for stage in step.stages):
+        return False
+    values = [store.value for store in stores_of(step)]
+    return all(
+        isinstance(value, Load)
+        or (isinstance(value, Apply) and value.primitive == "cast")
+        or (isinstance(value, Apply) and value.primitive == "select" and not _computed(value))
+        for value in values
+    )
+
+
+def _computed(value: Apply) -> bool:
+    return any(isinstance(operand, Apply) for operand in value.operands)
+
+
+# Programs -----------------------------------------------------------------------------------------
+
+
+def test_what_only_moves_numbers_is_found() -> None:
+    copy, padded = ops.transpose(X), ops.pad(X * 2.0, [(0, 0), (1, 1), (0, 0), (0, 0)], 1.0)
+    program = compile_graph(Graph((X,), (("y", copy), ("z", padded))), batch=1, name="test")
+    assert [moves_only(step) for step in program.steps] == [True, False]
+
+
+def test_a_network_of_convolutions_is_a_step_for_each_of_them() -> None:
+    program = inference(LENET)
+    kinds = [type(step) for step in program.steps]
+    assert kinds == [Contraction, Contraction, Loop, Contraction]
+    assert not any(moves_only(step) for step in program.steps)
+    stored = [program.buffers[store.buffer] for step in program.steps for store in stores_of(step)]
+    expected = [(BATCH, 16, 16, 8), (BATCH, 14, 14, 12), (BATCH, 588), (BATCH, 10)]
+    assert [buffer.shape for buffer in stored] == expected
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_step_of_training_only_moves_numbers(name: str) -> None:
+    moving = [str(step) for step in training(NETWORKS[name]).steps if moves_only(step)]
+    assert not moving
+
+
+@pytest.mark.parametrize("name", ["LeNet", "strided", "overlapping", "sequence", "volume"])
+def test_convolutions_store_their_channels_last(name: str) -> None:
+    for step in training(NETWORKS[name]).steps:
+        if isinstance(step, Contraction) and len(step.rows) > 1:
+            (column,) = step.columns
+            strides = [dict(store.index.terms).get(column) for store in step.stores]
+            # Gradients of weights are stored in the order of the weights; Flatten has one, too.
+            if "update" not in step.name and "Flatten" not in step.name:
+                assert strides == [1] * len(strides), step
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_nothing_stored_is_larger_than_an_activation(name: str) -> None:
+    first, *layers = NETWORKS[name]
+    shapes = [first.shape]
+    for layer in layers:
+        first = layer(first)
+        shapes.append(first.shape)
+    largest = max(BATCH * math.prod(n for n in shape[1:] if isinstance(n, int)) for shape in shapes)
+    program = training(NETWORKS[name])
+    taken = {buffer.name: buffer.bytes for buffer in program.of_kind("temporary")}
+    assert {n: size for n, size in taken.items() if size > largest * float32.itemsize} == {}
+
+
+# Graphs -------------------------------------------------------------------------------------------
+
+
+X = leaf("x", "input", (2, 3, 4, 5), float64)
+ROW = leaf("r", "input", (5,), float64)
+WEIGHT = leaf("w", "parameter", (3, 7), float64)
+SWAPPED = (0, 2, 3, 1)
+BACK = (0, 3, 1, 2)
+
+
+def swapped(x: Tensor) -> Tensor:
+    return ops.transpose(x, SWAPPED)
+
+
+def back(x: Tensor) -> Tensor:
+    return ops.transpose(x, BACK)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        back(ops.tanh(swapped(X))),
+        back(swapped(X) * 2.0 + swapped(ops.exp(X))),
+        ops.sum(swapped(X), (1, 3)),
+        back(ops.pad(swapped(X), [(0, 1), (2, 0), (0, 0), (1, 1)])),
+        back(ops.flip(swapped(X), (1, 3))),
+        back(swapped(X)[:, 1:, ::2, :2]),
+        back(ops.concat([swapped(X), swapped(X)], 3)),
+        contract(ops.relu(swapped(X)), WEIGHT, list("bijc"), list("co"), list("bijo")),
+        ops.window_sum(swapped(X), [ops.Window(2, 2), ops.Window(1)])[0, 0, 0, 0],
+        ops.sum(ops.reshape(swapped(X), (2, 2, 2, 5, 3)), (1, 2, 3, 4)),
+        ops.argmax(swapped(X), 3),
+    ],
+    ids=lambda result: result.op.name,
+)
+def test_transposes_sink_away(result: Tensor) -> None:
+    graph = Graph((X,), (("y", result),))
+    sunk = sink_transposes(graph)
+    moved = [n for n in sunk.nodes() if n.op.name == "transpose"]
+    assert not moved
+    _same(graph, sunk)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        # The order of the result is asked for.
+        swapped(ops.tanh(X)),
+        # Which position comes first depends on the order.
+        apply(ARGMAX, ops.transpose(X, (0, 3, 2, 1)), axes=(1, 3)),
+        # A row that is added lies along another axis.
+        back(ops.transpose(X, (0, 1, 3, 2))[:, :, :, 0:1] + ROW[0:1]),
+        ops.reshape(swapped(X), (2, 4, 15)),
+        ops.broadcast_to(ops.transpose(X, (3, 2, 1, 0)), (2, 5, 4, 3, 2)),
+        ops.cumsum(swapped(X), 1),
+    ],
+    ids=lambda result: result.op.name,
+)
+def test_transposes_that_are_needed_stay(result: Tensor) -> None:
+    graph = Graph((X, ROW), (("y", result),))
+    sunk = sink_transposes(graph)
+    assert any(n.op.name == "transpose" for n in sunk.nodes())
+    _same(graph, sunk)
+
+
+def _same(graph: Graph, sunk: Graph) -> None:
+    generator = np.random.default_rng(0)
+    feeds = {x.attributes["name"]: generator.normal(size=x.shape) for x in (X, ROW, WEIGHT)}
+    expected, found = (evaluate(one, feeds)[0]["y"] for one in (graph, sunk))
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
