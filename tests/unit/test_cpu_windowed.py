@@ -122,3 +122,17 @@ def test_lanes_that_are_masked_out_are_zero(
     # The vector that is left has an odd number of lanes, and a mask that is known beforehand.
     last = ops.pad(x[:, extent:], [(0, 0), (extent - 1, 0)])
     check(leaves.graph([x[:, :extent] + last]), engine, leaves.feeds, OF_A_GRAPH)
+
+
+@pytest.mark.parametrize("vectors", SMALL)
+@pytest.mark.parametrize("extent", [2, 9, 16, 31, 66])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "bool"])
+def test_what_lies_backwards_is_read_in_the_right_order(
+    dtype: str, extent: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(vectors, monkeypatch)
+    leaves = Leaves()
+    values = np.random.default_rng(extent).integers(0, 2 if dtype == "bool" else 99, (3, extent))
+    x = leaves.add(values.astype(dtype))
+    mirrored = ops.pad_with(x, [(1, 0), (extent - 1, 1)], "reflect")
+    check(leaves.graph([ops.flip(x), mirrored]), engine, leaves.feeds, OF_A_GRAPH)

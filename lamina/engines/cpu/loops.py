@@ -401,7 +401,7 @@ def _cost_of_access(index: Index, lane: Axis | None, lanes: int) -> float:
         return _PER_GATHERED_LANE * lanes
     if stride == 0:
         return _UNIFORM
-    return _CONTIGUOUS if stride == 1 else _PER_STRIDED_LANE * lanes
+    return _CONTIGUOUS if abs(stride) == 1 else _PER_STRIDED_LANE * lanes
 
 
 def stride_along(index: Index, axis: Axis) -> int | None:

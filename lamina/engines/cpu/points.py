@@ -439,7 +439,6 @@ class Points:
     # Memory
 
     def _load(self, load: Load) -> Value:
-        code = self.code
         lanes = self._lanes
         self._loaded.add(load.buffer)
         if not self._sizes[load.buffer]:
@@ -449,17 +448,28 @@ class Points:
         mask_varies = inside is not None and bool(inside.type.lanes)
         if place.each is None and not place.stride and not mask_varies:
             return self._load_one(load, place.start, inside)
-        if place.each is None and place.stride == 1:
-            type = Type(memory_element(load.dtype))
-            address = code.offset(self._bases[load.buffer], place.start, type.element)
-            if inside is None:
-                return from_memory(code, code.load(address, type.wide(lanes)), load.dtype)
-            mask = inside if inside.type.lanes else code.splat(inside, lanes)
-            loaded = self._masked_load(address, mask, type.wide(lanes))
-            return from_memory(code, loaded, load.dtype)
+        if place.each is None and place.stride in (1, -1):
+            return self._run(load, place, inside, lanes)
         if inside is None and place.each is None:
             return self._strided(load, place, lanes)
         return self._gathered(load, place, inside, lanes)
+
+    def _run(self, load: Load, place: Place, inside: Value | None, lanes: int) -> Value:
+        """Elements that lie side by side, forwards or backwards."""
+        code = self.code
+        type = Type(memory_element(load.dtype))
+        forwards = place.stride == 1
+        backwards = range(lanes - 1, -1, -1)
+        start = place.start if forwards else code.subtract(place.start, constant(lanes - 1, I64))
+        address = code.offset(self._bases[load.buffer], start, type.element)
+        if inside is None:
+            loaded = code.load(address, type.wide(lanes))
+        else:
+            mask = inside if inside.type.lanes else code.splat(inside, lanes)
+            mask = mask if forwards else code.shuffle(mask, None, backwards)
+            loaded = self._masked_load(address, mask, type.wide(lanes))
+        loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
+        return from_memory(code, loaded, load.dtype)
 
     def _load_one(self, load: Load, position: Value, inside: Value | None) -> Value:
         code = self.code
