@@ -185,6 +185,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
     anchors.update(dict.fromkeys(_partial_sums(nodes, users)))
+    cut = _cut(nodes, users)
     # Operands first, so that costs are known down to the stored tensors.
     depth: dict[Tensor, int] = {}
     for node in nodes:
@@ -192,7 +193,8 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
         if is_leaf(node) or node in anchors:
             continue
         depth[node] = 1 + max((depth[operand] for operand in node.operands), default=0)
-        shared = len(consumers[node]) > 1 or _is_repeated(node, users[node])
+        several = len(consumers[node]) > 1 and node not in cut
+        shared = several or _is_repeated(node, users[node])
         if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION // 2:
             anchors[node] = None
             depth[node] = 0
@@ -265,6 +267,22 @@ def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:
         and user.op.name not in ("concat", "pad", "shear")
         for user in users
     )
+
+
+def _cut(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
+    """The tensors that are only used in parts: each element is computed once without being stored.
+
+    Those that such a tensor is made of, element by element, are among them.
+    """
+    found: set[Tensor] = set()
+    for node in reversed(nodes):
+        sizes = [size_of(static(user.shape)) for user in users[node]]
+        size = size_of(static(node.shape))
+        sliced = all(user.op.name == "slice" for user in users[node]) and sum(sizes) <= size
+        passed_on = sizes == [size] and isinstance(users[node][0].op.lowering, Elementwise)
+        if sizes and (sliced or (passed_on and users[node][0] in found)):
+            found.add(node)
+    return found
 
 
 def _expression(node: Tensor, anchors: Anchors) -> tuple[set[Tensor], list[Tensor]]:

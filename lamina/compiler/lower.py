@@ -53,6 +53,10 @@ from lamina.shapes import size_of, static
 DEEPEST_EXPRESSION = 96
 
 
+# What is joined is stored part by part if at least so many elements of a part lie side by side.
+SHORTEST_RUN = 16
+
+
 class NotOneStep(Exception):
     """The group cannot be one step; fusion then leaves it in parts."""
 
@@ -125,7 +129,7 @@ def lower_group(
         if contractions:
             lowered = _lower_contraction(members, contractions, stored, buffers, name)
         else:
-            lowered = _lower_loop(members, stored, buffers, name)
+            lowered = _lower_parts(members, stored, buffers, name)
     _check_own_reads(lowered, rows)
     return lowered
 
@@ -135,16 +139,15 @@ def _check_own_reads(step: Step, rows: frozenset[str]) -> None:
 
     What it adds to it must not read at all.
     """
-    places = {
-        store.buffer: store.index
-        for store in stores_of(step)
-        if not store.accumulate and store.buffer not in rows
-    }
+    places: dict[str, set[Index]] = {}
+    for store in stores_of(step):
+        if not store.accumulate and store.buffer not in rows:
+            places.setdefault(store.buffer, set()).add(store.index)
     added = {store.buffer for store in stores_of(step) if store.accumulate}
     for load in loads_of(step):
         if load.buffer in added:
             raise NotOneStep
-        if load.buffer in places and (load.bounds or load.index != places[load.buffer]):
+        if load.buffer in places and (load.bounds or {load.index} != places[load.buffer]):
             raise NotOneStep
     if isinstance(step, Contraction):
         from_views = {load.buffer for view in (step.left, step.right) for load in [_view(view)]}
@@ -302,17 +305,52 @@ def _places_below(node: Tensor, axes: Sequence[Axis], seen: set[Tensor]) -> Iter
                 yield from _places_below(operand, axes, seen)
 
 
-def _lower_loop(
+def _lower_parts(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
     buffers: Mapping[Tensor, Home],
     name: str,
 ) -> Loop:
-    space = _loop_space(members)
+    """A loop in which each point computes an element of every part of what is joined, if it can.
+
+    Otherwise each point of the whole has to choose among the parts.
+    """
+    joined = frozenset(m for m in members if m in stored and _has_equal_parts(m))
+    if joined:
+        try:
+            return _lower_loop(members, stored, buffers, name, joined)
+        except NotOneStep:
+            pass
+    return _lower_loop(members, stored, buffers, name)
+
+
+def _has_equal_parts(node: Tensor) -> bool:
+    """Whether the tensor is made of tensors of one shape, end to end, in long enough runs."""
+    if node.op.name != "concat" or len({part.shape for part in node.operands}) > 1:
+        return False
+    return size_of(static(node.operands[0].shape)[node.attributes["axis"] :]) >= SHORTEST_RUN
+
+
+def _lower_loop(
+    members: Sequence[Tensor],
+    stored: Mapping[Tensor, str | Row],
+    buffers: Mapping[Tensor, Home],
+    name: str,
+    joined: frozenset[Tensor] = frozenset(),
+) -> Loop:
+    """A loop that computes all members.
+
+    Args:
+        members, stored, buffers, name: as for `lower_group`.
+        joined: members that are stored part by part.
+    """
+    space = _loop_space([m.operands[0] if m in joined else m for m in members])
     puller = _Puller(buffers)
     used = {operand for member in members for operand in _inlined_operands(member, buffers)}
     stages: list[Stage] = []
     for member in members:
+        if member in joined:
+            continue
         label = f"r{len(puller.locals)}"
         lowering = member.op.lowering
         if isinstance(lowering, Reduction):
@@ -337,7 +375,11 @@ def _lower_loop(
         puller.locals[member] = Local(label, member.dtype)
     writes = {True: list[Store](), False: list[Store]()}
     for member in members:
-        if member in stored:
+        if member in joined:
+            part = member.operands[0]
+            axes = (*space.outer, *space.inner) if part in space.full else space.outer
+            writes[part in space.full] += _parts_stored(member, stored[member], axes, puller)
+        elif member in stored:
             place = puller.places[member]
             value = puller.pull(member, place)
             store = Store(*_element(stored[member], place, static(member.shape)), value)
@@ -347,6 +389,21 @@ def _lower_loop(
     if writes[False]:
         stages.append(Write((), tuple(writes[False])))
     return Loop(name, _real(space.outer), tuple(stages))
+
+
+def _parts_stored(
+    member: Tensor, home: str | Row, axes: Sequence[Axis], puller: _Puller
+) -> list[Store]:
+    """One element of each part of a joined tensor."""
+    axis: int = member.attributes["axis"]
+    place = _place(member.operands[0], axes)
+    (extent,) = static(member.operands[0].shape[axis : axis + 1])
+    stores: list[Store] = []
+    for number, part in enumerate(member.operands):
+        moved = (*place[:axis], place[axis] + number * extent, *place[axis + 1 :])
+        value = puller.pull(part, place)
+        stores.append(Store(*_element(home, moved, static(member.shape)), value))
+    return stores
 
 
 def _inlined_operands(member: Tensor, buffers: Mapping[Tensor, Home]) -> set[Tensor]:

@@ -7,12 +7,15 @@ the compiler treats them like anything else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import LEAF, Op, Tensor, constant, labelled, topological
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
+from lamina.ops.joining import concat
 from lamina.ops.lowering import Repeating, loop_of
+from lamina.ops.slicing import SLICE
 from lamina.shapes import shape_text
 
 
@@ -98,19 +101,47 @@ def _parts(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ..
     if op.joint_gradient is not None:
         return op.joint_gradient(arriving)
     assert op.gradient is not None
-    ((node, upstream),) = arriving.items()
-    return op.gradient(node, upstream)
+    if len(arriving) > 1 and (axis := _axis_of_cut(list(arriving))) is not None:
+        # They lie end to end: joined, rather than each filled up with zeros, and added.
+        parts = sorted(arriving, key=lambda part: part.attributes["starts"][axis])
+        return (concat([arriving[part] for part in parts], axis),)
+    flows = [op.gradient(node, upstream) for node, upstream in arriving.items()]
+    return flows[0] if len(flows) == 1 else (reduce(add, [x for (x,) in flows if x]),)
 
 
 def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
-    """For each result of a loop, all of them in order."""
+    """For each result of a loop all of them, and for each part of a tensor that is cut all parts.
+
+    They are in the order of the nodes.
+    """
     loops: dict[object, list[Tensor]] = {}
+    slices: dict[Tensor, list[Tensor]] = {}
     found: dict[Tensor, list[Tensor]] = {}
     for node in nodes:
         if isinstance(node.op.lowering, Repeating):
             found[node] = loops.setdefault(loop_of(node), [])
             found[node].append(node)
+        elif node.op is SLICE:
+            slices.setdefault(node.operands[0], []).append(node)
+    for parts in slices.values():
+        if _axis_of_cut(parts) is not None:
+            found |= dict.fromkeys(parts, parts)
     return found
+
+
+def _axis_of_cut(parts: Sequence[Tensor]) -> int | None:
+    """The axis along which slices of one tensor lie end to end and fill it, if they do."""
+    whole = parts[0].operands[0].shape
+    axes = {n for part in parts for n, dim in enumerate(part.shape) if dim != whole[n]}
+    if len(axes) != 1 or any(set(part.attributes["steps"]) != {1} for part in parts):
+        return None
+    (axis,) = axes
+    starts = [part.attributes["starts"][axis] for part in parts]
+    stops = [part.attributes["stops"][axis] for part in parts]
+    if not all(isinstance(place, int) for place in (*starts, *stops)):
+        return None
+    fits = [0, *sorted(stops)] == [*sorted(starts), whole[axis]]
+    return axis if fits else None
 
 
 def _depending_on(output: Tensor, sources: set[Tensor]) -> set[Tensor]:

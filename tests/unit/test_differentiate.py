@@ -170,3 +170,39 @@ def test_gradients_carry_the_origin_of_what_they_are_the_gradient_of() -> None:
     y = ops.exp(x)
     (slope,) = gradients(ops.sum(y), [x])
     assert slope.origin == y.origin
+
+
+def test_gradients_of_parts_that_fill_a_tensor_are_joined() -> None:
+    x = data("x", 6)
+    a, b, c = ops.split(x, [1, 3, 2], 1)
+    (slope,) = gradients(ops.sum(c * c) + ops.sum(ops.exp(a)) + ops.sum(ops.sin(b)), [x])
+    assert slope.op.name == "concat"
+    values = np.random.default_rng(0).normal(size=(4, 6))
+    expected = np.concatenate(
+        [np.exp(values[:, :1]), np.cos(values[:, 1:4]), 2 * values[:, 4:]], axis=1
+    )
+    np.testing.assert_allclose(value_of(slope, x=values), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "bounds", [[(0, 3), (4, 6)], [(0, 4), (3, 6)], [(0, 3)], [(0, 3), (3, 6), (0, 6), (0, 3)]]
+)
+def test_gradients_of_parts_that_leave_gaps_or_overlap_are_added(
+    bounds: list[tuple[int, int]],
+) -> None:
+    x = data("x", 6)
+    total = ops.sum(x * 0.5)
+    expected = np.full((4, 6), 0.5)
+    for number, (start, stop) in enumerate(bounds):
+        total = total + ops.sum(x[:, start:stop] * (number + 1.0))
+        expected[:, start:stop] += number + 1.0
+    (slope,) = gradients(total, [x])
+    np.testing.assert_allclose(value_of(slope, x=np.zeros((4, 6))), expected, rtol=1e-12)
+
+
+def test_a_part_that_is_not_used_has_no_gradient() -> None:
+    x = data("x", 6)
+    first, _ = ops.split(x, 2, 1)
+    (slope,) = gradients(ops.sum(first * 2.0), [x])
+    expected = np.tile([2.0, 2, 2, 0, 0, 0], (4, 1))
+    np.testing.assert_allclose(value_of(slope, x=np.zeros((4, 6))), expected)

@@ -16,7 +16,7 @@ from lamina.compiler.simplify import simplify
 from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, loads, parts
-from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, writes_of
+from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, stores_of, writes_of
 from lamina.shapes import Array, float32, float64, int64
 
 MLP = (lm.Input(8), lm.Linear(24), lm.ReLU(), lm.Linear(5))
@@ -48,6 +48,52 @@ def count(program: Program, primitive: str) -> int:
         for step in program.steps
         for part in parts(*scalars_of(step))
     )
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+
+def test_equal_parts_are_computed_and_stored_side_by_side() -> None:
+    x, y = (leaf(name, "parameter", (3, 40), float64) for name in "xy")
+    z = ops.exp(x) * y
+    program = compiled([ops.concat([z, ops.sin(z), x], 1)])
+    (step,) = program.steps
+    assert isinstance(step, Loop)
+    assert [axis.extent for axis in step.axes] == [3, 40]
+    assert len(list(stores_of(step))) == 3
+    assert count(program, "exp") == 1
+
+
+def test_parts_that_differ_or_are_narrow_are_chosen_among() -> None:
+    x, y = leaf("x", "parameter", (3, 40), float64), leaf("y", "parameter", (3, 30), float64)
+    for joined in (ops.concat([x, y], 1), ops.concat([x[:, :4], y[:, :4]], 1)):
+        (step,) = compiled([joined]).steps
+        assert [axis.extent for axis in step.axes] == [*joined.shape]
+
+
+def test_what_is_updated_by_its_own_parts_is_not_stored_before_it_was_read() -> None:
+    x = leaf("x", "parameter", (2, 40), float64)
+    turned = ops.concat([x[:, 20:], x[:, :20]], 1)
+    program = compiled([ops.sum(x)], ((x, turned),))
+    assert len(writers(program, "x")) == 1
+    assert len(list(stores_of(writers(program, "x")[0]))) == 1
+    assert len(temporaries(program, 2, 40)) == 1
+
+
+def test_a_tensor_that_is_only_cut_into_parts_is_not_stored() -> None:
+    x, bias = leaf("x", "parameter", (3, 80), float64), leaf("b", "parameter", (80,), float64)
+    left, right = ops.split(x + bias, 2, 1)
+    program = compiled([ops.tanh(left) * ops.sigmoid(right), ops.exp(right)])
+    assert len(program.steps) == 1
+    assert not temporaries(program, 3, 80)
+
+
+def test_what_is_used_beside_its_parts_is_stored() -> None:
+    x, bias = leaf("x", "parameter", (3, 80), float64), leaf("b", "parameter", (80,), float64)
+    total = x + bias
+    left, right = ops.split(total, 2, 1)
+    program = compiled([left * right, ops.sum(total, 0)])
+    assert temporaries(program, 3, 80)
 
 
 # Training steps -----------------------------------------------------------------------------------

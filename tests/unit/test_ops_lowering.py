@@ -274,6 +274,7 @@ def test_every_lowering_is_of_a_known_kind() -> None:
         "Movement",
         "Generator",
         "Reduction",
+        "Repeating",
         "Contracting",
         "Scanning",
         "Scattering",

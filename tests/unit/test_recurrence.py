@@ -28,7 +28,8 @@ from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
 from lamina.program.index import axes_of
 from lamina.program.program import Program
-from lamina.program.steps import loads_of, stores_of
+from lamina.program.scalar import Within, parts
+from lamina.program.steps import Contraction, loads_of, scalars_of, stores_of
 from lamina.shapes import Array, DType, as_dtype, float64, static
 
 Tensors = Sequence[Tensor]
@@ -380,8 +381,10 @@ def test_a_parameter_may_become_the_last_state(engine: Engine) -> None:
 # The program --------------------------------------------------------------------------------------
 
 
-def training_program(length: int, features: int = 24, batch: int = 8) -> Program:
-    net = lm.Sequential(lm.Input(length, 7), lm.LSTM(features, returns="last"), lm.Linear(3))
+def training_program(
+    length: int, features: int = 24, batch: int = 8, kind: Any = lm.LSTM
+) -> Program:
+    net = lm.Sequential(lm.Input(length, 7), kind(features, returns="last"), lm.Linear(3))
     return net.plan(batch, lm.CrossEntropy(), lm.Adam(1e-3)).program
 
 
@@ -405,7 +408,7 @@ def test_memory_grows_with_what_each_step_leaves_for_later_only() -> None:
 
 
 def test_what_a_step_needs_for_itself_has_one_place_for_all_turns() -> None:
-    program = training_program(1000)
+    program = training_program(1000, kind=lm.GRU)
     lasting = {name for repeat in program.repeats for name in by_turns(program, repeat.first)}
     own = [
         place
@@ -417,7 +420,7 @@ def test_what_a_step_needs_for_itself_has_one_place_for_all_turns() -> None:
         repeat = program.repeated(place.first)
         assert repeat is not None
         assert place.last < repeat.last
-        assert program.buffers[place.buffer].bytes <= 4 * 8 * 4 * 24
+        assert program.buffers[place.buffer].bytes <= 4 * 8 * 3 * 24
 
 
 def test_within_a_turn_what_is_no_longer_needed_makes_room_for_what_comes() -> None:
@@ -456,6 +459,22 @@ def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
     program = compile_graph(both, batch=1, name="test")
     assert len(program.repeats) == 2
+
+
+@pytest.mark.parametrize("kind", [lm.LSTM, lm.GRU])
+def test_a_turn_is_a_product_and_one_loop_forwards_and_backwards(kind: Any) -> None:
+    program = training_program(10, kind=kind)
+    for repeat in program.repeats:
+        steps = program.steps[repeat.first : repeat.last]
+        assert sorted(type(step).__name__ for step in steps) == ["Contraction", "Loop"]
+    # The gradients of all gates are stored where they lie side by side, each computed once.
+    (loop,) = [
+        step
+        for step in program.steps[program.repeats[1].first : program.repeats[1].last]
+        if not isinstance(step, Contraction)
+    ]
+    assert [axis.extent for axis in loop.axes] == [8, 24]
+    assert not any(isinstance(part, Within) for part in parts(*scalars_of(loop)))
 
 
 def test_weights_are_packed_in_front_of_the_loop() -> None:
