@@ -77,6 +77,7 @@ from lamina.layers import Softmax as Softmax
 from lamina.layers import Softplus as Softplus
 from lamina.layers import SpatialDropout as SpatialDropout
 from lamina.layers import Tanh as Tanh
+from lamina.layers import TiedLinear as TiedLinear
 from lamina.layers import TransformerDecoderBlock as TransformerDecoderBlock
 from lamina.layers import TransformerEncoderBlock as TransformerEncoderBlock
 from lamina.layers import Upsample as Upsample

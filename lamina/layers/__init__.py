@@ -69,3 +69,4 @@ from lamina.layers.scope import Scope as Scope
 from lamina.layers.shape import Flatten as Flatten
 from lamina.layers.shape import Rescale as Rescale
 from lamina.layers.shape import Reshape as Reshape
+from lamina.layers.tied import TiedLinear as TiedLinear

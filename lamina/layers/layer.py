@@ -99,7 +99,8 @@ def is_frozen_record(layer: Layer) -> bool:
 def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     layer: Layer = attributes["layer"]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
-    result = layer.forward(Scope(Record(dtype, training=True), "check"), *operands)
+    record = Record(dtype, training=True, operands=operands)
+    result = layer.forward(Scope(record, "check"), *operands)
     if not isinstance(cast(object, result), Tensor):
         raise DefinitionError(
             "forward must return a tensor",

@@ -8,7 +8,7 @@ from typing import Any, Protocol, final
 
 from lamina import ops, shapes
 from lamina.errors import DefinitionError, LaminaError
-from lamina.graph import Origin, Tensor, current_origin, labelled, leaf, located
+from lamina.graph import Origin, Tensor, current_origin, labelled, leaf, located, topological
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.shapes import Array, DType, Shape, shape_text, static
 
@@ -82,6 +82,7 @@ class Record:
         index_limits: which indices are in range; data that holds others is refused.
         seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
         random_streams: how many places draw random numbers.
+        operands: what a layer is applied to whose shapes are being checked, alone.
     """
 
     dtype: DType
@@ -95,6 +96,7 @@ class Record:
     seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
     step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
     random_streams: int = 0
+    operands: tuple[Tensor, ...] = ()
 
 
 @final
@@ -146,6 +148,61 @@ class Scope:
         if regularizer is not None and first_use:
             self._record.penalties.append(regularizer(tensor))
         return tensor
+
+    def shared(self, layer: Part, name: str) -> Tensor:
+        """A parameter of another layer: both train the same numbers.
+
+        Args:
+            layer: the other layer, the same object; what this one is applied to must be computed
+                with it.
+            name: of the parameter there.
+
+        Raises:
+            DefinitionError: if there is no such layer or no such parameter.
+
+        Example:
+            >>> from dataclasses import dataclass
+            >>> import lamina as lm
+            >>> @dataclass(frozen=True)
+            ... class WayBack(lm.Layer):
+            ...     there: lm.Linear
+            ...     def forward(self, scope, x):
+            ...         return lm.ops.matmul(x, scope.shared(self.there, "weight"))
+            >>> there = lm.Linear(2)
+            >>> net = lm.Sequential(lm.Input(8), there, WayBack(there))
+            >>> list(lm.Model(net).parameters())
+            ['1.weight', '1.bias']
+        """
+        record = self._record
+        prefix = next((key for key, known in record.layers.items() if known is layer), None)
+        if prefix is None:
+            prefix = self._check_ahead(layer)
+        known = record.parameters.get(f"{prefix}.{name}")
+        if known is None:
+            own = [key for key in record.parameters if key.startswith(f"{prefix}.")]
+            names = ", ".join(key.removeprefix(f"{prefix}.") for key in own)
+            raise DefinitionError(
+                f"{type(layer).__name__} has no parameter {name!r} to share",
+                facts=(("expected", names or "a layer with parameters"), ("found", repr(name))),
+            )
+        return known.tensor
+
+    def _check_ahead(self, layer: Part) -> str:
+        """The prefix of a layer that comes before one whose shapes are being checked, alone."""
+        record = self._record
+        for tensor in topological(record.operands):
+            if tensor.attributes.get("layer") is layer:
+                prefix = f"shared{len(record.layers)}"
+                record.layers[prefix] = layer
+                layer.forward(Scope(record, prefix), *tensor.operands)
+                return prefix
+        name = type(layer).__name__
+        raise DefinitionError(
+            f"shares parameters with a {name} that it does not come after",
+            facts=(("found", repr(layer)),),
+            advice=f"Apply that {name}, the same object, on the way to what this is applied to; "
+            "within a layer of your own apply this one by scope.layer(name, layer, x).",
+        )
 
     def state(self, name: str, shape: tuple[int, ...], init: Initializer) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.

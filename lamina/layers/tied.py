@@ -1,0 +1,81 @@
+"""Weight tying: a layer that multiplies by the weights of another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import place_of, require_float, require_truth
+from lamina.layers.embedding import Embedding
+from lamina.layers.init import Zeros
+from lamina.layers.layer import Layer
+from lamina.layers.linear import Linear
+from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.shapes import static
+
+
+@dataclass(frozen=True)
+class TiedLinear(Layer):
+    """The way back through another layer, by its own weights: y = x weight + bias, transposed.
+
+    Behind an `Embedding` it gives a score for each index, x weight^T: f32 or f64
+    [batch, ..., features] become [batch, ..., count]. Behind a `Linear` it gives that layer's
+    inputs again, x weight: [batch, ..., features] become [batch, ..., inputs]. The weights are the
+    other layer's; the gradients of both uses are added. Its only parameter is `bias`. After Press
+    and Wolf, 2017, and Inan, Khosravi, Socher, 2017.
+
+    Args:
+        layer: the `Embedding` or `Linear`, the same object that x is computed with.
+        bias: whether a bias is added.
+        bias_init: by default zeros.
+        bias_regularizer: a function of the bias that is added to the loss, such as `lm.L2`.
+
+    Raises:
+        DefinitionError: if the layer is of another kind, or x is not computed with it.
+        ShapeError: if the last axis of x has another extent than the layer's features.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> tokens, embedding = lm.Input(12, dtype="int64"), lm.Embedding(1000, 32)
+        >>> scores = lm.TiedLinear(embedding)(lm.GRU(32)(embedding(tokens)))
+        >>> lm.Network(tokens, scores).outputs[0].shape
+        (Size(coefficient=1, offset=0), 12, 1000)
+    """
+
+    layer: Layer
+    bias: bool = True
+    bias_init: Initializer | None = None
+    bias_regularizer: Regularizer | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.layer), Embedding | Linear):
+            raise DefinitionError(
+                "weights are shared with an Embedding or a Linear",
+                facts=(("found", repr(self.layer)),),
+                where=place_of(self),
+                advice="In a layer of your own, scope.shared gives the parameters of any layer.",
+            )
+        require_truth(self, "bias", self.bias)
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the product with the other layer's weights."""
+        weight = scope.shared(self.layer, "weight")
+        if isinstance(self.layer, Embedding):
+            weight = ops.transpose(weight)
+        features, results = static(weight.shape)
+        if x.rank < 2 or x.shape[-1] != features:
+            raise ShapeError(
+                "the last axis must be the features of the shared weights",
+                facts=(("expected", f"[batch, ..., {features}]"), ("found", described(x))),
+                advice=f"Add lm.Linear({features}) before it.",
+            )
+        require_float(self, x)
+        y = ops.matmul(x, weight)
+        if not self.bias:
+            return y
+        init = self.bias_init or Zeros()
+        return y + scope.parameter("bias", (results,), init, self.bias_regularizer)

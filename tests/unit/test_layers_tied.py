@@ -1,0 +1,185 @@
+"""Weight tying: one set of numbers in two places, values, gradients, files, and errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Tensor
+
+COUNT, WIDTH, LENGTH = 9, 6, 5
+LOSS, SGD = lm.CrossEntropy(), lm.SGD(0.5, momentum=0.9)
+ENGINES = ("interpreter", "cpu")
+
+
+def language_network(bias: bool = True) -> lm.Network:
+    tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
+    hidden = lm.Tanh()(lm.Linear(WIDTH)(embedding(tokens)))
+    return lm.Network(tokens, lm.TiedLinear(embedding, bias=bias)(hidden)[:, -1])
+
+
+def autoencoder() -> lm.Network:
+    x, encoder = lm.Input(8), lm.Linear(3)
+    return lm.Network(x, lm.TiedLinear(encoder)(lm.Tanh()(encoder(x))))
+
+
+def sequences(batch: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(1)
+    return generator.integers(0, COUNT, (batch, LENGTH)), generator.integers(0, COUNT, batch)
+
+
+def test_the_weights_are_the_other_layers_and_counted_once() -> None:
+    model = lm.Model(language_network())
+    shapes = {name: value.shape for name, value in model.parameters().items()}
+    assert shapes == {
+        "1.weight": (COUNT, WIDTH),
+        "2.weight": (WIDTH, WIDTH),
+        "2.bias": (WIDTH,),
+        "4.bias": (COUNT,),
+    }
+    assert not model.parameters()["4.bias"].any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scores_are_products_with_the_rows_of_the_embedding(engine: str) -> None:
+    model = lm.Model(language_network(), engine=engine, dtype="float64")
+    model.set_parameters({"4.bias": np.arange(COUNT) / 10})
+    tokens, _ = sequences()
+    known = model.parameters()
+    hidden = np.tanh(known["1.weight"][tokens[:, -1]] @ known["2.weight"].T + known["2.bias"])
+    expected = hidden @ known["1.weight"].T + known["4.bias"]
+    np.testing.assert_allclose(model.predict(tokens), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_autoencoder_goes_back_by_its_own_weights(engine: str) -> None:
+    model = lm.Model(autoencoder(), engine=engine, dtype="float64")
+    x = np.random.default_rng(0).normal(size=(4, 8))
+    known = model.parameters()
+    assert set(known) == {"1.weight", "1.bias", "3.bias"}
+    hidden = np.tanh(x @ known["1.weight"].T + known["1.bias"])
+    np.testing.assert_allclose(model.predict(x), hidden @ known["1.weight"], rtol=1e-9)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_gradients_of_both_uses_are_added_as_in_pytorch(engine: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    model = lm.Model(language_network(), engine=engine, dtype="float64")
+    values = {name: torch.tensor(v, requires_grad=True) for name, v in model.parameters().items()}
+    optimizer = torch.optim.SGD(values.values(), lr=0.5, momentum=0.9)
+    tokens, labels = sequences()
+    with model.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens)) as training:
+        for _ in range(5):
+            hidden = values["1.weight"][torch.tensor(tokens[:, -1])]
+            hidden = torch.tanh(hidden @ values["2.weight"].T + values["2.bias"])
+            scores = hidden @ values["1.weight"].T + values["4.bias"]
+            loss = torch.nn.functional.cross_entropy(scores, torch.tensor(labels))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            assert float(training.step(tokens, labels)) == pytest.approx(loss.item(), rel=1e-9)
+    for name, value in model.parameters().items():
+        np.testing.assert_allclose(value, values[name].detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_they_are_still_one_after_saving_and_loading(tmp_path: Path) -> None:
+    model = lm.Model(language_network(bias=False))
+    model.save(tmp_path / "tied.safetensors")
+    loaded = lm.load(tmp_path / "tied.safetensors")
+    assert list(loaded.parameters()) == ["1.weight", "2.weight", "2.bias"]
+    tokens, labels = sequences()
+    with loaded.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens)) as training:
+        training.step(tokens, labels)
+    with model.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens)) as training:
+        training.step(tokens, labels)
+    np.testing.assert_array_equal(loaded.predict(tokens), model.predict(tokens))
+
+
+def test_frozen_weights_stay_in_both_places() -> None:
+    model = lm.Model(language_network())
+    before = model.parameters()["1.weight"]
+    tokens, labels = sequences()
+    with model.training(
+        loss=LOSS, optimizer=SGD, batch_size=len(tokens), frozen=["1.weight"]
+    ) as training:
+        training.step(tokens, labels)
+    np.testing.assert_array_equal(model.parameters()["1.weight"], before)
+    assert model.parameters()["4.bias"].any()
+
+
+@dataclass(frozen=True)
+class Speaker(lm.Layer):
+    """Shares within a layer: by a part of its own, and by a layer that it applies."""
+
+    embedding: lm.Embedding
+
+    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+        head = scope.layer("head", lm.TiedLinear(self.embedding), x)
+        inner = lm.Linear(3)
+        return head + lm.Linear(COUNT)(lm.TiedLinear(inner, bias=False)(inner(x)))
+
+
+def test_layers_of_other_layers_share_as_well() -> None:
+    tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
+    model = lm.Model(lm.Network(tokens, Speaker(embedding)(embedding(tokens))))
+    assert list(model.parameters()) == [
+        "1.weight",
+        "2.head.bias",
+        "2.0.weight",
+        "2.0.bias",
+        "2.2.weight",
+        "2.2.bias",
+    ]
+    assert model.predict(sequences()[0]).shape == (12, LENGTH, COUNT)
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_a_layer_that_was_not_applied_before_cannot_share() -> None:
+    x = lm.Input(8)
+    with pytest.raises(DefinitionError) as error:
+        lm.TiedLinear(lm.Linear(3))(lm.Linear(3)(x))
+    assert "shares parameters with a Linear that it does not come after" in str(error.value)
+    assert "Apply that Linear, the same object" in str(error.value)
+    assert "net/2:TiedLinear" in str(error.value)
+
+
+def test_layers_of_other_kinds_do_not_share() -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.TiedLinear(lm.Conv2d(3, 3))
+    assert "weights are shared with an Embedding or a Linear" in str(error.value)
+    assert "scope.shared" in str(error.value)
+
+
+def test_other_features_than_the_shared_weights_have_are_refused() -> None:
+    tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
+    with pytest.raises(ShapeError) as error:
+        lm.TiedLinear(embedding)(lm.Linear(WIDTH + 1)(embedding(tokens)))
+    assert f"expected  [batch, ..., {WIDTH}]" in str(error.value)
+    assert f"Add lm.Linear({WIDTH}) before it." in str(error.value)
+    with pytest.raises(DTypeError, match="TiedLinear calculates with floats"):
+        lm.TiedLinear(embedding)(lm.ops.cast(embedding(tokens), "int64"))
+
+
+@dataclass(frozen=True)
+class Misnamed(lm.Layer):
+    layer: lm.Linear
+
+    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+        return lm.ops.matmul(x, scope.shared(self.layer, "kernel"))
+
+
+def test_parameters_are_shared_by_their_names() -> None:
+    x, linear = lm.Input(8), lm.Linear(3)
+    with pytest.raises(DefinitionError) as error:
+        Misnamed(linear)(linear(x))
+    assert "Linear has no parameter 'kernel' to share" in str(error.value)
+    assert "expected  weight, bias" in str(error.value)
