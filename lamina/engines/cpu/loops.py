@@ -7,24 +7,31 @@ loads and stores cost. Nothing depends on the number of threads: each point is o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from lamina.engines.cpu.combine import Combiner, combiner
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.ir import I64, POINTER, Value, constant
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.reshape import merged_axes
+from lamina.engines.cpu.reshape import Replacing, merged_axes
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
 from lamina.program.steps import Loop, Reduce, Scan, Stage, Store, Write, reads_of, writes_of
+from lamina.shapes import size_of
 
 # Vectors are this many registers wide where expressions are short: that hides latencies.
 REGISTERS_AT_ONCE = 4
 SHORT_EXPRESSION = 12
 # Reductions of so few steps are written one after the other.
 MOST_UNROLLED = 8
+# Windows of so many elements are written out where points share what belongs to each element.
+LARGEST_WINDOW = 32
+# Points that share what is gathered, at least, so that gathering does not count.
+POINTS_PER_GATHER = 32
 
 # What things cost, in cycles for one vector or one scalar; rough, for comparisons only.
 _UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.0
@@ -59,12 +66,15 @@ class _Choice:
         inner: whether instead the last inner axis of each stage lies along the lanes.
         lanes: how many.
         cycles: what it costs, roughly.
+        within: the axes whose points follow one another for each vector, which otherwise come
+            innermost; what these points share is then loaded once.
     """
 
     lane: Axis | None
     inner: bool
     lanes: int
     cycles: float
+    within: tuple[Axis, ...] = ()
 
 
 # What the function of a part is called with.
@@ -113,9 +123,11 @@ class _LoopWriter:
             return 1
         shared = _shared_axis(axes, self._choice.lane)
         # Vectors lie innermost, so that the points that follow one another in memory do in time.
-        order = [axis for axis in axes if axis != self._choice.lane]
+        within = self._choice.within
+        order = [axis for axis in axes if axis != self._choice.lane and axis not in within]
         if self._choice.lane is not None:
             order.append(self._choice.lane)
+        order += within
         self._nest(order, shared, first, last, self._stages)
         if shared == self._choice.lane:
             return -(-shared.extent // self._choice.lanes)
@@ -137,10 +149,8 @@ class _LoopWriter:
         bounds: tuple[Value | int, Value | int] = (0, axis.extent)
         if axis == self._choice.lane:
             strips = -(-axis.extent // self._choice.lanes)
-            if axis == shared:
-                self._strips(axis, first, last, body)
-            else:
-                self._strips(axis, 0, strips, body)
+            ends = (first, last) if axis == shared else (0, strips)
+            self._strips(axis, *ends, lambda: self._nest(rest, shared, first, last, body))
             return
         if axis == shared:
             bounds = (first, last)
@@ -205,6 +215,11 @@ class _LoopWriter:
         lanes = self._across(stage)
         combine = combiner(stage, self._code)
         carried = combine.start(lanes or self._points.lanes)
+        if self._choice.within and _is_window(stage):
+            for value in _elements(stage):
+                element_of_window = combiner(replace(stage, value=value), self._code)
+                carried = element_of_window.step(self._points, carried)
+            return carried[-1]
         if all(axis.extent for axis in stage.axes):
             carried = self._reduce_nest(stage, stage.axes, lanes, combine, carried)
         return combine.finish(carried) if lanes else carried[-1]
@@ -292,6 +307,45 @@ def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
     return enough[0] if enough else max(axes, key=lambda axis: (axis.extent, axis == lane))
 
 
+# Windows
+
+
+def _is_window(stage: Stage) -> bool:
+    """Whether the stage combines a few elements, which can be written one after the other."""
+    if not isinstance(stage, Reduce) or stage.combine in ("argmax", "argmin"):
+        return False
+    return 1 < size_of([axis.extent for axis in stage.axes]) <= LARGEST_WINDOW
+
+
+def _elements(stage: Reduce) -> Iterator[Scalar]:
+    """The value at each point of the inner axes, in order; no axis of them is left in it."""
+    for place in np.ndindex(*(axis.extent for axis in stage.axes)):
+        numbers = {axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)}
+        yield Replacing(numbers).scalar(stage.value)
+
+
+def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
+    """The axes, innermost, whose points share weights of windows; enough of them to pay.
+
+    Each channel of a depthwise convolution has its weights, which do not lie side by side: they
+    are brought together once for the places of a row, or of several.
+    """
+    windows = [stage for stage in loop.stages if _is_window(stage)]
+    others = [axis for axis in loop.axes if axis != lane]
+    shared = set(others)
+    gathered = False
+    for part in parts(*(value for stage in windows for value in _values(stage))):
+        if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
+            gathered = True
+            shared -= {axis for axis in others if stride_along(part.index, axis) != 0}
+    within: list[Axis] = []
+    for axis in reversed(others if gathered else []):
+        if axis not in shared or size_of([one.extent for one in within]) >= POINTS_PER_GATHER:
+            break
+        within.insert(0, axis)
+    return tuple(within)
+
+
 def _fitting_lanes(lanes: int, extent: int) -> int:
     """No more lanes than there are elements, rounded up to a power of two."""
     while lanes > 1 and lanes // 2 >= extent:
@@ -307,8 +361,10 @@ def _choices(loop: Loop, processor: Processor) -> list[_Choice]:
     choices = [_costed(loop, _Choice(None, False, 0, 0.0))]
     for axis in loop.axes:
         if axis.extent > 1:
-            lanes = _fitting_lanes(_widened(loop, base, axis.extent), axis.extent)
-            choices.append(_costed(loop, _Choice(axis, False, lanes, 0.0)))
+            within = _axes_within(loop, axis)
+            wide = base if within else _widened(loop, base, axis.extent)
+            lanes = _fitting_lanes(wide, axis.extent)
+            choices.append(_costed(loop, _Choice(axis, False, lanes, 0.0, within)))
     ends = [
         stage.axes[-1].extent
         for stage in loop.stages
@@ -365,10 +421,10 @@ def _costed(loop: Loop, choice: _Choice) -> _Choice:
             along = within and axis == stage_axes[-1]
             turns *= _turns(axis, choice.lanes if along else 0)
             lane = axis if along else lane
-        cycles += turns * _cost_of_point(stage, lane, choice.lanes)
+        cycles += turns * _cost_of_point(stage, lane, choice.lanes, choice.within)
         if within and isinstance(stage, Reduce):
             cycles += outer * _COMBINING_LANES
-    return _Choice(choice.lane, choice.inner, choice.lanes, cycles)
+    return replace(choice, cycles=cycles)
 
 
 def _turns(axis: Axis, lanes: int) -> float:
@@ -379,14 +435,19 @@ def _turns(axis: Axis, lanes: int) -> float:
     return -(-axis.extent // lanes) * registers
 
 
-def _cost_of_point(stage: Stage, lane: Axis | None, lanes: int) -> float:
+def _cost_of_point(
+    stage: Stage, lane: Axis | None, lanes: int, within: Sequence[Axis] = ()
+) -> float:
     stores = stage.stores if isinstance(stage, Write) else ()
     cost = 0.5
     for part in parts(*_values(stage)):
         if isinstance(part, Apply):
             cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
         elif isinstance(part, Load):
-            cost += _cost_of_access(part.index, lane, lanes)
+            access = _cost_of_access(part.index, lane, lanes)
+            if within and all(stride_along(part.index, axis) == 0 for axis in within):
+                access /= POINTS_PER_GATHER
+            cost += access
     indices = [store.index for store in stores]
     if isinstance(stage, Scan):
         indices.append(stage.index)

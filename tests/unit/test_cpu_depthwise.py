@@ -1,0 +1,86 @@
+"""Windows of one channel each: their weights come together once for many places."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import OF_A_GRAPH, Leaves, check
+
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.native_program import text_of_step
+from lamina.errors import EngineError
+from lamina.graph import Graph, Tensor
+from lamina.ops.differentiate import gradients
+from lamina.program.program import Program
+from lamina.program.steps import Loop
+
+LAST = (0, 2, 3, 1)
+FIRST = (0, 3, 1, 2)
+CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "one row": (1, 3, {"padding": ((1, 1), (1, 1))}),
+    "a vector and a rest": (19, 3, {"padding": ((1, 1), (1, 1))}),
+    "every second place": (32, 3, {"padding": ((1, 1), (1, 1)), "strides": (2, 2)}),
+    "wide": (7, 5, {"padding": ((2, 2), (2, 2))}),
+    "larger than what is written out": (5, 6, {}),
+    "gaps, uneven padding": (33, 3, {"padding": ((0, 2), (3, 1)), "dilations": (2, 1)}),
+}
+
+
+def depthwise(case: str, dtype: str, batch: int = 2) -> tuple[Graph, dict[str, Any]]:
+    """A convolution of images with channels last, and both of its gradients."""
+    channels, size, options = CASES[case]
+    generator = np.random.default_rng(3)
+    leaves = Leaves()
+    x = leaves.add(generator.normal(size=(batch, 9, 40, channels)).astype(dtype))
+    weight = leaves.add(generator.normal(size=(channels, 1, size, size)).astype(dtype))
+    options = {"strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilations": (1, 1)} | options
+    y = ops.conv(ops.transpose(x, FIRST), weight, groups=channels, **options)
+    slope = ops.sin(y)
+    found: list[Tensor] = gradients(ops.sum(y * ops.stop_gradient(slope)), [x, weight])
+    return leaves.graph([ops.transpose(y, LAST), *found]), leaves.feeds
+
+
+@pytest.mark.parametrize("vectors", ["avx512", "avx2", "sse2", "neon"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_channel_has_its_own_windows(
+    case: str, dtype: str, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_VECTORS", vectors)
+    try:
+        engine = CpuEngine()
+    except EngineError:
+        pytest.skip(f"this processor has no {vectors}")
+    graph, feeds = depthwise(case, dtype)
+    check(graph, engine, feeds, OF_A_GRAPH)
+
+
+def window_loops(program: Program) -> list[int]:
+    """The steps that see windows: loops that sum over the elements of one."""
+    return [
+        number
+        for number, step in enumerate(program.steps)
+        if isinstance(step, Loop)
+        and any([axis.extent for axis in stage.axes] == [3, 3] for stage in step.stages[:1])
+    ]
+
+
+def test_weights_are_gathered_in_front_of_the_places() -> None:
+    processor = CpuEngine().processor
+    graph, _ = depthwise("a vector and a rest", "float32")
+    program = compile_graph(graph, batch=1, name="test")
+    # Forwards, and back to the images.
+    numbers = window_loops(program)
+    assert len(numbers) == 2
+    for number in numbers:
+        text = text_of_step(program, number, processor)
+        blocks = re.split(r"\n(?=\w+:)", text)
+        reading = [block for block in blocks if "= call" in block and "@llvm.masked.load" in block]
+        gathering = [block for block in blocks if re.search("insertelement <.* x float>", block)]
+        assert len(reading) == len(gathering) == 2, "for whole vectors, and for the rest"
+        assert not set(reading) & set(gathering)
