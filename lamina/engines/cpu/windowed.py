@@ -28,7 +28,7 @@ from lamina.engines.cpu.primitives import element
 from lamina.engines.cpu.reshape import Replacing, flattened
 from lamina.engines.cpu.tiles import Tile, emit_tile, most_rows, rows_of_tiles
 from lamina.program.index import Axis, Remainder, axes_of, axis_index
-from lamina.program.scalar import Load
+from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.shapes import size_of
 
@@ -96,13 +96,34 @@ def windowed(step: Contraction) -> Windowed | None:
     scattered = _scattered(step)
     if scattered is not None:
         return scattered
-    places, elements = (size_of([axis.extent for axis in axes]) for axes in (step.rows, step.inner))
-    if elements > places:
+    if _rows_are_elements(step):
         image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
         if image is not None:
             return Windowed(step, image, "elements")
     image = image_of(step.left, step.rows, step.inner, direct_outer=len(step.rows) - 2)
     return None if image is None else Windowed(step, image, "places")
+
+
+def _rows_are_elements(step: Contraction) -> bool:
+    """Whether the rows are the elements of windows and k runs over the places, or else reversed.
+
+    Both are windows of each other. Tiles are made best of what lies apart: where the rows lie side
+    by side in the image they are channels, those of a gradient of weights; where k does, it runs
+    over them. Where both do, or none, an image is larger than a window.
+    """
+    load = step.left
+    while isinstance(load, Apply) and load.primitive == "cast":
+        load = load.operands[0]
+    terms = load.index.terms if isinstance(load, Load) else ()
+    contiguous = {atom for atom, stride in terms if stride == 1}
+    rows, inner = (
+        [axis.extent for axis in axes if axis in contiguous] for axes in (step.rows, step.inner)
+    )
+    if bool(rows) != bool(inner):
+        return bool(rows)
+    if not rows:
+        rows, inner = ([axis.extent for axis in axes] for axes in (step.rows, step.inner))
+    return size_of(inner) > size_of(rows)
 
 
 def _with_single_axes(step: Contraction) -> Contraction:
