@@ -9,17 +9,20 @@ from typing import final
 from lamina.engines.cpu.ir import Function, Type, Value, constant, constants
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import EMITTERS, element
+from lamina.engines.cpu.reshape import Replacing
 from lamina.program.index import axis_index, flatten
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce
-from lamina.shapes import DType, int64
+from lamina.shapes import DType, int64, size_of
+
+# The point where the axes have the values that they have.
+_HERE = Replacing({})
+# The number of a point is carried in so many bits if that suffices: so wide are most values.
+_FEW_BITS = 31
 
 
 class Combiner(ABC):
-    """A reduction while it runs.
-
-    What it carries is one value or several, of equal lanes; the last one is the result.
-    """
+    """A reduction while it runs; what it carries is one value or several, of equal lanes."""
 
     def __init__(self, stage: Reduce, code: Function) -> None:
         self._stage = stage
@@ -30,8 +33,17 @@ class Combiner(ABC):
         """What is carried before the first value; the lanes stay as they are to the end."""
 
     @abstractmethod
-    def step(self, points: Points, carried: tuple[Value, ...]) -> tuple[Value, ...]:
-        """What is carried after the current point, which may have fewer lanes."""
+    def step(
+        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+    ) -> tuple[Value, ...]:
+        """What is carried after the current point, which may have fewer lanes.
+
+        `at` puts numbers in the place of the inner axes, where points are written one by one.
+        """
+
+    def result(self, carried: tuple[Value, ...]) -> Value:
+        """The result, in as many lanes as were carried."""
+        return carried[-1]
 
     @abstractmethod
     def finish(self, carried: tuple[Value, ...]) -> Value:
@@ -58,9 +70,11 @@ class _Plain(Combiner):
     def start(self, lanes: int) -> tuple[Value, ...]:
         return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
 
-    def step(self, points: Points, carried: tuple[Value, ...]) -> tuple[Value, ...]:
+    def step(
+        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+    ) -> tuple[Value, ...]:
         (total,) = carried
-        lanes, value = total.type.lanes, self._stage.value
+        lanes, value = total.type.lanes, at.scalar(self._stage.value)
         summed = self._stage.combine == "sum" and value.dtype.is_float
         if summed and isinstance(value, Apply) and value.primitive == "multiply":
             left, right = (
@@ -90,21 +104,29 @@ class _Plain(Combiner):
 class _Position(Combiner):
     """The first position of the largest or smallest value; NaN comes before all numbers."""
 
+    def _place_type(self) -> str:
+        count = size_of([axis.extent for axis in self._stage.axes])
+        return "i32" if count < 1 << _FEW_BITS else "i64"
+
     def start(self, lanes: int) -> tuple[Value, ...]:
         # A position below zero says that there was no value yet.
         dtype = self._stage.value.dtype
         return (
             constant(0, Type(element(dtype), lanes)),
-            constant(-1, Type("i64", lanes)),
+            constant(-1, Type(self._place_type(), lanes)),
         )
 
-    def step(self, points: Points, carried: tuple[Value, ...]) -> tuple[Value, ...]:
+    def step(
+        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+    ) -> tuple[Value, ...]:
         best, place = carried
         lanes = best.type.lanes
         axes = self._stage.axes
         offset = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
-        value = points.vector(self._stage.value)
-        found = points.vector(Position(offset, int64))
+        value = points.vector(at.scalar(self._stage.value))
+        found = points.vector(Position(at.index(offset), int64))
+        if self._place_type() == "i32":
+            found = self._code.convert("trunc", found, "i32")
         if value.type.lanes != lanes:
             # The missing lanes repeat the last value, at the same place: it is not better.
             own = value.type.lanes
@@ -122,6 +144,10 @@ class _Position(Combiner):
             self._code.select(better, value, best),
             self._code.select(better, found, place),
         )
+
+    def result(self, carried: tuple[Value, ...]) -> Value:
+        _, place = carried
+        return place if place.type.element == "i64" else self._code.convert("sext", place, "i64")
 
     def _repeated(self, value: Value, lanes: int) -> Value:
         own = value.type.lanes
@@ -159,7 +185,7 @@ class _Position(Combiner):
             chosen = code.binary("or", chosen, empty)
             best = code.select(chosen, value, best)
             place = code.select(chosen, found, place)
-        return place
+        return self.result((best, place))
 
 
 def _lowest(dtype: DType) -> float:

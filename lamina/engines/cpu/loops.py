@@ -28,8 +28,8 @@ REGISTERS_AT_ONCE = 4
 SHORT_EXPRESSION = 12
 # Reductions of so few steps are written one after the other.
 MOST_UNROLLED = 8
-# Windows of so many elements are written out where points share what belongs to each element.
-LARGEST_WINDOW = 32
+# So are windows of so many elements; larger ones where points share what belongs to each element.
+LARGEST_WINDOW, LARGEST_SHARED_WINDOW = 9, 32
 # Points that share what is gathered, at least, so that gathering does not count.
 POINTS_PER_GATHER = 32
 
@@ -215,14 +215,13 @@ class _LoopWriter:
         lanes = self._across(stage)
         combine = combiner(stage, self._code)
         carried = combine.start(lanes or self._points.lanes)
-        if self._choice.within and _is_window(stage):
-            for value in _elements(stage):
-                element_of_window = combiner(replace(stage, value=value), self._code)
-                carried = element_of_window.step(self._points, carried)
-            return carried[-1]
+        if not lanes and _is_window(stage, shared=bool(self._choice.within)):
+            for element in _elements(stage):
+                carried = combine.step(self._points, carried, element)
+            return combine.result(carried)
         if all(axis.extent for axis in stage.axes):
             carried = self._reduce_nest(stage, stage.axes, lanes, combine, carried)
-        return combine.finish(carried) if lanes else carried[-1]
+        return combine.finish(carried) if lanes else combine.result(carried)
 
     def _reduce_nest(
         self,
@@ -310,18 +309,25 @@ def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
 # Windows
 
 
-def _is_window(stage: Stage) -> bool:
-    """Whether the stage combines a few elements, which can be written one after the other."""
-    if not isinstance(stage, Reduce) or stage.combine in ("argmax", "argmin"):
+def _is_window(stage: Stage, *, shared: bool) -> bool:
+    """Whether the stage combines a few elements, which are then written one after the other.
+
+    Args:
+        stage: that may be one.
+        shared: whether points share what belongs to each element.
+    """
+    if not isinstance(stage, Reduce) or len(stage.axes) < 2:
         return False
-    return 1 < size_of([axis.extent for axis in stage.axes]) <= LARGEST_WINDOW
+    size = size_of([axis.extent for axis in stage.axes])
+    return 0 < size <= (LARGEST_SHARED_WINDOW if shared else LARGEST_WINDOW)
 
 
-def _elements(stage: Reduce) -> Iterator[Scalar]:
-    """The value at each point of the inner axes, in order; no axis of them is left in it."""
+def _elements(stage: Reduce) -> Iterator[Replacing]:
+    """The points of the inner axes, in order, each as the numbers that stand for the axes."""
     for place in np.ndindex(*(axis.extent for axis in stage.axes)):
-        numbers = {axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)}
-        yield Replacing(numbers).scalar(stage.value)
+        yield Replacing(
+            {axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)}
+        )
 
 
 def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
@@ -330,7 +336,7 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     Each channel of a depthwise convolution has its weights, which do not lie side by side: they
     are brought together once for the places of a row, or of several.
     """
-    windows = [stage for stage in loop.stages if _is_window(stage)]
+    windows = [stage for stage in loop.stages if _is_window(stage, shared=True)]
     others = [axis for axis in loop.axes if axis != lane]
     shared = set(others)
     gathered = False
