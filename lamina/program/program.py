@@ -122,6 +122,7 @@ class Program:
         outputs: (name, buffer) of each result; the buffer holds it after the last step.
         constants: the values of the constant buffers.
         plan: the layout of the arena.
+        checksum: of all this, "" as long as it was not asked for (`lamina.program.encoding`).
     """
 
     name: str
@@ -131,6 +132,7 @@ class Program:
     constants: Mapping[str, Array] = field(repr=False)
     plan: Plan
     repeats: tuple[Repeat, ...] = ()
+    checksum: str = field(init=False, default="", compare=False, repr=False)
 
     def repeated(self, step: int) -> Repeat | None:
         """What a step is repeated by, if it is."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
-from lamina.compiler.pipeline import compile_graph
+from lamina.compiler.planned import compile_cached
 from lamina.engines.engine import Engine, Executable, Memory
 from lamina.program.program import Program
 from lamina.shapes import Array
@@ -50,7 +50,7 @@ def prepare(
     timed: bool = False,
 ) -> Prepared:
     """Compiles a step for a batch size; timed, if the time of its parts is wanted."""
-    program = compile_graph(graph.graph, batch=batch, name=name)
+    program = compile_cached(graph.graph, batch=batch, name=name)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     as_given = order == tuple(range(len(names)))

@@ -10,6 +10,7 @@ import numpy as np
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Sample, Tensor, evaluate, leaf, show
+from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.shapes import Array, DType, as_dtype
 
@@ -84,7 +85,9 @@ def check(
         current |= updated
     try:
         program = compile_graph(graph, batch=1, name="test")
-        outputs, after = run_program(program, engine, feeds, runs)
+        kept = decode(encode(program))
+        assert str(kept) == str(program), "it is another program after it was kept on disk"
+        outputs, after = run_program(kept, engine, feeds, runs)
         assert outputs.keys() == expected.keys()
         for name, value in expected.items():
             compare(f"output {name}", outputs[name], value, tolerances)

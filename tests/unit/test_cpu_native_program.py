@@ -72,6 +72,46 @@ def test_nothing_rides_that_needs_more_than_a_column() -> None:
         assert set(native.layout.steps) == set(range(len(program.steps)))
 
 
+# Forms --------------------------------------------------------------------------------------------
+
+
+def functions_of_steps(native: NativeProgram) -> set[str]:
+    return {name for name in functions(native) if re.fullmatch(r"step\d+", name)}
+
+
+def test_steps_of_equal_blocks_share_their_functions() -> None:
+    few, many = (training_program(classifier(64, *[64] * n, 10), 32) for n in (4, 12))
+    written = [write_program(program, PROCESSOR) for program in (few, many)]
+    assert len(many.steps) >= 2 * len(few.steps)
+    assert len(functions_of_steps(written[0])) == len(functions_of_steps(written[1]))
+    assert len(functions_of_steps(written[0])) < len(few.steps)
+    # Each calls with a section of the table of its own: no part is left out.
+    called = [name for name in calls(written[1], "program") if name.startswith("step")]
+    assert len(called) == len(written[1].layout.steps)
+
+
+def test_what_differs_in_a_size_is_no_equal_step() -> None:
+    x = lm.Input(40)
+    outputs = [lm.ops.exp(x), lm.ops.exp(lm.ops.concat([x, x], 1)), lm.ops.exp(x * 2)]
+    program = lm.Network(inputs=x, outputs=outputs).plan(8).program
+    assert len(functions_of_steps(write_program(program, PROCESSOR))) == len(program.steps)
+
+
+def test_operands_of_one_form_are_packed_by_one_function_each_into_its_own_place() -> None:
+    program = classifier(96, 96, 96, 96).plan(64).program
+    native = write_program(program, PROCESSOR)
+    assert [name for name in calls(native, "load") if name != "barrier"] == ["pack0"] * 3
+    assert native.layout.packed_offsets == (0, 4 * 96 * 96, 2 * 4 * 96 * 96)
+
+
+def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
+    model = lm.Model(classifier(64, 64, 64, 64))
+    shown = [model.explain(32).listing(number, "llvm") for number in (0, 1)]
+    assert "@step0(" in shown[0]
+    assert "@step1(" in shown[1]
+    assert shown[0].replace("step0", "step1").replace("pack0", "pack1") == shown[1]
+
+
 # Packing ahead ------------------------------------------------------------------------------------
 
 
@@ -270,3 +310,15 @@ def test_large_inputs_are_read_where_they_are_even_if_they_may_not_be_written() 
     x.flags.writeable = False
     found = lm.Model(net).predict(x)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_large_inputs_of_several_steps_are_read_where_they_are_by_all_of_them() -> None:
+    x = lm.Input(200)
+    outputs = [lm.Linear(24)(x), lm.ops.sum(x, 1), lm.Linear(24)(x)]
+    net = lm.Network(inputs=x, outputs=outputs)
+    models = [lm.Model(net, engine=engine) for engine in ("cpu", "interpreter")]
+    generator = np.random.default_rng(0)
+    for _ in range(2):
+        values = generator.uniform(-1, 1, (64, 200)).astype("float32")
+        for found, expected in zip(*(model.predict(values) for model in models), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -21,7 +21,7 @@ from lamina.engines.cpu.native_loop import emit_barrier
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.sharing import emit_shared
 from lamina.engines.cpu.team import Job, Team
-from lamina.engines.cpu.workspaces import Workspaces
+from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.engines.host import aligned
 from lamina.shapes import Array
 
@@ -169,10 +169,10 @@ def test_a_helper_that_could_not_be_started_is_started_later(
 @pytest.mark.parametrize("threads", [2, 3, 8])
 @pytest.mark.parametrize("units", [3, 64, 1001])
 def test_every_unit_is_done_once_whoever_does_it(units: int, threads: int, own_team: Team) -> None:
-    module = Module(fused=False)
+    module, workspaces = Module(fused=False), Workspaces()
     work = module.function("work", PART_PARAMETERS)
-    table, _, first, last = work.parameters
-    counts = work.load(table, POINTER)
+    section, _, first, last = work.parameters
+    counts = workspaces.shared(work, section)
     loop = work.begin_loop(first, last)
     place = work.offset(counts, loop.index, "i64")
     # The first units take longer: the others come to help.
@@ -187,14 +187,14 @@ def test_every_unit_is_done_once_whoever_does_it(units: int, threads: int, own_t
     work.end_loop(loop)
     work.finish()
     code = module.function("program", native_loop.PROGRAM_PARAMETERS, internal=False)
-    workspaces = Workspaces(1)
     part = Part("work", units, 1e9, frozenset(), frozenset())
     emit_shared(code, part, threads, workspaces, *code.parameters[:2])
     code.finish()
     library = Library(compiled(module.text(), host()))
     done, counters = np.zeros(units, np.int64), aligned(workspaces.counter_bytes)
-    addresses = np.zeros(8, np.uint64)
-    addresses[0], addresses[6] = done.ctypes.data, counters.ctypes.data
+    addresses = np.zeros(len(SLOTS), np.uint64)
+    addresses[SLOTS.index("shared")] = done.ctypes.data
+    addresses[SLOTS.index("counters")] = counters.ctypes.data
     job = Job(library.address("program"), addresses, threads)
     for run in range(1, 20):
         own_team.run(job)

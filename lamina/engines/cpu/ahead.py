@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
 from lamina.engines.cpu.matrix import Matrix, as_matrix
-from lamina.engines.cpu.packing import PackedRight
+from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
-from lamina.program.scalar import loads
+from lamina.program.scalar import Literal, loads
 from lamina.program.steps import Contraction, writes_of
 
 # What does not change while a program runs that does not write it.
@@ -30,15 +29,17 @@ class Ahead:
     """An operand that is packed ahead.
 
     Attributes:
-        packed: where.
-        matrix: the first contraction that uses it.
+        name: under which parts say that they use it.
+        bytes: how much memory it takes.
+        step: a contraction of which all is left out but this operand.
         before: the number of the step in front of which it is packed.
         turn: the axis of whose turns each packs it anew, if any.
         at_load: whether it is packed only after the parameters were changed.
     """
 
-    packed: PackedRight
-    matrix: Matrix
+    name: str
+    bytes: int
+    step: Contraction
     before: int
     turn: Axis | None
     at_load: bool
@@ -50,43 +51,46 @@ class _User:
 
     Attributes:
         number: of its step.
-        matrix: what it is.
+        step: what it is.
+        matrix: the same over single axes.
         needs: whether it cannot do without.
     """
 
     number: int
+    step: Contraction
     matrix: Matrix
     needs: bool
 
 
 def packed_ahead(
-    program: Program, context: Context, meet: Callable[[str, str], bool]
+    program: Program, processor: Processor, meet: Callable[[str, str], bool]
 ) -> dict[int, Ahead]:
     """For each contraction whose right operand is packed ahead, by its number: that operand."""
     users: dict[object, list[_User]] = defaultdict(list)
     for number, step in enumerate(program.steps):
-        if isinstance(step, Contraction) and is_tiled(step, context.processor):
+        if isinstance(step, Contraction) and is_tiled(step, processor):
             matrix = as_matrix(step)
-            how = windows_of(step, context.processor)
+            how = windows_of(step, processor)
             if how is not None and not how.packs_ahead:
                 continue
-            panels = panels_of(step, context.processor)
+            panels = panels_of(step, processor)
             if how is None and prefers_dots(matrix, panels, ahead=True):
                 continue
             axes = (matrix.batch, matrix.column, matrix.inner)
-            user = _User(number, matrix, how is not None)
+            user = _User(number, step, matrix, how is not None)
             users[(matrix.right, *axes, step.dtype)].append(user)
     found: dict[int, Ahead] = {}
     for same in users.values():
         for group, before, at_load in _together(program, same, meet):
-            number, matrix = group[0].number, group[0].matrix
-            panels = panels_of(matrix.step, context.processor)
+            number, step, matrix = group[0].number, group[0].step, group[0].matrix
+            panels = panels_of(step, processor)
             elements = matrix.batch.extent * panels.count * panels.width * matrix.inner.extent
-            offset = context.workspaces.keep(elements * matrix.step.dtype.itemsize)
-            packed = PackedRight(f"pack{number}", offset, panels, matrix.inner.extent)
+            nothing = Literal(0, step.dtype)
+            operand = replace(step, rows=(), left=nothing, stores=())
             repeat = program.repeated(number) if before == number else None
             turn = repeat.axis if repeat is not None and not at_load else None
-            ahead = Ahead(packed, matrix, before, turn, at_load)
+            size = elements * step.dtype.itemsize
+            ahead = Ahead(f"pack{number}", size, operand, before, turn, at_load)
             found |= {user.number: ahead for user in group}
     return found
 

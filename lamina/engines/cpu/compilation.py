@@ -5,17 +5,15 @@ An entry is found by the program itself, so that nothing is written that was com
 
 from __future__ import annotations
 
-import hashlib
 import json
-import pickle
 from dataclasses import asdict
-from importlib.resources import files
 from typing import Any
 
+from lamina.cache import cached, folder, key_of, sources_checksum
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native_program import Layout, write_program
-from lamina.engines.cpu.object_cache import cached, key_of
 from lamina.engines.cpu.processor import Processor
+from lamina.program.encoding import checksum
 from lamina.program.program import Program
 
 _LENGTH_BYTES = 8
@@ -38,32 +36,18 @@ def compile_program(
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
         return length + layout + assemble(native.text, processor)
 
-    # Only as a description that is the same in every process; nothing is ever unpickled.
-    described = hashlib.sha256(pickle.dumps(program)).hexdigest()
-    parts = (described, repr(processor), str(timed), _OUR_VERSION, *VERSIONS)
-    entry = cached(key_of(parts), make) if _OUR_VERSION else make()
+    if _OUR_VERSION and folder() is not None:
+        parts = (checksum(program), repr(processor), str(timed), _OUR_VERSION, *VERSIONS)
+        entry = cached(key_of(parts), make)
+    else:
+        entry = make()
     length = int.from_bytes(entry[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + length
     fields: dict[str, Any] = json.loads(entry[_LENGTH_BYTES:end])
-    for name in ("extra_bytes", "steps"):
+    for name in ("extra_bytes", "packed_offsets", "places", "steps"):
         fields[name] = tuple(fields[name])
     return Layout(**fields), entry[end:]
 
 
-def _our_version() -> str:
-    """A checksum of everything that decides what is written for a program; "" if it is hidden."""
-    found = [
-        (file.name, file.read_bytes())
-        # Sources; in some installations compiled ones, or an archive of them.
-        for package in ("lamina", "lamina.program", "lamina.engines.cpu")
-        for file in files(package).iterdir()
-        if file.is_file() and file.name.endswith((".py", ".pyc"))
-    ]
-    digest = hashlib.sha256()
-    for name, content in sorted(found):
-        digest.update(name.encode() + content)
-    return digest.hexdigest() if found else ""
-
-
 # As they are now, when they are imported: an upgrade may exchange them while the process runs.
-_OUR_VERSION = _our_version()
+_OUR_VERSION = sources_checksum("lamina", "lamina.program", "lamina.engines.cpu")

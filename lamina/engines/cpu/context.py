@@ -1,14 +1,14 @@
-"""What the functions of a program are written into and for."""
+"""What the functions of a step are written into and for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lamina.engines.cpu.ir import POINTER, Module, Type
+from lamina.engines.cpu.ir import POINTER, Function, Module, Type, Value
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.workspaces import Workspaces
+from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.program.index import Axis
 from lamina.program.program import Buffer
 from lamina.shapes import DType
@@ -16,39 +16,42 @@ from lamina.shapes import DType
 
 @dataclass
 class Context:
-    """One program while it is written.
+    """One step while it is written.
 
     Attributes:
         module: where functions are written.
-        buffers: all buffers of the program, and those that its steps ask for.
-        table: the number of each buffer in the table of addresses.
+        buffers: those that it uses, in the order in which the step's section of the table of
+            addresses has them.
         processor: what the functions are written for.
         workspaces: where steps ask for memory that they need while they run.
-        turn: the axis whose turns the step that is being written is repeated for, if it is.
+        turn: the axis whose turns the step is repeated for, if it is.
+        extra: those of the buffers that the step has asked for.
     """
 
     module: Module
     buffers: dict[str, Buffer]
-    table: dict[str, int]
     processor: Processor
     workspaces: Workspaces
     turn: Axis | None = None
+    extra: list[Buffer] = field(default_factory=list[Buffer])
 
     def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
         """A buffer that is no part of the program, for a step's own use."""
         self.buffers[name] = Buffer(name, "temporary", tuple(shape), dtype)
-        self.table[name] = self.workspaces.next_slot()
+        self.extra.append(self.buffers[name])
+
+    def address(self, code: Function, name: str) -> Value:
+        """Where a buffer lies; the function's first parameter is the step's section."""
+        slot = len(SLOTS) + list(self.buffers).index(name)
+        return code.load(code.offset(code.parameters[0], slot, "ptr"), POINTER)
 
     def begin(
         self, name: str, parameters: Sequence[tuple[str, Type]], used: Iterable[str]
     ) -> Points:
-        """Begins a function that computes with buffers; its first parameter is their table."""
+        """Begins a function that computes with buffers; its first parameter is their section."""
         code = self.module.function(name, parameters)
         used = sorted(used)
-        bases = {
-            buffer: code.load(code.offset(code.parameters[0], self.table[buffer], "ptr"), POINTER)
-            for buffer in used
-        }
+        bases = {buffer: self.address(code, buffer) for buffer in used}
         points = Points(code, bases, {buffer: self.buffers[buffer].size for buffer in used})
         if self.turn is not None:
             points.fix(self.turn, self.workspaces.turn(code, code.parameters[0]))

@@ -107,6 +107,11 @@ def panels_of(step: Contraction, processor: Processor) -> Panels:
     return Panels(lanes, min(VECTORS, -(-columns // lanes)), columns)
 
 
+def packed_right(step: Contraction, processor: Processor) -> PackedRight:
+    """The right operand of a contraction, packed ahead."""
+    return PackedRight(panels_of(step, processor), step.extents[3])
+
+
 def prefers_dots(matrix: Matrix, panels: Panels, *, ahead: bool) -> bool:
     """Whether sums are made along k, in lanes that are added up at the end, without packing.
 
@@ -261,7 +266,7 @@ class _Tiled:
         cycles = vectors * matrix.batch.extent * matrix.row.extent * matrix.inner.extent
         reads = reads_of(matrix.step) | {name for part in parts for name in part.writes}
         if self._packed is not None:
-            reads |= {self._packed.name}
+            reads |= {self._packed.buffer}
         part = Part(
             self._name,
             matrix.batch.extent * panels.count * self._cuts,

@@ -61,37 +61,44 @@ class CpuProgram:
         self._steps = layout.steps
         self._ticks = np.zeros(len(layout.steps), np.int64)
         self._workspaces = _workspaces_of(layout)
-        buffers = [self._arrays[name] for name in program.buffers]
-        shared, own, packed, *extra = self._workspaces
-        places = [array.ctypes.data for array in (*buffers, shared, own)]
-        places.append(layout.thread_bytes)
-        counters = (self._ticks, self._unit_counters)
-        places += [array.ctypes.data for array in (packed, *counters)]
-        # The turn of repeated steps: each thread has its own, in a table of its own.
-        places += [0, *(array.ctypes.data for array in extra)]
-        self._table = np.array(places, np.uint64)
+        self._table = self._addresses(layout)
         self._job = Job(self._library.address("program"), self._table, layout.threads)
         self._load: Job | None = None
         if layout.load_threads:
             self._load = Job(self._library.address("load"), self._table, layout.load_threads)
-        self._take_inputs()
+        self._take_inputs(layout)
         self._watch(memories)
 
-    def _take_inputs(self) -> None:
+    def _addresses(self, layout: Layout) -> Array:
+        """The table of addresses, as the layout wants it."""
+        shared, own, packed, *extra = self._workspaces
+        buffers = (*(self._arrays[name] for name in self._program.buffers), *extra)
+        addresses = [array.ctypes.data for array in buffers]
+        start = packed.ctypes.data
+        addresses += [start + offset for offset in layout.packed_offsets]
+        addresses += [shared.ctypes.data, own.ctypes.data, layout.thread_bytes]
+        addresses += [self._ticks.ctypes.data, self._unit_counters.ctypes.data]
+        # The turn of repeated steps: each thread has its own, in a table of its own.
+        addresses.append(0)
+        return np.array(addresses, np.uint64)[list(layout.places)]
+
+    def _take_inputs(self, layout: Layout) -> None:
         """Decides which inputs of a single run are copied, and which are read in place."""
         self._inputs = self._program.of_kind("input")
-        places = list(self._program.buffers)
+        numbers = {name: number for number, name in enumerate(self._program.buffers)}
         self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
         # Inputs that are results, too, must outlast the run.
         returned = {buffer for _, buffer in self._program.outputs}
-        # The number of the input, and its staging or its place in the table.
+        # The number of the input, and its staging or its places in the table.
         self._copied: list[tuple[int, Array]] = []
-        self._read_in_place: list[tuple[int, int]] = []
+        self._read_in_place: list[tuple[int, list[int]]] = []
         for number, buffer in enumerate(self._inputs):
             if buffer.bytes <= COPIED_BYTES or buffer.name in returned:
                 self._copied.append((number, self._staging[number]))
             else:
-                self._read_in_place.append((number, places.index(buffer.name)))
+                own = numbers[buffer.name]
+                places = [place for place, found in enumerate(layout.places) if found == own]
+                self._read_in_place.append((number, places))
 
     def _watch(self, memories: Mapping[str, Memory]) -> None:
         """Sees when memories change: what was packed from them is then packed again."""
@@ -110,8 +117,8 @@ class CpuProgram:
     def run(self, inputs: Sequence[Array]) -> None:
         for number, staging in self._copied:
             staging[...] = inputs[number]
-        for number, place in self._read_in_place:
-            self._table[place] = address_of(inputs[number])
+        for number, places in self._read_in_place:
+            self._table[places] = address_of(inputs[number])
         self._job.once()
         self._run()
 
@@ -141,8 +148,8 @@ class CpuProgram:
             array = self._outputs[name]
             kept[name] = np.empty((len(rows), *array.shape), array.dtype)
             outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
-        for number, place in self._read_in_place:
-            self._table[place] = self._staging[number].ctypes.data
+        for number, places in self._read_in_place:
+            self._table[places] = self._staging[number].ctypes.data
         self._job.many(rows, inputs, outputs)
         self._run()
         return kept

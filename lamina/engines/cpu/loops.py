@@ -43,11 +43,12 @@ class Part:
     """A function that the threads share: each runs it for some of its units.
 
     Attributes:
-        function: its name; it takes the table of buffers, the number of the thread, and the
-            first and last unit.
+        function: its name; it takes the step's section of the table of addresses, the number of the
+            thread, and the first and last unit.
         units: how many there are.
         cycles: what all of them cost, roughly.
         reads, writes: the buffers it uses.
+        section: where the addresses of its step begin in the table, in words.
     """
 
     function: str
@@ -55,6 +56,7 @@ class Part:
     cycles: float
     reads: frozenset[str]
     writes: frozenset[str]
+    section: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, final
 import llvmlite
 from llvmlite import binding as _binding
 
-from lamina.engines.cpu.object_cache import cached, key_of
+from lamina.cache import cached, key_of
 from lamina.engines.cpu.processor import Processor
 
 # llvmlite has no types.

@@ -331,28 +331,24 @@ class PackedRight:
     """A right operand that is packed as a whole, before the contractions that use it.
 
     Attributes:
-        name: under which parts say that they use it.
-        offset: where it begins, in bytes, in the memory for packed operands.
         panels: how it is cut.
         inner: the extent of k.
+        buffer: what the steps that pack it or use it call it.
     """
 
-    name: str
-    offset: int
     panels: Panels
     inner: int
+    buffer: str = "packed"
 
     def panel(self, context: Context, code: Function, number: Value, kind: str) -> Value:
         """Where a panel begins; they are numbered through all of the batch."""
-        base = context.workspaces.packed(code, code.parameters[0])
-        start = code.offset(base, self.offset, "i8")
         size = constant(self.inner * self.panels.width, I64)
-        return code.offset(start, code.multiply(number, size), kind)
+        return code.offset(context.address(code, self.buffer), code.multiply(number, size), kind)
 
-    def write(self, context: Context, matrix: Matrix) -> Part:
+    def write(self, context: Context, name: str, matrix: Matrix) -> Part:
         """The part that packs it."""
         reads = frozenset(load.buffer for load in loads(matrix.right))
-        points = context.begin(self.name, PART_PARAMETERS, reads)
+        points = context.begin(name, PART_PARAMETERS, reads)
         code, kind = points.code, element(matrix.step.dtype)
         _, _, first, last = code.parameters
         loop = code.begin_loop(first, last)
@@ -376,4 +372,4 @@ class PackedRight:
         code.finish()
         units = matrix.batch.extent * self.panels.count
         cycles = 1.5 * units * self.inner * self.panels.vectors
-        return Part(self.name, units, cycles, reads, frozenset([self.name]))
+        return Part(name, units, cycles, reads, frozenset([self.buffer]))

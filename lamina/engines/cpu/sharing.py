@@ -30,20 +30,21 @@ def emit_shared(
         part: which one; it has units.
         share: how many threads take part.
         workspaces: of the program.
-        table: of the buffers.
+        table: of addresses.
         thread: the number of the thread, less than `share`.
     """
+    section = code.offset(table, part.section, "ptr")
     if part.units == share or share == 1 or part.cycles < share * CYCLES_WORTH_HELPING:
         units = constant(part.units, I64)
         first, last = _slice(code, units, thread, constant(share, I64))
-        code.call_void(part.function, table, thread, first, last)
+        code.call_void(part.function, section, thread, first, last)
         return
     _emit_help(code.module)
     counters = code.offset(workspaces.counters(code, table), workspaces.count(share * _LINE), "i8")
     at_once = max(1, int(part.units * CYCLES_AT_ONCE / part.cycles))
     numbers = (constant(number, I64) for number in (share, part.units, at_once))
     work = Value(f"@{part.function}", POINTER)
-    code.call_void(_HELP, work, counters, table, thread, *numbers)
+    code.call_void(_HELP, work, counters, section, thread, *numbers)
 
 
 def _slice(code: Function, units: Value, number: Value, share: Value) -> tuple[Value, Value]:
@@ -54,7 +55,7 @@ def _slice(code: Function, units: Value, number: Value, share: Value) -> tuple[V
 
 
 def _emit_help(module: Module) -> None:
-    """Writes `share_units(work, counters, table, thread, share, units, at_once)`, once.
+    """Writes `share_units(work, counters, section, thread, share, units, at_once)`, once.
 
     Every slice has a counter of how often somebody took units of it. Each thread comes to each
     slice until nothing is left; the last of them to find that out sets the counter back to zero.
@@ -62,11 +63,11 @@ def _emit_help(module: Module) -> None:
     if module.has(_HELP):
         return
     parameters = (
-        *(("work", POINTER), ("counters", POINTER), ("table", POINTER)),
+        *(("work", POINTER), ("counters", POINTER), ("section", POINTER)),
         *((name, I64) for name in ("thread", "share", "units", "at_once")),
     )
     code = module.function(_HELP, parameters)
-    work, counters, table, thread, share, units, at_once = code.parameters
+    work, counters, section, thread, share, units, at_once = code.parameters
     slices = code.begin_loop(constant(0, I64), share)
     number = code.binary("urem", code.add(thread, slices.index), share)
     first, last = _slice(code, units, number, share)
@@ -79,7 +80,7 @@ def _emit_help(module: Module) -> None:
     left = code.compare("slt", start, last)
     working = code.new_block()
     stop = code.minimum(code.add(start, at_once), last)
-    arguments = ", ".join(map(str, (table, thread, start, stop)))
+    arguments = ", ".join(map(str, (section, thread, start, stop)))
     code.line(f"call void {work.text}({arguments})")
     working.jump = f"br label %{taking.label}"
     done = code.new_block()

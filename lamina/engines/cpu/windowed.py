@@ -350,7 +350,7 @@ class _Way(ABC):
             cycles *= 2
         reads = reads_of(step)
         if self._packed is not None:
-            reads |= {self._packed.name}
+            reads |= {self._packed.buffer}
         return Part(self._name, units, cycles, reads, writes_of(step))
 
     def _own(self, code: Function) -> Value:

@@ -1,6 +1,8 @@
 """Memory that steps use while they run, for operands in another order and for sums.
 
-The steps of a program share it: there is as much as the neediest step asks for.
+The steps of a program share it: there is as much as the neediest step asks for. Functions find it,
+and their buffers, in a section of the table of addresses: each step has a section of its own, so
+that steps of one form can share their functions.
 """
 
 from __future__ import annotations
@@ -10,26 +12,24 @@ from typing import final
 from lamina.engines.cpu.ir import I64, POINTER, Function, Value
 
 _ALIGNMENT = 64
-# Its own places in the table of addresses, counters included.
-_SLOTS = 7
+# Every section of the table of addresses begins with these places, and buffers follow.
+SLOTS = ("shared", "own", "own bytes", "ticks", "counters", "turn")
+_SHARED, _OWN, _OWN_BYTES, _TICKS, _COUNTERS, _TURN = range(len(SLOTS))
 
 
 @final
 class Workspaces:
     """Collects what the steps of a program need, and says where they find it.
 
-    In the table of addresses stand, from `slot` on: the workspace that all threads see, the
-    memory of the single threads, how many bytes each of them has, what was packed ahead, the
-    counters of ticks, those of units, and the turn of the steps that are repeated (in a table of
-    the thread's own); then the buffers that steps have asked for.
+    A section of the table of addresses begins with the workspace that all threads see, the memory
+    of the single threads, how many bytes each of them has, the counters of ticks, those of units,
+    and the turn of the steps that are repeated (in a table of the thread's own).
     """
 
     # How a part says that it reads or writes the shared workspace.
     SHARED = "workspace"
 
-    def __init__(self, slot: int) -> None:
-        self._slot = slot
-        self._next = slot + _SLOTS
+    def __init__(self) -> None:
         self.shared_bytes = 0
         self.thread_bytes = 0
         self.packed_bytes = 0
@@ -54,43 +54,29 @@ class Workspaces:
         self.counter_bytes += size
         return self.counter_bytes - size
 
-    def next_slot(self) -> int:
-        """A place in the table for one more buffer."""
-        self._next += 1
-        return self._next - 1
-
     def ticks(self, code: Function, table: Value) -> Value:
         """The address of the counters of ticks."""
-        return code.load(code.offset(table, self._slot + 4, "ptr"), POINTER)
+        return code.load(code.offset(table, _TICKS, "ptr"), POINTER)
 
     def counters(self, code: Function, table: Value) -> Value:
         """The address of the counters of units."""
-        return code.load(code.offset(table, self._slot + 5, "ptr"), POINTER)
-
-    @property
-    def slots(self) -> int:
-        """How long the table is, after all steps were written."""
-        return self._next
+        return code.load(code.offset(table, _COUNTERS, "ptr"), POINTER)
 
     def turn(self, code: Function, table: Value) -> Value:
         """The turn of the steps that are repeated."""
-        return code.load(code.offset(table, self._slot + 6, "i64"), I64)
+        return code.load(code.offset(table, _TURN, "i64"), I64)
 
     def begin_turn(self, code: Function, table: Value, turn: Value) -> None:
-        """Says in a thread's own table which turn it is."""
-        code.store(turn, code.offset(table, self._slot + 6, "i64"))
-
-    def packed(self, code: Function, table: Value) -> Value:
-        """The address of what was packed ahead."""
-        return code.load(code.offset(table, self._slot + 3, "ptr"), POINTER)
+        """Says in a section of a thread's own table which turn it is."""
+        code.store(turn, code.offset(table, _TURN, "i64"))
 
     def shared(self, code: Function, table: Value) -> Value:
         """The address of the shared workspace."""
-        return code.load(code.offset(table, self._slot, "ptr"), POINTER)
+        return code.load(code.offset(table, _SHARED, "ptr"), POINTER)
 
     def own(self, code: Function, table: Value, thread: Value) -> Value:
         """The address of a thread's own memory."""
-        base = code.load(code.offset(table, self._slot + 1, "ptr"), POINTER)
+        base = code.load(code.offset(table, _OWN, "ptr"), POINTER)
         # How much each has is known only when all steps are written.
-        size = code.load(code.offset(table, self._slot + 2, "ptr"), I64)
+        size = code.load(code.offset(table, _OWN_BYTES, "ptr"), I64)
         return code.offset(base, code.multiply(size, thread), "i8")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lamina.engines.cpu import object_cache
-from lamina.engines.cpu.object_cache import cached, folder, key_of
+from lamina import cache
+from lamina.cache import cached, folder, key_of
 
 CONTENT = bytes(range(256)) * 5
 
@@ -101,7 +101,7 @@ def test_without_the_variable_it_lies_in_the_users_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LAMINA_CACHE")
-    monkeypatch.setattr(object_cache.platformdirs, "user_cache_dir", lambda name: tmp_path / name)
+    monkeypatch.setattr(cache.platformdirs, "user_cache_dir", lambda name: tmp_path / name)
     assert folder() == tmp_path / "lamina" / "objects"
 
 
@@ -125,7 +125,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(place: Path) -> None:
 def test_a_folder_of_someone_else_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.mkdir()
     owner = place.stat().st_uid
-    monkeypatch.setattr(object_cache.os, "getuid", lambda: owner + 1)
+    monkeypatch.setattr(cache.os, "getuid", lambda: owner + 1)
     assert folder() is None
 
 
@@ -141,7 +141,7 @@ def test_a_full_disk_does_no_harm(place: Path, monkeypatch: pytest.MonkeyPatch) 
     def full(source: str, target: Path) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(object_cache.os, "replace", full)
+    monkeypatch.setattr(cache.os, "replace", full)
     assert cached("k", Maker()) == CONTENT
     assert not list(place.iterdir())
 
@@ -150,7 +150,7 @@ def test_the_entries_used_longest_ago_are_removed_first(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached("a", Maker())
-    monkeypatch.setattr(object_cache, "LARGEST_BYTES", 3 * entry(place).stat().st_size)
+    monkeypatch.setattr(cache, "LARGEST_BYTES", 3 * entry(place).stat().st_size)
     for number, key in enumerate("bc"):
         cached(key, Maker())
         os.utime(place / f"{key}.object", ns=(number + 2, number + 2))

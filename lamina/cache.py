@@ -1,9 +1,9 @@
-"""Compiled programs on disk, so that they are compiled once.
+"""Programs and their machine code on disk, so that they are compiled once.
 
-An entry is named by what it was made from: the program, the processor, the versions. Each
-carries a checksum; one that does not fit is removed and compiled again. Entries are machine code,
-so a folder that others could write to is not used. Nothing here ever makes a program fail: where
-the disk cannot be used, the engine compiles.
+An entry is named by what it was made from: the graph or program, the processor, the versions. Each
+carries a checksum; one that does not fit is removed and compiled again. Some entries are machine
+code, so a folder that others could write to is not used. Nothing here ever makes a program fail:
+where the disk cannot be used, everything is compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 
 import platformdirs
@@ -64,15 +65,41 @@ def key_of(parts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+def sources_checksum(*packages: str) -> str:
+    """A checksum of the modules of some packages, without those below; "" if they are hidden."""
+    found = [
+        (f"{package}/{file.name}", file.read_bytes())
+        # Sources; in some installations compiled ones, or an archive of them.
+        for package in packages
+        for file in files(package).iterdir()
+        if file.is_file() and file.name.endswith((".py", ".pyc"))
+    ]
+    digest = hashlib.sha256()
+    for name, content in sorted(found):
+        digest.update(name.encode() + content)
+    return digest.hexdigest() if found else ""
+
+
 def cached(key: str, make: Callable[[], bytes]) -> bytes:
     """The entry of that name, made and kept if there is none."""
-    place = folder()
-    found = _read(place, key) if place else None
+    found = find(key)
     if found is None:
         found = make()
-        if place:
-            _write(place, key, found)
+        keep(key, found)
     return found
+
+
+def find(key: str) -> bytes | None:
+    """The entry of that name; None if there is none."""
+    place = folder()
+    return _read(place, key) if place else None
+
+
+def keep(key: str, content: bytes) -> None:
+    """Makes an entry of that name, if the disk can be used."""
+    place = folder()
+    if place:
+        _write(place, key, content)
 
 
 def _read(place: Path, key: str) -> bytes | None:

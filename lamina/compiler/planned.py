@@ -1,0 +1,120 @@
+"""Compiling by way of the cache on disk: what a process has planned, the next ones only read.
+
+An entry is found by the graph, the batch size, and the sources of all that has a say in what
+becomes of them. It is the encoded program: reading it runs no code, and one that cannot be read is
+made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, cast, final
+
+import numpy as np
+
+from lamina.cache import find, folder, keep, key_of, sources_checksum
+from lamina.compiler.pipeline import compile_graph
+from lamina.errors import FileFormatError
+from lamina.graph import Graph, Tensor
+from lamina.graph.tensor import ConstantValue
+from lamina.ops import BY_NAME
+from lamina.program.encoding import decode, encode
+from lamina.program.program import Program
+from lamina.shapes import DType, Size
+
+# As they are now, when they are imported: an upgrade may exchange them while the process runs.
+_SOURCES = sources_checksum(
+    *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler", "lamina.program")
+)
+
+
+def compile_cached(graph: Graph, *, batch: int, name: str) -> Program:
+    """What `compile_graph` gives, from the cache if it was compiled before."""
+    described = _described(graph) if _SOURCES and folder() is not None else None
+    if described is None:
+        return compile_graph(graph, batch=batch, name=name)
+    key = key_of(("program", described, str(batch), name, _SOURCES, np.__version__))
+    found = find(key)
+    if found is not None:
+        try:
+            return decode(found)
+        except FileFormatError:
+            pass
+    program = compile_graph(graph, batch=batch, name=name)
+    keep(key, encode(program))
+    return program
+
+
+def _described(graph: Graph) -> str | None:
+    """A checksum of all that decides what becomes of a graph, the same in every process.
+
+    None if it holds what has no description: an op of somebody's own, say.
+    """
+    try:
+        rows = _Rows()
+        rows.graph(graph)
+        return hashlib.sha256(json.dumps(rows.rows).encode()).hexdigest()
+    except _NoDescriptionError:
+        return None
+
+
+class _NoDescriptionError(Exception):
+    """There is something that is not known to be the same in every process."""
+
+
+@final
+class _Rows:
+    """Tensors and graphs as rows of numbers and texts.
+
+    Tensors are called by their numbers, as it matters which of equal ones are the same; so are
+    graphs among the attributes of tensors.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[object] = []
+        self._tensors: dict[Tensor, int] = {}
+        self._graphs: dict[int, int] = {}
+
+    def graph(self, graph: Graph) -> int:
+        """The number of a graph, whose rows are written if there are none."""
+        if id(graph) not in self._graphs:
+            self._graphs[id(graph)] = len(self._graphs)
+            for node in graph.nodes():
+                if node not in self._tensors:
+                    self._tensors[node] = len(self._tensors)
+                    self.rows.append(self._row(node))
+            numbers = self._tensors
+            inputs = [numbers[tensor] for tensor in graph.inputs]
+            outputs = [(name, numbers[tensor]) for name, tensor in graph.outputs]
+            updates = [(numbers[leaf], numbers[tensor]) for leaf, tensor in graph.updates]
+            self.rows.append((inputs, outputs, updates))
+        return self._graphs[id(graph)]
+
+    def _row(self, node: Tensor) -> object:
+        if BY_NAME.get(node.op.name) is not node.op:
+            raise _NoDescriptionError
+        attributes = [(name, self._value(v)) for name, v in sorted(node.attributes.items())]
+        operands = [self._tensors[operand] for operand in node.operands]
+        # Buffers and steps are named after the layers that they come from.
+        named = (node.op.name, node.origin.path)
+        return *named, operands, attributes, self._value(node.shape), node.dtype.name
+
+    def _value(self, value: Any) -> object:
+        """An attribute; of equal ones of several types each is described in its own way."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, tuple):
+            items = cast(tuple[Any, ...], value)
+            return type(items).__name__, *(self._value(item) for item in items)
+        if isinstance(value, Size):
+            return "Size", value.coefficient, value.offset
+        if isinstance(value, DType):
+            return "DType", value.name
+        if isinstance(value, ConstantValue):
+            array = value.array
+            content = hashlib.sha256(array.tobytes()).hexdigest()
+            return "constant", array.dtype.str, array.shape, content, value.exact
+        if isinstance(value, Graph):
+            return "graph", self.graph(value)
+        raise _NoDescriptionError

@@ -1,0 +1,123 @@
+"""The form of a step: what it is beside the names of the buffers that it uses.
+
+The steps of equal blocks of a network have the same form. Functions are written for a form, and
+each step hands them the addresses of its own buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from lamina.program.index import Atom, Axis, Gathered, Index
+from lamina.program.program import Buffer, Program
+from lamina.program.scalar import Apply, Bound, Load, Position, Scalar, Within, parts
+from lamina.program.steps import Contraction, Loop, Reduce, Stage, Step, Store, Write
+
+
+@dataclass(frozen=True)
+class Form:
+    """All that decides what is written for a step; steps of equal forms share their functions.
+
+    Attributes:
+        steps: the step, and those that are run along with it, without names; buffers are called
+            by numbers, in the order in which they are come across.
+        buffers: what they are: their numbers, sizes and dtypes.
+        packed: whether the step uses a right operand that was packed before.
+        turn: the axis whose turns it is repeated for, if it is.
+    """
+
+    steps: tuple[Step, ...]
+    buffers: tuple[Buffer, ...]
+    packed: bool
+    turn: Axis | None
+
+
+def form_of(
+    program: Program, steps: Sequence[Step], *, packed: bool, turn: Axis | None
+) -> tuple[Form, tuple[str, ...]]:
+    """The form of some steps that are written together, and the buffers that they use, in order."""
+    numbering = _Numbering()
+    numbered = tuple(numbering.step(step) for step in steps)
+    used = tuple(numbering.numbers)
+    buffers = tuple(
+        Buffer(number, "temporary", (program.buffers[name].size,), program.buffers[name].dtype)
+        for name, number in numbering.numbers.items()
+    )
+    return Form(numbered, buffers, packed, turn), used
+
+
+@final
+class _Numbering:
+    """Puts numbers in the place of buffers' names."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, str] = {}
+        self._known: dict[Scalar, Scalar] = {}
+
+    def step(self, step: Step) -> Step:
+        if isinstance(step, Contraction):
+            left, right = self._scalar(step.left), self._scalar(step.right)
+            return replace(step, name="", left=left, right=right, stores=self._stores(step.stores))
+        return Loop("", step.axes, tuple(self._stage(stage) for stage in step.stages))
+
+    def _stage(self, stage: Stage) -> Stage:
+        if isinstance(stage, Write):
+            return replace(stage, stores=self._stores(stage.stores))
+        value = self._scalar(stage.value)
+        if isinstance(stage, Reduce):
+            return replace(stage, value=value)
+        index = self._index(stage.index)
+        return replace(stage, value=value, buffer=self._buffer(stage.buffer), index=index)
+
+    def _stores(self, stores: Sequence[Store]) -> tuple[Store, ...]:
+        return tuple(
+            Store(
+                self._buffer(store.buffer),
+                self._index(store.index),
+                self._scalar(store.value),
+                store.accumulate,
+            )
+            for store in stores
+        )
+
+    def _buffer(self, name: str) -> str:
+        return self.numbers.setdefault(name, str(len(self.numbers)))
+
+    def _scalar(self, scalar: Scalar) -> Scalar:
+        known = self._known
+        for part in parts(scalar):
+            if part in known:
+                continue
+            new: Scalar = part
+            if isinstance(part, Apply):
+                operands = tuple(known[operand] for operand in part.operands)
+                new = Apply(part.primitive, operands, part.dtype)
+            elif isinstance(part, Load):
+                buffer, index = self._buffer(part.buffer), self._index(part.index)
+                new = Load(buffer, index, part.dtype, self._bounds(part.bounds))
+            elif isinstance(part, Position):
+                new = Position(self._index(part.index), part.dtype)
+            elif isinstance(part, Within):
+                new = Within(self._bounds(part.bounds), part.dtype)
+            known[part] = new
+        return known[scalar]
+
+    def _bounds(self, bounds: Sequence[Bound]) -> tuple[Bound, ...]:
+        return tuple(Bound(self._index(bound.index), bound.low, bound.high) for bound in bounds)
+
+    def _index(self, index: Index) -> Index:
+        """The same where it names buffers, as positions do that are read from data."""
+        terms = tuple((self._atom(atom), coefficient) for atom, coefficient in index.terms)
+        if all(new[0] is old[0] for new, old in zip(terms, index.terms, strict=True)):
+            return index
+        return Index(index.constant, terms)
+
+    def _atom(self, atom: Atom) -> Atom:
+        if isinstance(atom, Axis):
+            return atom
+        if isinstance(atom, Gathered):
+            return Gathered(self._scalar(atom.value), atom.extent)
+        index = self._index(atom.index)
+        return atom if index is atom.index else type(atom)(index, atom.divisor)

@@ -1,0 +1,226 @@
+"""The parts of a program: functions for its steps, and what each step calls them with.
+
+Steps of one form share their functions. The table of addresses has a section for each step: the
+places of workspaces, then the addresses of its own buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import final
+
+from lamina.engines.cpu.ahead import Ahead, packed_ahead
+from lamina.engines.cpu.context import Context
+from lamina.engines.cpu.contractions import emit_contraction, packed_right, panels_of
+from lamina.engines.cpu.forms import Form, form_of
+from lamina.engines.cpu.ir import Module
+from lamina.engines.cpu.loops import Part, emit_loop
+from lamina.engines.cpu.matrix import as_matrix
+from lamina.engines.cpu.packing import PackedRight
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.riders import riders_of
+from lamina.engines.cpu.split import split_reductions
+from lamina.engines.cpu.workspaces import SLOTS, Workspaces
+from lamina.program.index import Axis
+from lamina.program.program import Buffer, Program
+from lamina.program.steps import Contraction, Loop, Step
+from lamina.shapes import float32
+
+
+@dataclass(frozen=True)
+class RepeatedParts:
+    """Parts that are run for every turn of an axis.
+
+    Attributes:
+        first, last: the first part, and the one behind the last.
+        turns: how many there are.
+    """
+
+    first: int
+    last: int
+    turns: int
+
+
+@dataclass
+class Parts:
+    """What was written of a program.
+
+    Attributes:
+        module: with the functions.
+        workspaces: what they need while they run.
+        load: the parts that are run once after the parameters were changed.
+        parts: those that are run each time.
+        steps: for each of them the number of its step.
+        loops: which of them are repeated.
+        sections: of the table of addresses: the names of the buffers in each, behind the places
+            of the workspaces.
+        extra: the buffers that steps have asked for.
+        packed: where each operand that is packed ahead begins in the memory for those, by name.
+    """
+
+    module: Module
+    workspaces: Workspaces
+    load: list[Part] = field(default_factory=list[Part])
+    parts: list[Part] = field(default_factory=list[Part])
+    steps: list[int] = field(default_factory=list[int])
+    loops: list[RepeatedParts] = field(default_factory=list[RepeatedParts])
+    # The first one, without buffers, is for what is no step.
+    sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
+    extra: list[Buffer] = field(default_factory=list[Buffer])
+    packed: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def words(self) -> int:
+        """How long the table is."""
+        return sum(len(SLOTS) + len(section) for section in self.sections)
+
+
+def write_parts(
+    program: Program,
+    processor: Processor,
+    meet: Callable[[str, str], bool],
+    only: int | None = None,
+) -> Parts:
+    """Writes all steps, or one and what it needs.
+
+    Args:
+        program: what to write.
+        processor: what it is written for.
+        meet: whether two buffers share memory.
+        only: the number of the step.
+    """
+    written = Parts(Module(fused=processor.fused), Workspaces())
+    _Writer(program, processor, written).write(meet, only)
+    return written
+
+
+@final
+class _Writer:
+    """Writes the steps of a program, in order."""
+
+    def __init__(self, program: Program, processor: Processor, written: Parts) -> None:
+        self._program = program
+        self._processor = processor
+        self._written = written
+        # What was written for a form: the parts, and the context with the buffers' order.
+        self._forms: dict[Form, tuple[list[Part], Context]] = {}
+
+    def write(self, meet: Callable[[str, str], bool], only: int | None) -> None:
+        program, written = self._program, self._written
+        riders = riders_of(program, meet, self._processor)
+        ahead = packed_ahead(program, self._processor, meet)
+        if only in riders:
+            only = riders[only][0]
+        first_part = 0
+        for number, step in enumerate(program.steps):
+            repeat = program.repeated(number)
+            turn = repeat.axis if repeat is not None else None
+            wanted = only in (None, number)
+            if wanted:
+                self._packings(number, ahead, None)
+            if repeat is not None and repeat.first == number:
+                first_part = len(written.parts)
+            if wanted and number not in riders:
+                if repeat is not None:
+                    self._packings(number, ahead, turn)
+                carried = [rider for rider, (carrier, _) in riders.items() if carrier == number]
+                self._step(number, step, carried, ahead.get(number), turn)
+            if repeat is not None and repeat.last == number + 1:
+                last = len(written.parts)
+                written.loops.append(RepeatedParts(first_part, last, repeat.axis.extent))
+
+    def _packings(self, number: int, ahead: Mapping[int, Ahead], turn: Axis | None) -> None:
+        """Packs what is packed in front of a step: once, or in each turn of an axis."""
+        found = {id(one): one for one in ahead.values() if (one.before, one.turn) == (number, turn)}
+        for one in found.values():
+            self._written.packed[one.name] = self._written.workspaces.keep(one.bytes)
+            parts = self._placed([one.step], one.name, partial(_packing, one.name), turn)
+            self._add(number, parts, at_load=one.at_load)
+
+    def _step(
+        self, number: int, step: Step, riders: Sequence[int], ahead: Ahead | None, turn: Axis | None
+    ) -> None:
+        """Writes the parts of a step, and of those that are run along with it."""
+        names = [f"step{one}" for one in (number, *riders)]
+        steps = [step, *(self._program.steps[rider] for rider in riders)]
+        packed = ahead.name if ahead is not None else ""
+        self._add(number, self._placed(steps, packed, partial(_parts, names), turn))
+
+    def _add(self, number: int, parts: list[Part], *, at_load: bool = False) -> None:
+        written = self._written
+        if at_load:
+            written.load += parts
+            return
+        written.parts += parts
+        written.steps += [number] * len(parts)
+
+    def _placed(
+        self,
+        steps: Sequence[Step],
+        packed: str,
+        write: Callable[[Context, Form], list[Part]],
+        turn: Axis | None,
+    ) -> list[Part]:
+        """The parts of some steps, with a section of their own in the table of addresses.
+
+        Args:
+            steps: what is done.
+            packed: the operand that was, or is to be, packed ahead, if there is one.
+            write: writes the functions, where no others of the same form were written before.
+            turn: the axis that the steps are repeated for.
+        """
+        written = self._written
+        form, used = form_of(self._program, steps, packed=bool(packed), turn=turn)
+        if form not in self._forms:
+            buffers = {buffer.name: buffer for buffer in form.buffers}
+            if packed:
+                buffers[PackedRight.buffer] = _PACKED
+            context = Context(
+                written.module, buffers, self._processor, written.workspaces, turn=turn
+            )
+            self._forms[form] = write(context, form), context
+        parts, context = self._forms[form]
+        section = written.words
+        own = [replace(one, name=f"{one.name} of section {section}") for one in context.extra]
+        written.extra += own
+        names = (*used, *([packed] if packed else ()), *(one.name for one in own))
+        written.sections.append(names)
+        called = dict(zip(context.buffers, names, strict=True))
+
+        def renamed(buffers: frozenset[str]) -> frozenset[str]:
+            return frozenset(called.get(name, name) for name in buffers)
+
+        return [
+            replace(part, reads=renamed(part.reads), writes=renamed(part.writes), section=section)
+            for part in parts
+        ]
+
+
+# How long it is is written where it is used.
+_PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
+
+
+def _packing(name: str, context: Context, form: Form) -> list[Part]:
+    """Writes the packing of a right operand."""
+    (step,) = form.steps
+    assert isinstance(step, Contraction)
+    return [packed_right(step, context.processor).write(context, name, as_matrix(step))]
+
+
+def _parts(names: Sequence[str], context: Context, form: Form) -> list[Part]:
+    """Writes a step, and loops that are run along with it; the names are of their functions."""
+    step, *riders = form.steps
+    if isinstance(step, Loop):
+        *before, last = split_reductions(context, names[0], step)
+        parts = [emit_loop(context, loop.name, loop) for loop in before]
+        return [*parts, emit_loop(context, names[0], last)]
+    width = panels_of(step, context.processor).width
+    along = [
+        emit_loop(context, name, loop, columns=width)
+        for name, loop in zip(names[1:], riders, strict=True)
+        if isinstance(loop, Loop)
+    ]
+    packed = packed_right(step, context.processor) if form.packed else None
+    return emit_contraction(context, names[0], step, packed, along)

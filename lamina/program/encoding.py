@@ -1,0 +1,197 @@
+"""Programs as bytes and back, for caches on disk.
+
+A program is written as a list of rows, each of them once: numbers and texts as they are, tuples
+and records as the number of their kind and the numbers of earlier rows. The bytes follow from what
+the program says alone, so that their checksum names it in every process. Reading makes tuples and
+the records that are listed here, and nothing else: no code comes out of a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, cast, final
+
+import numpy as np
+
+from lamina.errors import FileFormatError, InternalError, LaminaError
+from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
+from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat, verify
+from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position, Within
+from lamina.program.steps import Contraction, Loop, Reduce, Scan, Store, Write
+from lamina.shapes import Array, DType, as_dtype
+
+_RECORDS: tuple[type[Any], ...] = (
+    *(Axis, Quotient, Remainder, Gathered, Index),
+    *(Literal, Load, Local, Position, Within, Apply, Bound),
+    *(Store, Reduce, Write, Scan, Loop, Contraction),
+    *(Buffer, Allocation, Plan, Repeat),
+)
+# The kinds of rows that are lists: tuples, element types by their names, records.
+_TUPLE, _DTYPE, _FIRST_RECORD = range(3)
+_KINDS: Mapping[type[Any], int] = {
+    record: kind for kind, record in enumerate(_RECORDS, _FIRST_RECORD)
+}
+# What making records of nonsense, or checking them, may raise.
+_NONSENSE = (
+    *(LaminaError, LookupError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, RecursionError, AssertionError),
+)
+_PLAIN = (bool, int, float, str)
+_LENGTH_BYTES = 8
+
+
+def encode(program: Program) -> bytes:
+    """The program as bytes, the same for equal programs."""
+    constants = [(name, value.dtype.name, value.shape) for name, value in program.constants.items()]
+    rows = _Rows()
+    rows.add(
+        (
+            program.name,
+            tuple(program.buffers.values()),
+            program.steps,
+            program.outputs,
+            program.plan,
+            program.repeats,
+            tuple(constants),
+        )
+    )
+    text = json.dumps(rows.rows, separators=(",", ":")).encode()
+    arrays = (np.ascontiguousarray(value).tobytes() for value in program.constants.values())
+    data = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, *arrays))
+    _note_checksum(program, data)
+    return data
+
+
+def decode(data: bytes) -> Program:
+    """The program that was encoded.
+
+    Raises:
+        FileFormatError: if the bytes are no program, or one that breaks a rule.
+    """
+    try:
+        program = _decoded(data)
+        verify(program)
+    except _NONSENSE as error:
+        raise FileFormatError(f"this is no program: {error}") from None
+    _note_checksum(program, data)
+    return program
+
+
+def checksum(program: Program) -> str:
+    """SHA-256 of the program's bytes: its name in caches."""
+    if not program.checksum:
+        encode(program)
+    return program.checksum
+
+
+def _note_checksum(program: Program, data: bytes) -> None:
+    object.__setattr__(program, "checksum", hashlib.sha256(data).hexdigest())
+
+
+def _decoded(data: bytes) -> Program:
+    end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    name, buffers, steps, outputs, plan, repeats, kept = _read(json.loads(data[_LENGTH_BYTES:end]))
+    constants: dict[str, Array] = {}
+    for constant, dtype, shape in kept:
+        size = int(np.prod(shape, dtype=np.int64))
+        # A copy, which begins where arrays do.
+        array = np.frombuffer(data, as_dtype(dtype).numpy, size, end).reshape(shape).copy()
+        array.flags.writeable = False
+        constants[constant] = array
+        end += array.nbytes
+    if end != len(data):
+        raise ValueError("its length is another one")
+    named = {buffer.name: buffer for buffer in cast(tuple[Buffer, ...], buffers)}
+    return Program(name, named, steps, outputs, constants, plan, repeats)
+
+
+@final
+class _Rows:
+    """The rows of values, those that a value is made of in front of it."""
+
+    def __init__(self) -> None:
+        self.rows: list[object] = []
+        # Of rows by what they say, and of objects that were come across before.
+        self._numbers: dict[object, int] = {}
+        self._known: dict[int, int] = {}
+        # As long as they live, nothing else has their identity.
+        self._alive: list[object] = []
+
+    def add(self, value: object) -> int:
+        """The number of a value's row, which is written if there is none."""
+        pending = [value]
+        while pending:
+            top = pending[-1]
+            if id(top) in self._known or isinstance(top, _PLAIN):
+                pending.pop()
+                continue
+            kind, parts = self._parts(top)
+            missing = [p for p in parts if not isinstance(p, _PLAIN) and id(p) not in self._known]
+            if missing:
+                pending += reversed(missing)
+                continue
+            pending.pop()
+            row = (kind, *(self._number(part) for part in parts))
+            self._alive.append(top)
+            self._known[id(top)] = self._row(row, list(row))
+        return self._number(value)
+
+    def _number(self, value: object) -> int:
+        if isinstance(value, _PLAIN):
+            # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+            return self._row((type(value), repr(value)), value)
+        return self._known[id(value)]
+
+    def _row(self, key: object, row: object) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self.rows)
+            self.rows.append(row)
+        return self._numbers[key]
+
+    def _parts(self, value: object) -> tuple[int, tuple[object, ...]]:
+        """The kind of a value and what it is made of."""
+        if isinstance(value, tuple):
+            return _TUPLE, cast(tuple[object, ...], value)
+        if isinstance(value, DType):
+            return _DTYPE, (value.name,)
+        kind = _KINDS.get(type(value))
+        if kind is None:
+            raise InternalError(f"a program has no {type(value).__name__} in it: {value!r}")
+        return kind, _FIELDS[kind](value)
+
+
+def _values_of(record: type[Any]) -> Callable[[object], tuple[object, ...]]:
+    """What gives the fields that a record is made with."""
+    names = [field.name for field in fields(record) if field.init]
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda value: (get(value),)
+
+
+_FIELDS: Mapping[int, Callable[[object], tuple[object, ...]]] = {
+    kind: _values_of(record) for record, kind in _KINDS.items()
+}
+
+
+def _made_tuple(*parts: object) -> tuple[object, ...]:
+    return parts
+
+
+_MAKERS: tuple[Callable[..., object], ...] = (_made_tuple, as_dtype, *_RECORDS)
+
+
+def _read(rows: list[Any]) -> Any:
+    """The value of the last row."""
+    values: list[object] = []
+    for row in rows:
+        if not isinstance(row, list):
+            values.append(row)
+            continue
+        kind, *numbers = cast(list[int], row)
+        if numbers and min(numbers) < 0:
+            raise ValueError("a row counts from the end")
+        values.append(_MAKERS[kind](*[values[number] for number in numbers]))
+    return values[-1]

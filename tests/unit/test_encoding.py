@@ -1,0 +1,192 @@
+"""Programs as bytes: what is read back is the same program, and nonsense is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.compiler.pipeline import compile_graph
+from lamina.errors import FileFormatError, InternalError
+from lamina.graph import Graph
+from lamina.program.encoding import checksum, decode, encode
+from lamina.program.program import Program
+from lamina.program.scalar import Literal
+from lamina.program.steps import Loop, Write
+from lamina.shapes import float32
+
+LENGTH_BYTES = 8
+
+
+def training(net: lm.Network) -> Program:
+    return net.plan(4, lm.CrossEntropy(), lm.Adam(1e-3)).program
+
+
+def with_constants() -> Program:
+    x = lm.Input(3)
+    table = np.arange(6, dtype="float32").reshape(3, 2)
+    flags = np.array([True, False, True])
+    y = lm.ops.matmul(x, lm.ops.constant(table))
+    z = lm.ops.where(lm.ops.constant(flags), x, -0.0)
+    return compile_graph(Graph((x,), (("y", y), ("z", z))), batch=4, name="test")
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "layers": lambda: training(
+        lm.Sequential(lm.Input(9), lm.Linear(20), lm.BatchNorm(), lm.Dropout(0.5), lm.Linear(4))
+    ),
+    "windows": lambda: training(
+        lm.Sequential(
+            lm.Input(2, 9, 9),
+            lm.Conv2d(5, 3, 2, padding=1),
+            lm.MaxPool2d(2),
+            lm.Flatten(),
+            lm.Linear(4),
+        )
+    ),
+    "recurrent": lambda: training(lm.networks.lstm_classifier(3, 7, inputs=2, features=8)),
+    "indices": lambda: training(
+        lm.networks.transformer_encoder(11, 6, 8, heads=2, layers=1, hidden=16, classes=3)
+    ),
+    "constants": with_constants,
+}
+
+
+@pytest.fixture(params=PROGRAMS)
+def program(request: pytest.FixtureRequest) -> Program:
+    return PROGRAMS[request.param]()
+
+
+def test_what_is_read_back_is_the_same_program(program: Program) -> None:
+    found = decode(encode(program))
+    assert str(found) == str(program)
+    assert replace(found, constants={}) == replace(program, constants={})
+    assert list(found.buffers) == list(program.buffers)
+    assert found.constants.keys() == program.constants.keys()
+    for name, value in program.constants.items():
+        assert found.constants[name].dtype == value.dtype
+        np.testing.assert_array_equal(found.constants[name], value)
+
+
+def test_equal_programs_are_equal_bytes_also_after_they_were_read_back(program: Program) -> None:
+    data = encode(program)
+    assert encode(decode(data)) == data
+    assert checksum(decode(data)) == checksum(program)
+
+
+def test_other_processes_write_the_same_bytes() -> None:
+    script = """
+import lamina as lm
+from lamina.program.encoding import checksum
+net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
+print(checksum(net.plan(3, lm.CrossEntropy(), lm.Adam()).program))
+"""
+    found: set[str] = set()
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+def test_a_program_that_was_changed_has_another_checksum(program: Program) -> None:
+    first = checksum(program)
+    assert checksum(replace(program, name="another")) != first
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1, 1.0, True, float("nan"), float("inf"), 1e-45])
+def test_numbers_stay_what_they_are(value: float) -> None:
+    program = with_constants()
+    loop = next(step for step in program.steps if isinstance(step, Loop))
+    write = next(stage for stage in loop.stages if isinstance(stage, Write))
+    store = replace(write.stores[0], value=Literal(value, float32))
+    changed = replace(loop, stages=(replace(write, stores=(store,)),))
+    found = decode(encode(replace(program, steps=(*program.steps[:-1], changed))))
+    (step,) = found.steps[-1:]
+    assert step == changed
+
+
+def test_what_is_no_part_of_a_program_is_not_written(program: Program) -> None:
+    with pytest.raises(InternalError, match="a program has no object in it"):
+        encode(replace(program, outputs=((object(), "y"),)))  # type: ignore[arg-type]
+
+
+# Nonsense -----------------------------------------------------------------------------------------
+
+
+def rows_of(program: Program) -> list[Any]:
+    data = encode(program)
+    return json.loads(data[LENGTH_BYTES : LENGTH_BYTES + int.from_bytes(data[:8], "little")])
+
+
+def with_rows(rows: object) -> bytes:
+    text = json.dumps(rows).encode()
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def test_what_is_cut_short_or_goes_on_is_refused() -> None:
+    for make in (PROGRAMS["layers"], with_constants):
+        data = encode(make())
+        cuts = [*range(0, len(data), 97), len(data) - 1]
+        for damaged in (*(data[:cut] for cut in cuts), data + b"x"):
+            with pytest.raises(FileFormatError, match="this is no program"):
+                decode(damaged)
+
+
+def test_rows_of_any_other_kind_are_refused() -> None:
+    rows = rows_of(PROGRAMS["layers"]())
+    assert with_rows(rows) == with_rows(json.loads(json.dumps(rows)))
+    decode(with_rows(rows))
+    wrong: list[object] = [
+        *([], {}, 3, "program", [[0, 0]], [[0, -1]], [[10**9]], [["os.system", 0]], [[0] * 99]),
+        [*rows, [0, -1]],
+        [*rows, [0, len(rows) + 1]],
+        [*rows, [10**6]],
+        [*rows, "text"],
+        [{"__class__": "os.system"}, *rows],
+        [*rows[:-1], rows[-1][:-1]],
+    ]
+    for damaged in wrong:
+        with pytest.raises(FileFormatError, match="this is no program"):
+            decode(with_rows(damaged))
+
+
+def test_programs_that_reach_outside_their_buffers_are_refused() -> None:
+    rows = rows_of(PROGRAMS["layers"]())
+    refused = 0
+    for number, row in enumerate(rows):
+        if isinstance(row, int) and not isinstance(row, bool) and row > 1:
+            try:
+                decode(with_rows([*rows[:number], 1000 * row, *rows[number + 1 :]]))
+            except FileFormatError:
+                refused += 1
+    assert refused > 5
+
+
+def test_records_with_other_fields_never_do_anything_but_fail() -> None:
+    rows = rows_of(PROGRAMS["windows"]())
+    generator = np.random.default_rng(0)
+    for _ in range(500):
+        damaged = [list(row) if isinstance(row, list) else row for row in rows]
+        for number in generator.integers(0, len(rows), 3):
+            row = damaged[number]
+            if isinstance(row, list):
+                row[int(generator.integers(len(row)))] = int(generator.integers(len(rows)))
+            else:
+                damaged[number] = ["x", -1, 1.5, True, None, 10**30][int(generator.integers(6))]
+        with suppress(FileFormatError):
+            assert isinstance(decode(with_rows(damaged)), Program)

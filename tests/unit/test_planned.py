@@ -1,0 +1,223 @@
+"""Programs that are kept on disk: found again by what they were made of, and by nothing less."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import cache, ops
+from lamina.compiler import planned
+from lamina.compiler.pipeline import compile_graph
+from lamina.compiler.planned import compile_cached
+from lamina.graph import Graph, Op, apply, leaf
+from lamina.ops.lowering import Elementwise
+from lamina.program.program import Program
+from lamina.shapes import as_dtype, float32
+from lamina.step import StepGraph, default_targets, training_step
+
+
+class Counted:
+    """Compiles, and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, graph: Graph, *, batch: int, name: str) -> Program:
+        self.calls += 1
+        return compile_graph(graph, batch=batch, name=name)
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """An empty cache; counts what is compiled."""
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    counted = Counted()
+    monkeypatch.setattr(planned, "compile_graph", counted)
+    return counted
+
+
+def step_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> StepGraph:
+    loss = loss or lm.CrossEntropy()
+    targets = default_targets(net, loss, float32)
+    return training_step(net, loss, optimizer or lm.Adam(1e-3), targets, dtype=float32)
+
+
+def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:
+    return lm.Sequential(
+        lm.Input(9), lm.Linear(features), layer(), lm.Dropout(dropout), lm.Linear(4)
+    )
+
+
+def scaled(factor: Any, *, name: str = "y") -> Graph:
+    x = leaf("x", "input", (3,), float32)
+    return Graph((x,), ((name, x * ops.constant(np.asarray(factor, "float32"))),))
+
+
+def test_what_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
+    programs = [
+        compile_cached(step_of(classifier()).graph, batch=8, name="training") for _ in range(3)
+    ]
+    assert compiled.calls == 1
+    assert len({str(program) for program in programs}) == 1
+
+
+def test_another_process_finds_it_under_the_same_name(tmp_path: Path) -> None:
+    script = """
+import lamina as lm
+from lamina.compiler import planned
+net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
+if {again}:
+    planned.compile_graph = None
+lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3)
+"""
+    for seed, again in (("1", False), ("2", True)):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "LAMINA_CACHE": str(tmp_path)}
+        text = script.format(again=again)
+        subprocess.run([sys.executable, "-c", text], env=environment, check=True)
+
+
+DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
+    "the first": lambda: (step_of(classifier()).graph, 8, "training"),
+    "another batch": lambda: (step_of(classifier()).graph, 7, "training"),
+    "another name": lambda: (step_of(classifier()).graph, 8, "evaluation"),
+    "another size": lambda: (step_of(classifier(21)).graph, 8, "training"),
+    "another number": lambda: (step_of(classifier(dropout=0.25)).graph, 8, "training"),
+    "another layer": lambda: (step_of(classifier(layer=lm.Tanh)).graph, 8, "training"),
+    "another loss": lambda: (step_of(classifier(), lm.MSE()).graph, 8, "training"),
+    "another optimizer": lambda: (step_of(classifier(), None, lm.SGD(0.1)).graph, 8, "training"),
+    "another rate": lambda: (step_of(classifier(), None, lm.Adam(1e-2)).graph, 8, "training"),
+    "a constant": lambda: (scaled([1, 2, 3]), 1, "test"),
+    "another constant": lambda: (scaled([1, 2, 4]), 1, "test"),
+    "a constant of one number": lambda: (scaled(2), 1, "test"),
+    "a negative zero": lambda: (scaled(-0.0), 1, "test"),
+    "a zero": lambda: (scaled(0.0), 1, "test"),
+    "another output": lambda: (scaled(0.0, name="z"), 1, "test"),
+}
+
+
+def test_whatever_makes_another_program_makes_another_entry(compiled: Counted) -> None:
+    for _ in range(2):
+        for make in DIFFERENT.values():
+            graph, batch, name = make()
+            program = compile_cached(graph, batch=batch, name=name)
+            assert str(program) == str(compile_graph(graph, batch=batch, name=name))
+    assert compiled.calls == len(DIFFERENT)
+
+
+def test_it_matters_which_of_equal_tensors_are_the_same() -> None:
+    x = leaf("x", "input", (3,), float32)
+    one, other = ops.exp(x), ops.exp(x)
+    graphs = [Graph((x,), (("y", one + one),)), Graph((x,), (("y", one + other),))]
+    assert len({planned._described(graph) for graph in graphs}) == 2  # pyright: ignore[reportPrivateUsage]
+
+
+def test_every_op_can_be_described_with_all_its_samples() -> None:
+    described: set[str | None] = set()
+    count = 0
+    for op in ops.ALL:
+        for sample in op.samples:
+            kinds = sample.dtypes or ("float",) * len(sample.shapes)
+            operands = [
+                leaf(f"x{n}", "input", shape, float32 if kind == "float" else as_dtype(kind))
+                for n, (shape, kind) in enumerate(zip(sample.shapes, kinds, strict=True))
+            ]
+            graph = Graph(tuple(operands), (("y", apply(op, *operands, **sample.attributes)),))
+            described.add(planned._described(graph))  # pyright: ignore[reportPrivateUsage]
+            count += 1
+    assert None not in described
+    # Samples may differ in their values alone.
+    assert len(described) > 0.8 * count
+
+
+def test_recurrent_networks_are_found_again(compiled: Counted) -> None:
+    for _ in range(2):
+        net = lm.networks.lstm_classifier(3, 7, inputs=2, features=8)
+        compile_cached(step_of(net).graph, batch=4, name="training")
+    assert compiled.calls == 1
+
+
+def test_an_op_that_is_not_ours_is_compiled_each_time(
+    compiled: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = ops.BY_NAME["exp"]
+    monkeypatch.setattr("lamina.graph.tensor._ops", {})
+    assert isinstance(known.lowering, Elementwise)
+    own = Op("exp", known.infer, None, known.reference, known.lowering)
+    x = leaf("x", "input", (3,), float32)
+    for _ in range(2):
+        compile_cached(Graph((x,), (("y", apply(own, x)),)), batch=1, name="test")
+    assert compiled.calls == 2
+
+
+def test_another_version_of_the_sources_compiles_anew(
+    compiled: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_cached(scaled(2), batch=1, name="test")
+    monkeypatch.setattr(planned, "_SOURCES", "another")
+    compile_cached(scaled(2), batch=1, name="test")
+    assert compiled.calls == 2
+
+
+@pytest.mark.parametrize("without", ["the cache", "the sources"])
+def test_nothing_is_kept_where_it_could_not_be_found(
+    without: str, compiled: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if without == "the cache":
+        monkeypatch.setenv("LAMINA_CACHE", "off")
+    else:
+        monkeypatch.setattr(planned, "_SOURCES", "")
+    for _ in range(2):
+        compile_cached(scaled(2), batch=1, name="test")
+    assert compiled.calls == 2
+    assert not list(tmp_path.rglob("*.object"))
+
+
+NONSENSE = {
+    "nothing": b"",
+    "cut": b"\x08\0\0\0\0\0\0\0[[0]",
+    "a pickle": b"cos\nsystem\n(S'false'\ntR.",
+    "another value": b"\x08\0\0\0\0\0\0\0[[0], 1]",
+}
+
+
+@pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE)
+def test_an_entry_that_is_no_program_is_made_anew(
+    content: bytes, compiled: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+
+    def noted(key: str, data: bytes) -> None:
+        kept.append(key)
+        cache.keep(key, data)
+
+    monkeypatch.setattr(planned, "keep", noted)
+    expected = str(compile_cached(scaled(2), batch=1, name="test"))
+    # With a checksum that is right, as someone would write it.
+    cache.keep(kept[0], content)
+    assert str(compile_cached(scaled(2), batch=1, name="test")) == expected
+    assert compiled.calls == 2
+    assert str(compile_cached(scaled(2), batch=1, name="test")) == expected
+    assert compiled.calls == 2
+
+
+def test_models_learn_the_same_from_programs_that_were_read(compiled: Counted) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(8, 9)).astype("float32"), generator.integers(0, 4, 8)
+    results: list[list[np.ndarray[Any, Any]]] = []
+    for _ in range(2):
+        model = lm.Model(classifier(), seed=3)
+        with model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=8) as training:
+            for _ in range(3):
+                training.step(x, y)
+        results.append([*model.parameters().values(), model.predict(x)])
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert compiled.calls == 2
