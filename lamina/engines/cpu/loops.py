@@ -68,8 +68,8 @@ class _Choice:
         inner: whether instead the last inner axis of each stage lies along the lanes.
         lanes: how many.
         cycles: what it costs, roughly.
-        within: the axes whose points follow one another for each vector, which otherwise come
-            innermost; what these points share is then loaded once.
+        within: the axes whose points follow one another for each vector, where vectors otherwise
+            come innermost; what these points share is then loaded once.
     """
 
     lane: Axis | None
@@ -333,25 +333,34 @@ def _elements(stage: Reduce) -> Iterator[Replacing]:
 
 
 def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
-    """The axes, innermost, whose points share weights of windows; enough of them to pay.
+    """The axes whose points share what has to be gathered along the lanes; enough of them to pay.
 
     Each channel of a depthwise convolution has its weights, which do not lie side by side: they
     are brought together once for the places of a row, or of several.
     """
-    windows = [stage for stage in loop.stages if _is_window(stage, shared=True)]
     others = [axis for axis in loop.axes if axis != lane]
     shared = set(others)
     gathered = False
-    for part in parts(*(value for stage in windows for value in _values(stage))):
-        if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
-            gathered = True
-            shared -= {axis for axis in others if stride_along(part.index, axis) != 0}
+    for stage in filter(_is_in_one_place, loop.stages):
+        for part in parts(*_values(stage)):
+            if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
+                gathered = True
+                shared -= {axis for axis in others if _moves(part, axis)}
     within: list[Axis] = []
     for axis in reversed(others if gathered else []):
-        if axis not in shared or size_of([one.extent for one in within]) >= POINTS_PER_GATHER:
-            break
-        within.insert(0, axis)
+        if axis in shared and size_of([one.extent for one in within]) < POINTS_PER_GATHER:
+            within.insert(0, axis)
     return tuple(within)
+
+
+def _is_in_one_place(stage: Stage) -> bool:
+    """Whether the stage is written out at each point, without loops of its own."""
+    return _is_window(stage, shared=True) or (isinstance(stage, Write) and not stage.axes)
+
+
+def _moves(load: Load, axis: Axis) -> bool:
+    """Whether what is loaded depends on the axis."""
+    return any(stride_along(index, axis) != 0 for index in indices_of(load))
 
 
 def _fitting_lanes(lanes: int, extent: int) -> int:
@@ -453,8 +462,8 @@ def _cost_of_point(
             cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
         elif isinstance(part, Load):
             access = _cost_of_access(part.index, lane, lanes)
-            if within and all(stride_along(part.index, axis) == 0 for axis in within):
-                access /= POINTS_PER_GATHER
+            if _is_in_one_place(stage) and not any(_moves(part, axis) for axis in within):
+                access /= size_of([axis.extent for axis in within])
             cost += access
     indices = [store.index for store in stores]
     if isinstance(stage, Scan):
