@@ -16,6 +16,7 @@ from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
 from lamina.engines.cpu.matrix import Matrix, as_matrix
 from lamina.engines.cpu.packing import PackedRight
+from lamina.engines.cpu.winograd import PLACES, PackedWeights, Taps, taps_of
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import loads
@@ -51,11 +52,13 @@ class _User:
     Attributes:
         number: of its step.
         matrix: what it is.
+        taps: by which weights are found that it wants transformed; None if it wants them as is.
         needs: whether it cannot do without.
     """
 
     number: int
     matrix: Matrix
+    taps: Taps | None
     needs: bool
 
 
@@ -74,16 +77,21 @@ def packed_ahead(
             if how is None and prefers_dots(matrix, panels, ahead=True):
                 continue
             axes = (matrix.batch, matrix.column, matrix.inner)
-            user = _User(number, matrix, how is not None)
-            users[(matrix.right, *axes, step.dtype)].append(user)
+            taps = taps_of(how) if how is not None and how.way == "minimal places" else None
+            user = _User(number, matrix, taps, how is not None)
+            users[(matrix.right, *axes, step.dtype, taps)].append(user)
     found: dict[int, Ahead] = {}
     for same in users.values():
         for group, before, at_load in _together(program, same, meet):
             number, matrix = group[0].number, group[0].matrix
             panels = panels_of(matrix.step, context.processor)
-            elements = matrix.batch.extent * panels.count * panels.width * matrix.inner.extent
+            taps = group[0].taps
+            inner = matrix.inner.extent if taps is None else PLACES * taps.channels
+            elements = matrix.batch.extent * panels.count * panels.width * inner
             offset = context.workspaces.keep(elements * matrix.step.dtype.itemsize)
-            packed = PackedRight(f"pack{number}", offset, panels, matrix.inner.extent)
+            packed = PackedRight(f"pack{number}", offset, panels, inner)
+            if taps is not None:
+                packed = PackedWeights(f"pack{number}", offset, panels, inner, taps)
             repeat = program.repeated(number) if before == number else None
             turn = repeat.axis if repeat is not None and not at_load else None
             ahead = Ahead(packed, matrix, before, turn, at_load)

@@ -97,7 +97,7 @@ def windows_of(step: Contraction, processor: Processor) -> Windowed | None:
     plain = as_plain(matrix.left, matrix.row, matrix)
     if plain is not None and 1 in (plain.stride, plain.inner_stride):
         return None
-    return windowed(step)
+    return windowed(step, panels_of(step, processor))
 
 
 def panels_of(step: Contraction, processor: Processor) -> Panels:

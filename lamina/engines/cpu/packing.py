@@ -153,6 +153,16 @@ def _transpose(
         code.call_void(turn, columns, place, *numbers)
 
 
+def pack_whole(
+    points: Points, matrix: Matrix, panel: Panel, target: Value, column: Value, count: int
+) -> None:
+    """Writes the packing of all k, of which there are `count`, from a column on."""
+    if _lies_otherwise(matrix):
+        _pack_as_it_lies(points, matrix, panel, target, column)
+    else:
+        pack_panel(points, matrix, panel, target, column, constant(0, I64), count)
+
+
 def _in_order(matrix: Matrix) -> list[tuple[Axis, int]]:
     """The inner axes as they lie in the right operand, the widest strides first, with these."""
     load = matrix.right_by_axes
@@ -355,6 +365,7 @@ class PackedRight:
         points = context.begin(self.name, PART_PARAMETERS, reads)
         code, kind = points.code, element(matrix.step.dtype)
         _, _, first, last = code.parameters
+        self.prepare(context, matrix)
         loop = code.begin_loop(first, last)
         count = constant(self.panels.count, I64)
         batch = code.binary("udiv", loop.index, count)
@@ -367,13 +378,24 @@ class PackedRight:
                     code.when(code.compare(condition, number, constant(limit, I64))) as before,
                     points.bound(TILE, number, before=before),
                 ):
-                    if _lies_otherwise(matrix):
-                        _pack_as_it_lies(points, matrix, panel, target, column)
-                    else:
-                        zero = constant(0, I64)
-                        pack_panel(points, matrix, panel, target, column, zero, self.inner)
+                    self.fill(context, points, matrix, panel, column, target)
         code.end_loop(loop)
         code.finish()
         units = matrix.batch.extent * self.panels.count
         cycles = 1.5 * units * self.inner * self.panels.vectors
         return Part(self.name, units, cycles, reads, frozenset([self.name]))
+
+    def prepare(self, context: Context, matrix: Matrix) -> None:
+        """Asks for the memory that packing takes."""
+
+    def fill(
+        self,
+        context: Context,
+        points: Points,
+        matrix: Matrix,
+        panel: Panel,
+        column: Value,
+        target: Value,
+    ) -> None:
+        """Writes the packing of one panel."""
+        pack_whole(points, matrix, panel, target, column, self.inner)
