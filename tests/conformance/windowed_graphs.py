@@ -22,7 +22,7 @@ from lamina.shapes import DType, float32, float64, static
 
 T = TypeVar("T")
 
-SEEDS = range(150)
+SEEDS, FILTERED_SEEDS = range(150), range(40)
 SMALLEST_WORK, LARGEST_WORK = 10_000, 1_500_000
 CHANNELS = (1, 2, 3, 5, 8, 16, 17, 33)
 USUAL = (
@@ -252,3 +252,17 @@ class WindowedGraph:
             lambda: ops.window_sum(result, [Window(2) if n > 1 else Window(1) for n in shape[2:]]),
         ]
         return self._choose(kinds)()
+
+
+class FilteredGraph(WindowedGraph):
+    """The same with windows of 3x3 that lie side by side, and more channels."""
+
+    def _draw(self) -> None:
+        padding = ((0, 0), (1, 1), (1, 1), (2, 1), (0, 2))
+        self._along = [Window(3, 1, 1, *self._choose(padding)) for _ in range(2)]
+        self._groups, self._batch = self._choose((1, 1, 1, 2)), self._choose((1, 2, 3, 5))
+        channels = (8, 12, 16, 17, 32, 33)
+        self._inputs, self._outputs = self._choose(channels), self._choose(channels)
+        self._extents = (self._choose(range(4, 17)), self._choose(range(4, 17)))
+        pairs = zip(self._along, self._extents, strict=True)
+        self._counts = tuple(one.count(extent) for one, extent in pairs)

@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import OF_A_GRAPH, Leaves, check
-from windowed_graphs import SEEDS, WindowedGraph
+from harness import OF_A_GRAPH, Leaves, Tolerance, check, run_program
+from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.cpu import winograd
 from lamina.engines.cpu.contractions import windows_of
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.windowed import Windowed
+from lamina.engines.cpu.window_way import Windowed
 from lamina.errors import EngineError
+from lamina.graph import Graph, Tensor
+from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.shapes import size_of
@@ -58,9 +61,24 @@ def programs() -> list[Program]:
     return [compile_graph(WindowedGraph(seed).graph, batch=1, name="test") for seed in SEEDS]
 
 
-def test_the_conformance_suite_takes_every_way(programs: list[Program]) -> None:
+@pytest.fixture(scope="module")
+def filtered_programs() -> list[Program]:
+    """Those of windows of 3x3."""
+    graphs = (FilteredGraph(seed).graph for seed in FILTERED_SEEDS)
+    return [compile_graph(graph, batch=1, name="test") for graph in graphs]
+
+
+@pytest.fixture
+def always_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minimal filtering is taken where it can be, whether it pays or not."""
+    monkeypatch.setattr(winograd, "MUST_GAIN", float("inf"))
+
+
+def test_the_conformance_suite_takes_every_way(
+    programs: list[Program], filtered_programs: list[Program]
+) -> None:
     taken = Counter[str]()
-    for how in (how for program in programs for how in ways_of(program)):
+    for how in (how for one in (*programs, *filtered_programs) for how in ways_of(one)):
         names = [how.way, f"{how.way}, {'direct' if how.image.is_direct else 'image'}"]
         names += [f"{how.way}, {how.step.dtype}"]
         if len(how.image.outer) > 1:
@@ -76,6 +94,9 @@ def test_the_conformance_suite_takes_every_way(programs: list[Program]) -> None:
         **{f"{way}, several outer places": 10 for way in ("places", "elements")},
         **{f"{way}, several outer axes": 2 for way in ("places", "elements")},
         **{f"{way}, groups": 5 for way in ("places", "elements")},
+        **{f"minimal {way}": 20 for way in ("places", "elements")},
+        **{f"minimal {way}, f64": 3 for way in ("places", "elements")},
+        **{f"minimal {way}, groups": 5 for way in ("places", "elements")},
         "scattered": 8,
         "scattered, f64": 1,
         "scattered, several outer places": 5,
@@ -84,21 +105,28 @@ def test_the_conformance_suite_takes_every_way(programs: list[Program]) -> None:
     assert not few, taken
 
 
+@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize("vectors", SMALL)
 def test_blocks_of_images_have_rests(
-    vectors: str, monkeypatch: pytest.MonkeyPatch, programs: list[Program]
+    vectors: str,
+    monkeypatch: pytest.MonkeyPatch,
+    programs: list[Program],
+    filtered_programs: list[Program],
 ) -> None:
     engine = engine_of(vectors, monkeypatch)
     rests = Counter[str]()
-    for program in programs[:100]:
+    for program in (*programs[:100], *filtered_programs):
         text = write_program(program, engine.processor).text
         for number, step in enumerate(program.steps):
             how = windows_of(step, engine.processor) if isinstance(step, Contraction) else None
             if how is not None:
-                panel = "" if how.way == "places" else "_(full|rest)"
+                panel = "" if how.way.endswith("places") else "_(full|rest)"
                 blocks = (rf"@step{number}{panel}_{block}\(" for block in ("whole", "rest"))
                 rests[how.way] += all(re.search(f"define .*{block}", text) for block in blocks)
-    assert min(rests["places"], rests["elements"]) >= 2, rests
+    ways = ["places", "elements", "minimal elements"]
+    # So many threads take single rows of tiles.
+    ways += ["minimal places"] * (engine.processor.threads < 16)
+    assert min(rests[way] for way in ways) >= 2, rests
 
 
 @pytest.mark.parametrize("vectors", SMALL)
@@ -109,6 +137,63 @@ def test_blocks_and_narrow_vectors_change_nothing(
     engine = engine_of(vectors, monkeypatch)
     made = WindowedGraph(seed)
     check(made.graph, engine, made.feeds, OF_A_GRAPH)
+
+
+@pytest.mark.usefixtures("always_filtered")
+@pytest.mark.parametrize("vectors", SMALL)
+@pytest.mark.parametrize("seed", range(20))
+def test_minimal_filtering_changes_nothing(
+    seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(vectors, monkeypatch)
+    made = FilteredGraph(seed)
+    check(made.graph, engine, made.feeds, OF_A_GRAPH)
+
+
+def convolution(dtype: str = "float32", channels: int = 24) -> tuple[Graph, dict[str, Any]]:
+    """A convolution of 3x3 windows of images of odd size, and its gradients."""
+    generator, leaves = np.random.default_rng(0), Leaves()
+
+    def leaf(*shape: int) -> Tensor:
+        return leaves.add(generator.uniform(-1, 1, shape).astype(dtype))
+
+    x, weight, upstream = leaf(3, channels, 9, 11), leaf(20, channels, 3, 3), leaf(3, 20, 9, 11)
+    y = ops.conv(x, weight, [1, 1], [(1, 1), (1, 1)], [1, 1])
+    return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_minimal_filtering_is_as_exact_as_other_sums(dtype: str) -> None:
+    # Sums of some 300 products of numbers below 1: a few roundings of the largest one.
+    rounding = float(np.finfo(dtype).eps)
+    graph, feeds = convolution(dtype)
+    program = check(graph, CpuEngine(), feeds, {dtype: Tolerance(0.0, 8 * rounding)})
+    ways = [how.way for how in ways_of(program)]
+    assert sorted(ways) == ["minimal elements", "minimal places", "minimal places"]
+
+
+def test_minimal_filtering_does_not_depend_on_the_number_of_threads() -> None:
+    graph, feeds = convolution(channels=64)
+    program = compile_graph(graph, batch=1, name="test")
+    found: list[dict[str, Any]] = []
+    for threads in (1, 2, 5):
+        engine = CpuEngine()
+        engine.processor = replace(engine.processor, threads=threads)
+        found.append(dict(run_program(program, engine, feeds)[0]))
+    for outputs in found[1:]:
+        for name, value in outputs.items():
+            np.testing.assert_array_equal(value, found[0][name], name)
+
+
+def test_a_nan_reaches_the_results_that_see_it() -> None:
+    graph, feeds = convolution()
+    feeds["x0"][1, 3, 4, 5] = np.nan
+    program = compile_graph(graph, batch=1, name="test")
+    outputs, _ = run_program(program, CpuEngine(), feeds)
+    y = outputs[program.outputs[0][0]]
+    seen = np.zeros(y.shape, bool)
+    seen[1, :, 3:6, 4:7] = True
+    np.testing.assert_array_equal(np.isnan(y), seen)
 
 
 @pytest.mark.parametrize("vectors", SMALL)

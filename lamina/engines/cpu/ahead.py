@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 
 from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
 from lamina.engines.cpu.matrix import Matrix, as_matrix
+from lamina.engines.cpu.packing import PackedRight
 from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.winograd import packed_weights
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Literal, loads
@@ -31,6 +33,7 @@ class Ahead:
     Attributes:
         name: under which parts say that they use it.
         bytes: how much memory it takes.
+        packed: how it is packed.
         step: a contraction of which all is left out but this operand.
         before: the number of the step in front of which it is packed.
         turn: the axis of whose turns each packs it anew, if any.
@@ -39,6 +42,7 @@ class Ahead:
 
     name: str
     bytes: int
+    packed: PackedRight
     step: Contraction
     before: int
     turn: Axis | None
@@ -53,12 +57,14 @@ class _User:
         number: of its step.
         step: what it is.
         matrix: the same over single axes.
+        packed: how it wants it.
         needs: whether it cannot do without.
     """
 
     number: int
     step: Contraction
     matrix: Matrix
+    packed: PackedRight
     needs: bool
 
 
@@ -77,20 +83,21 @@ def packed_ahead(
             if how is None and prefers_dots(matrix, panels, ahead=True):
                 continue
             axes = (matrix.batch, matrix.column, matrix.inner)
-            user = _User(number, step, matrix, how is not None)
-            users[(matrix.right, *axes, step.dtype)].append(user)
+            packed = PackedRight(panels, matrix.inner.extent)
+            if how is not None and how.way == "minimal places":
+                packed = packed_weights(how, panels)
+            user = _User(number, step, matrix, packed, how is not None)
+            users[(matrix.right, *axes, step.dtype, packed)].append(user)
     found: dict[int, Ahead] = {}
     for same in users.values():
         for group, before, at_load in _together(program, same, meet):
-            number, step, matrix = group[0].number, group[0].step, group[0].matrix
-            panels = panels_of(step, processor)
-            elements = matrix.batch.extent * panels.count * panels.width * matrix.inner.extent
+            number, step, packed = group[0].number, group[0].step, group[0].packed
             nothing = Literal(0, step.dtype)
             operand = replace(step, rows=(), left=nothing, stores=())
             repeat = program.repeated(number) if before == number else None
             turn = repeat.axis if repeat is not None and not at_load else None
-            size = elements * step.dtype.itemsize
-            ahead = Ahead(f"pack{number}", size, operand, before, turn, at_load)
+            size = group[0].matrix.batch.extent * packed.size * step.dtype.itemsize
+            ahead = Ahead(f"pack{number}", size, packed, operand, before, turn, at_load)
             found |= {user.number: ahead for user in group}
     return found
 

@@ -97,7 +97,7 @@ def windows_of(step: Contraction, processor: Processor) -> Windowed | None:
     plain = as_plain(matrix.left, matrix.row, matrix)
     if plain is not None and 1 in (plain.stride, plain.inner_stride):
         return None
-    return windowed(step)
+    return windowed(step, panels_of(step, processor))
 
 
 def panels_of(step: Contraction, processor: Processor) -> Panels:
@@ -105,11 +105,6 @@ def panels_of(step: Contraction, processor: Processor) -> Panels:
     lanes = processor.vector_bytes // step.dtype.itemsize
     columns = step.extents[2]
     return Panels(lanes, min(VECTORS, -(-columns // lanes)), columns)
-
-
-def packed_right(step: Contraction, processor: Processor) -> PackedRight:
-    """The right operand of a contraction, packed ahead."""
-    return PackedRight(panels_of(step, processor), step.extents[3])
 
 
 def prefers_dots(matrix: Matrix, panels: Panels, *, ahead: bool) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+from lamina.engines.cpu.packing import PackedRight
 from lamina.program.index import Atom, Axis, Gathered, Index
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, Bound, Load, Position, Scalar, Within, parts
@@ -24,18 +25,18 @@ class Form:
         steps: the step, and those that are run along with it, without names; buffers are called
             by numbers, in the order in which they are come across.
         buffers: what they are: their numbers, sizes and dtypes.
-        packed: whether the step uses a right operand that was packed before.
+        packed: how the right operand is packed ahead, if it is.
         turn: the axis whose turns it is repeated for, if it is.
     """
 
     steps: tuple[Step, ...]
     buffers: tuple[Buffer, ...]
-    packed: bool
+    packed: PackedRight | None
     turn: Axis | None
 
 
 def form_of(
-    program: Program, steps: Sequence[Step], *, packed: bool, turn: Axis | None
+    program: Program, steps: Sequence[Step], *, packed: PackedRight | None, turn: Axis | None
 ) -> tuple[Form, tuple[str, ...]]:
     """The form of some steps that are written together, and the buffers that they use, in order."""
     numbering = _Numbering()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -151,6 +152,16 @@ def _transpose(
         columns = code.offset(source, number * lanes * plain.stride, name)
         place = code.offset(target, number * lanes, name)
         code.call_void(turn, columns, place, *numbers)
+
+
+def pack_whole(
+    points: Points, matrix: Matrix, panel: Panel, target: Value, column: Value, count: int
+) -> None:
+    """Writes the packing of all k, of which there are `count`, from a column on."""
+    if _lies_otherwise(matrix):
+        _pack_as_it_lies(points, matrix, panel, target, column)
+    else:
+        pack_panel(points, matrix, panel, target, column, constant(0, I64), count)
 
 
 def _in_order(matrix: Matrix) -> list[tuple[Axis, int]]:
@@ -333,12 +344,17 @@ class PackedRight:
     Attributes:
         panels: how it is cut.
         inner: the extent of k.
-        buffer: what the steps that pack it or use it call it.
     """
 
     panels: Panels
     inner: int
-    buffer: str = "packed"
+    # What the steps that pack it or use it call it.
+    buffer: ClassVar[str] = "packed"
+
+    @property
+    def size(self) -> int:
+        """How many elements it has, for each place of a batch."""
+        return self.panels.count * self.panels.width * self.inner
 
     def panel(self, context: Context, code: Function, number: Value, kind: str) -> Value:
         """Where a panel begins; they are numbered through all of the batch."""
@@ -351,6 +367,7 @@ class PackedRight:
         points = context.begin(name, PART_PARAMETERS, reads)
         code, kind = points.code, element(matrix.step.dtype)
         _, _, first, last = code.parameters
+        self.prepare(context, matrix)
         loop = code.begin_loop(first, last)
         count = constant(self.panels.count, I64)
         batch = code.binary("udiv", loop.index, count)
@@ -363,13 +380,24 @@ class PackedRight:
                     code.when(code.compare(condition, number, constant(limit, I64))) as before,
                     points.bound(TILE, number, before=before),
                 ):
-                    if _lies_otherwise(matrix):
-                        _pack_as_it_lies(points, matrix, panel, target, column)
-                    else:
-                        zero = constant(0, I64)
-                        pack_panel(points, matrix, panel, target, column, zero, self.inner)
+                    self.fill(context, points, matrix, panel, column, target)
         code.end_loop(loop)
         code.finish()
         units = matrix.batch.extent * self.panels.count
         cycles = 1.5 * units * self.inner * self.panels.vectors
         return Part(name, units, cycles, reads, frozenset([self.buffer]))
+
+    def prepare(self, context: Context, matrix: Matrix) -> None:
+        """Asks for the memory that packing takes."""
+
+    def fill(
+        self,
+        context: Context,
+        points: Points,
+        matrix: Matrix,
+        panel: Panel,
+        column: Value,
+        target: Value,
+    ) -> None:
+        """Writes the packing of one panel."""
+        pack_whole(points, matrix, panel, target, column, self.inner)

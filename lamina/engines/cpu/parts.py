@@ -13,7 +13,7 @@ from typing import final
 
 from lamina.engines.cpu.ahead import Ahead, packed_ahead
 from lamina.engines.cpu.context import Context
-from lamina.engines.cpu.contractions import emit_contraction, packed_right, panels_of
+from lamina.engines.cpu.contractions import emit_contraction, panels_of
 from lamina.engines.cpu.forms import Form, form_of
 from lamina.engines.cpu.ir import Module
 from lamina.engines.cpu.loops import Part, emit_loop
@@ -136,7 +136,7 @@ class _Writer:
         found = {id(one): one for one in ahead.values() if (one.before, one.turn) == (number, turn)}
         for one in found.values():
             self._written.packed[one.name] = self._written.workspaces.keep(one.bytes)
-            parts = self._placed([one.step], one.name, partial(_packing, one.name), turn)
+            parts = self._placed([one.step], one, partial(_packing, one.name), turn)
             self._add(number, parts, at_load=one.at_load)
 
     def _step(
@@ -145,8 +145,7 @@ class _Writer:
         """Writes the parts of a step, and of those that are run along with it."""
         names = [f"step{one}" for one in (number, *riders)]
         steps = [step, *(self._program.steps[rider] for rider in riders)]
-        packed = ahead.name if ahead is not None else ""
-        self._add(number, self._placed(steps, packed, partial(_parts, names), turn))
+        self._add(number, self._placed(steps, ahead, partial(_parts, names), turn))
 
     def _add(self, number: int, parts: list[Part], *, at_load: bool = False) -> None:
         written = self._written
@@ -159,7 +158,7 @@ class _Writer:
     def _placed(
         self,
         steps: Sequence[Step],
-        packed: str,
+        ahead: Ahead | None,
         write: Callable[[Context, Form], list[Part]],
         turn: Axis | None,
     ) -> list[Part]:
@@ -167,15 +166,16 @@ class _Writer:
 
         Args:
             steps: what is done.
-            packed: the operand that was, or is to be, packed ahead, if there is one.
+            ahead: the operand that was, or is to be, packed ahead, if there is one.
             write: writes the functions, where no others of the same form were written before.
             turn: the axis that the steps are repeated for.
         """
         written = self._written
-        form, used = form_of(self._program, steps, packed=bool(packed), turn=turn)
+        packed = ahead.packed if ahead is not None else None
+        form, used = form_of(self._program, steps, packed=packed, turn=turn)
         if form not in self._forms:
             buffers = {buffer.name: buffer for buffer in form.buffers}
-            if packed:
+            if ahead is not None:
                 buffers[PackedRight.buffer] = _PACKED
             context = Context(
                 written.module, buffers, self._processor, written.workspaces, turn=turn
@@ -185,7 +185,7 @@ class _Writer:
         section = written.words
         own = [replace(one, name=f"{one.name} of section {section}") for one in context.extra]
         written.extra += own
-        names = (*used, *([packed] if packed else ()), *(one.name for one in own))
+        names = (*used, *([ahead.name] if ahead is not None else ()), *(one.name for one in own))
         written.sections.append(names)
         called = dict(zip(context.buffers, names, strict=True))
 
@@ -206,7 +206,8 @@ def _packing(name: str, context: Context, form: Form) -> list[Part]:
     """Writes the packing of a right operand."""
     (step,) = form.steps
     assert isinstance(step, Contraction)
-    return [packed_right(step, context.processor).write(context, name, as_matrix(step))]
+    assert form.packed is not None
+    return [form.packed.write(context, name, as_matrix(step))]
 
 
 def _parts(names: Sequence[str], context: Context, form: Form) -> list[Part]:
@@ -222,5 +223,4 @@ def _parts(names: Sequence[str], context: Context, form: Form) -> list[Part]:
         for name, loop in zip(names[1:], riders, strict=True)
         if isinstance(loop, Loop)
     ]
-    packed = packed_right(step, context.processor) if form.packed else None
-    return emit_contraction(context, names[0], step, packed, along)
+    return emit_contraction(context, names[0], step, form.packed, along)

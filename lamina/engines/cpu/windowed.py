@@ -1,6 +1,6 @@
 """Contractions over windows: convolutions and their gradients, read where the numbers lie.
 
-Three ways, each without a copy of the windows:
+Which of the ways is taken, and three of them, each without a copy of the windows:
 
 - *places*: rows are the places of windows, k their elements, and the right operand is packed
   once, for all (a convolution, and its gradient where hardly any window lies in the padding);
@@ -8,28 +8,38 @@ Three ways, each without a copy of the windows:
   the sums of all rows wait (the gradient of a weight);
 - *scattered*: each place adds its share to the sums of the elements that it sees, in an image of
   sums (the gradient with strides, or where gathering would mostly read padding).
+
+Windows of 3x3 that lie side by side have a way with fewer multiplications, in `winograd.py`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 from lamina.engines.cpu.context import Context
-from lamina.engines.cpu.image import Image, image_of, pack_image
-from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
+from lamina.engines.cpu.image import image_of, pack_image
+from lamina.engines.cpu.ir import I64, Function, Type, Value, constant
 from lamina.engines.cpu.loops import PART_PARAMETERS, Part, stride_along
 from lamina.engines.cpu.matrix import as_matrix, as_plain
-from lamina.engines.cpu.packing import TILE, PackedRight, Panel, Panels, pack_panel
-from lamina.engines.cpu.points import Points
-from lamina.engines.cpu.primitives import element
+from lamina.engines.cpu.packing import PackedRight, Panel, Panels, pack_panel
 from lamina.engines.cpu.reshape import Replacing, flattened
-from lamina.engines.cpu.tiles import Tile, emit_tile, most_rows, rows_of_tiles
+from lamina.engines.cpu.tiles import Tile, emit_tile
+from lamina.engines.cpu.window_way import (
+    RowTiles,
+    Spread,
+    Way,
+    Windowed,
+    address,
+    divisor_near,
+    merged,
+    offsets,
+)
+from lamina.engines.cpu.winograd import MinimalElements, MinimalPlaces, minimal
 from lamina.program.index import Axis, Remainder, axes_of, axis_index
 from lamina.program.scalar import Apply, Load
-from lamina.program.steps import Contraction, reads_of, writes_of
+from lamina.program.steps import Contraction
 from lamina.shapes import size_of
 
 # A unit has about so many rows, so that a panel that comes from a far cache is worth it.
@@ -42,60 +52,17 @@ SHORTEST_CHUNK = 256
 GATHERING_PAYS = 1.25
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Along one axis of the rows: row = scale * place + slope * element - offset.
-
-    Attributes:
-        row, place: the axes.
-        element: the axis of a window's elements; missing if there is one.
-    """
-
-    row: Axis
-    place: Axis
-    element: Axis | None
-    scale: int
-    slope: int
-    offset: int
-
-    @property
-    def length(self) -> int:
-        """Of the sums along it, margins included."""
-        elements = self.element.extent if self.element else 1
-        reached = self.scale * (self.place.extent - 1) + self.slope * (elements - 1) + 1
-        return max(reached, self.offset + self.row.extent)
-
-
-@dataclass(frozen=True)
-class Windowed:
-    """A contraction over windows, and the way in which it is made.
-
-    Attributes:
-        step: with one batch axis and one column axis.
-        image: of the left operand; in the scattered way of what is spread.
-        way: `"places"`, `"elements"` or `"scattered"`.
-        spreads: in the scattered way, for each axis of the rows but the outer ones.
-    """
-
-    step: Contraction
-    image: Image
-    way: str
-    spreads: tuple[Spread, ...] = ()
-
-    @property
-    def packs_ahead(self) -> bool:
-        """Whether every unit uses the whole right operand."""
-        return self.way != "elements"
-
-
-def windowed(step: Contraction) -> Windowed | None:
-    """The contraction as one over windows; None if it is none."""
+def windowed(step: Contraction, panels: Panels) -> Windowed | None:
+    """The contraction, its columns cut into panels, as one over windows; None if it is none."""
     if len(step.rows) < 2 and len(step.inner) < 2:
         return None
     step = _with_single_axes(step)
     scattered = _scattered(step)
     if scattered is not None:
         return scattered
+    filtered = minimal(step, panels)
+    if filtered is not None:
+        return filtered
     if _rows_are_elements(step):
         image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
         if image is not None:
@@ -200,265 +167,24 @@ def emit_windowed(
     context: Context, name: str, how: Windowed, packed: PackedRight | None, panels: Panels
 ) -> list[Part]:
     """Writes the functions of a contraction over windows."""
-    kinds = {"places": _Places, "elements": _Elements, "scattered": _Scattered}
-    return [kinds[how.way](context, name, how, packed, panels).write()]
-
-
-# What the ways share ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _RowTiles:
-    """How rows over several axes are cut into tiles.
-
-    A tile is a part of a run along the last axis, or, where runs are short, several whole ones.
-
-    Attributes:
-        extents: of the axes.
-        most: rows of a tile.
-    """
-
-    extents: tuple[int, ...]
-    most: int
-
-    @property
-    def _groups(self) -> bool:
-        return len(self.extents) > 1 and 2 * self.extents[-1] <= self.most
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Runs and rows of each of a full tile."""
-        if self._groups:
-            return min(self.most // self.extents[-1], self.extents[-2]), self.extents[-1]
-        return 1, rows_of_tiles(self.extents[-1], self.most)
-
-    @property
-    def _cut(self) -> tuple[int, int]:
-        """Which axis is cut, and into pieces of how many."""
-        runs, rows = self.size
-        return (len(self.extents) - 2, runs) if self._groups else (len(self.extents) - 1, rows)
-
-    @property
-    def count(self) -> int:
-        axis, piece = self._cut
-        return size_of(self.extents[:axis]) * -(-self.extents[axis] // piece)
-
-    def pitches(self, width: int) -> list[int]:
-        """How far apart rows lie along each axis, if all lie one after the other."""
-        return [size_of(self.extents[number + 1 :]) * width for number in range(len(self.extents))]
-
-    def row_of(self, code: Function, tile: Value) -> Value:
-        """The first row of a tile, if all lie one after the other."""
-        axis, piece = self._cut
-        each = constant(-(-self.extents[axis] // piece), I64)
-        past = size_of(self.extents[axis + 1 :])
-        runs = code.multiply(
-            code.binary("udiv", tile, each), constant(self.extents[axis] * past, I64)
-        )
-        within = code.multiply(code.binary("urem", tile, each), constant(piece * past, I64))
-        return code.add(runs, within)
-
-    def emit(
-        self,
-        code: Function,
-        begin: Value,
-        end: Value,
-        body: Callable[[tuple[int, int], list[Value]], None],
-    ) -> None:
-        """Calls `body(size, first coordinates)` for each size of tiles, in a loop over some."""
-        axis, piece = self._cut
-        full, rest = divmod(self.extents[axis], piece)
-        each = constant(full + bool(rest), I64)
-        loop = code.begin_loop(begin, end)
-        position = code.binary("urem", loop.index, each)
-        remaining = code.binary("udiv", loop.index, each)
-        before: list[Value] = []
-        for extent in reversed(self.extents[:axis]):
-            before.insert(0, code.binary("urem", remaining, constant(extent, I64)))
-            remaining = code.binary("udiv", remaining, constant(extent, I64))
-        start = code.multiply(position, constant(piece, I64))
-        after = [constant(0, I64)] * (len(self.extents) - 1 - axis)
-        runs, rows = self.size
-        for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
-            if not present:
-                continue
-            tile = (size, rows) if self._groups else (runs, size)
-            if not (full and rest):
-                body(tile, [*before, start, *after])
-                continue
-            with code.when(code.compare(condition, position, constant(full, I64))):
-                body(tile, [*before, start, *after])
-        code.end_loop(loop)
-
-
-def _merged(loops: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """(extent, stride) of nested loops, where neighbours that are one loop are made one."""
-    merged: list[tuple[int, int]] = []
-    for extent, stride in loops:
-        if extent == 1:
-            continue
-        if merged and merged[-1][1] == extent * stride:
-            merged[-1] = (merged[-1][0] * extent, stride)
-        else:
-            merged.append((extent, stride))
-    return tuple(merged) or ((1, 0),)
-
-
-class _Way(ABC):
-    """Writes one contraction over windows."""
-
-    def __init__(
-        self,
-        context: Context,
-        name: str,
-        how: Windowed,
-        packed: PackedRight | None,
-        panels: Panels,
-    ) -> None:
-        self._context = context
-        self._name = name
-        self._image = how.image
-        self._spreads = how.spreads
-        self._packed = packed
-        self._panels = panels
-        self._outer, of_outer = flattened(how.image.outer, "o")
-        change = Replacing(of_outer)
-        self._image = replace(how.image, view=change.scalar(how.image.view))
-        stores = tuple(change.store(store) for store in how.step.stores)
-        self._step = replace(how.step, stores=stores)
-        self._batch, self._column = how.step.batch[0], how.step.columns[0]
-        self._inner_size = size_of([axis.extent for axis in how.step.inner])
-        self._element = element(how.step.dtype)
-        self._bytes = how.step.dtype.itemsize
-        self._most = most_rows(context.processor, panels.vectors)
-
-    @abstractmethod
-    def write(self) -> Part:
-        """Writes the functions; gives the part."""
-
-    def _begin(self, name: str, numbers: Sequence[str]) -> Points:
-        step = self._step
-        parameters = (("table", POINTER), *((number, I64) for number in numbers))
-        return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
-
-    def _part(self, units: int) -> Part:
-        step, panels = self._step, self._panels
-        rows = size_of([axis.extent for axis in step.rows])
-        vectors = -(-panels.columns // panels.lanes)
-        cycles = float(vectors * self._batch.extent * rows * self._inner_size)
-        if not self._context.processor.fused:
-            cycles *= 2
-        reads = reads_of(step)
-        if self._packed is not None:
-            reads |= {self._packed.buffer}
-        return Part(self._name, units, cycles, reads, writes_of(step))
-
-    def _own(self, code: Function) -> Value:
-        """The thread's own memory; its number is the second parameter."""
-        table, thread, *_ = code.parameters
-        return self._context.workspaces.own(code, table, thread)
-
-    def _for_panels(self, points: Points, body: Callable[[str, Panel, Value, Value], None]) -> None:
-        """Calls `body(kind, panel, number, first column)` for all panels."""
-        code = points.code
-        full = self._panels.columns // self._panels.width
-        width = constant(self._panels.width, I64)
-        for kind, panel, condition, _ in self._panels.kinds():
-            if condition == "slt":
-                loop = code.begin_loop(0, full)
-                with points.bound(TILE, loop.index, before=loop.before):
-                    body(kind, panel, loop.index, code.multiply(loop.index, width))
-                    code.end_loop(loop)
-            else:
-                number = constant(full, I64)
-                body(kind, panel, number, constant(full * self._panels.width, I64))
-
-    def _right(self, code: Function, number: Value) -> Value:
-        """Where a panel of the right operand lies that was packed ahead."""
-        assert self._packed is not None
-        batch = code.parameters[2]
-        before = code.multiply(batch, constant(self._panels.count, I64))
-        return self._packed.panel(self._context, code, code.add(before, number), self._element)
-
-    def _image_start(self, points: Points) -> Value:
-        """Where a view that is read directly begins."""
-        load = self._image.view
-        assert isinstance(load, Load)
-        return points.code.offset(
-            points.base(load.buffer), points.place(load.index).start, self._element
-        )
-
-    def _write_epilogue(
-        self, name: str, panel: Panel, rows: Sequence[Axis], pitches: Sequence[int]
-    ) -> None:
-        """`epilogue(table, sums, batch, outer, firsts.., counts.., column)`: what is stored.
-
-        The sums of a row lie at the pitches of its axes, counted from the first one.
-        """
-        numbers = [f"{word}{n}" for word in ("first", "count") for n in range(len(rows))]
-        parameters = (
-            *(("table", POINTER), ("sums", POINTER), ("batch", I64), ("outer", I64)),
-            *((number, I64) for number in (*numbers, "column")),
-        )
-        step = self._step
-        used = reads_of(step) | writes_of(step)
-        points = self._context.begin(f"{name}_epilogue", parameters, used)
-        code = points.code
-        _, sums, batch, outer, *given, column = code.parameters
-        firsts, counts = given[: len(rows)], given[len(rows) :]
-
-        def store_row(source: Value) -> None:
-            for number in range(panel.vectors):
-                lanes = panel.present(number)
-                base = code.add(column, constant(number * panel.lanes, I64))
-                place = code.offset(source, number * panel.lanes, self._element)
-                with points.along(self._column, base, lanes, multiple=panel.lanes):
-                    points.define(step.result, code.load(place, Type(self._element, lanes)))
-                    points.store_all(step.stores)
-
-        def nest(depth: int, source: Value) -> None:
-            if depth == len(rows):
-                store_row(source)
-                return
-            end = code.add(firsts[depth], counts[depth])
-            with points.loop(rows[depth], (), firsts[depth], end) as loop:
-                past = code.subtract(loop.index, firsts[depth])
-                skipped = code.multiply(past, constant(pitches[depth], I64))
-                nest(depth + 1, code.offset(source, skipped, self._element))
-                code.end_loop(loop)
-
-        with points.bound(self._batch, batch), points.bound(self._outer, outer):
-            nest(0, sums)
-        code.finish()
-
-
-def _divisor_near(number: int, wanted: int) -> int:
-    """The largest divisor of a number that is not above the wanted one."""
-    return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
-
-
-def _address(code: Function, base: Value, places: Sequence[tuple[Value, int]], kind: str) -> Value:
-    """The base moved by some numbers of strides."""
-    for value, stride in places:
-        base = code.offset(base, code.multiply(value, constant(stride, I64)), kind)
-    return base
-
-
-def _offsets(size: tuple[int, int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Where the rows of a tile begin, for the strides of all axes."""
-    along, across = strides[-1], strides[-2] if len(strides) > 1 else 0
-    runs, rows = size
-    return tuple(run * across + row * along for run in range(runs) for row in range(rows))
+    kinds = {
+        "places": _Places,
+        "elements": _Elements,
+        "scattered": _Scattered,
+        "minimal places": MinimalPlaces,
+        "minimal elements": MinimalElements,
+    }
+    return kinds[how.way](context, name, how, packed, panels).write()
 
 
 # Rows are places ----------------------------------------------------------------------------------
 
 
 @final
-class _Places(_Way):
+class _Places(Way):
     """Units are (batch, some outer places, a block along the first of the others)."""
 
-    def write(self) -> Part:
+    def write(self) -> list[Part]:
         image, step = self._image, self._step
         block, slots = self._blocks()
         first = image.places[0]
@@ -491,7 +217,7 @@ class _Places(_Way):
         code.end_loop(loop)
         code.finish()
         del step
-        return self._part(self._batch.extent * outer_blocks * each)
+        return [self._part(self._batch.extent * outer_blocks * each)]
 
     def _blocks(self) -> tuple[int, int]:
         """How many places along the first axis are a block, and how many outer places a unit."""
@@ -515,7 +241,7 @@ class _Places(_Way):
         if image.size(block):
             fitting = min(fitting, room // image.size(block))
         fitting = min(fitting, units // (2 * processor.threads))
-        return block, _divisor_near(self._outer.extent, fitting)
+        return block, divisor_near(self._outer.extent, fitting)
 
     def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
         places, width = self._image.places, panel.width
@@ -537,32 +263,32 @@ class _Places(_Way):
             if not image.is_direct:
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
-                    target = _address(code, own, [(past, size)], self._element)
+                    target = address(code, own, [(past, size)], self._element)
                     pack_image(points, image, block, start, target, self._panels.lanes)
                     code.end_loop(loop)
             strides, skipped = image.moves(block)
             along = [strides[axis] for axis in image.places]
-            loops = _merged([(axis.extent, strides[axis]) for axis in self._step.inner])
+            loops = merged([(axis.extent, strides[axis]) for axis in self._step.inner])
             extents = (block, *(axis.extent for axis in image.places[1:]))
-            tiles = _RowTiles(extents, self._most)
+            tiles = RowTiles(extents, self._most)
 
             def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
                 right = self._right(code, number)
                 with points.loop(self._outer, (), outer, end) as loop:
                     if image.is_direct:
-                        left = _address(
+                        left = address(
                             code, self._image_start(points), [(start, along[0])], self._element
                         )
                     else:
                         past = code.subtract(loop.index, outer)
-                        left = _address(code, own, [(past, size)], self._element)
+                        left = address(code, own, [(past, size)], self._element)
                         left = code.offset(left, skipped, self._element)
 
                     def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
-                        at = _address(
+                        at = address(
                             code, left, list(zip(firsts, along, strict=True)), self._element
                         )
-                        rows = _offsets(size, along)
+                        rows = offsets(size, along)
                         tile = Tile(
                             rows,
                             tuple(number * panel.width for number in range(len(rows))),
@@ -596,10 +322,10 @@ class _Places(_Way):
 
 
 @final
-class _Elements(_Way):
+class _Elements(Way):
     """Units are (batch, panel of columns, cut of the rows); each goes through all places."""
 
-    def write(self) -> Part:
+    def write(self) -> list[Part]:
         step, image = self._step, self._image
         row, of_rows = flattened(step.rows, "m")
         change = Replacing(of_rows)
@@ -618,8 +344,8 @@ class _Elements(_Way):
         panel_bytes = chunk * self._panels.width * self._bytes
         self._sums = self._rights + -(-panel_bytes // 64) * 64
         strides, _ = image.moves(block)
-        runs = _merged([(axis.extent, strides[axis]) for axis in step.rows])
-        self._tiles = _RowTiles(tuple(extent for extent, _ in runs), self._most)
+        runs = merged([(axis.extent, strides[axis]) for axis in step.rows])
+        self._tiles = RowTiles(tuple(extent for extent, _ in runs), self._most)
         rows_bytes = row.extent * self._panels.width * self._bytes
         self._context.workspaces.need_own(self._sums + rows_bytes)
         cuts = self._cuts()
@@ -646,7 +372,7 @@ class _Elements(_Way):
                 code.call_void(f"{self._name}_{kind}", *operands)
         code.end_loop(loop)
         code.finish()
-        return self._part(self._batch.extent * self._panels.count * cuts)
+        return [self._part(self._batch.extent * self._panels.count * cuts)]
 
     def _blocks(self) -> tuple[int, int]:
         """How many places along the first axis are a chunk, and how many outer ones at once."""
@@ -664,7 +390,7 @@ class _Elements(_Way):
         if block < first or (image.is_direct and self._outer_stride() is None):
             return block, 1
         fitting = min(SHORTEST_CHUNK // (first * run), room // taken(block))
-        return block, _divisor_near(self._outer.extent, fitting)
+        return block, divisor_near(self._outer.extent, fitting)
 
     def _cuts(self) -> int:
         threads = self._context.processor.threads
@@ -684,7 +410,7 @@ class _Elements(_Way):
         row_range = self._row_range(code, low, high)
         zero = constant(0, Type(self._element, panel.lanes))
         loop = code.begin_loop(*row_range)
-        here = _address(code, sums, [(loop.index, panel.width)], self._element)
+        here = address(code, sums, [(loop.index, panel.width)], self._element)
         for vector in range(panel.vectors):
             code.store(zero, code.offset(here, vector * panel.lanes, self._element))
         code.end_loop(loop)
@@ -703,7 +429,7 @@ class _Elements(_Way):
         code.end_loop(outer)
         first, end = row_range
         zero_number = constant(0, I64)
-        start = _address(code, sums, [(first, panel.width)], self._element)
+        start = address(code, sums, [(first, panel.width)], self._element)
         code.call_void(
             f"{name}_epilogue",
             *(table, start, batch, zero_number, first, code.subtract(end, first), column),
@@ -731,12 +457,12 @@ class _Elements(_Way):
             if image.is_direct:
                 with points.bound(self._outer, outer):
                     left = self._image_start(points)
-                left = _address(code, left, [(start, strides[image.places[0]])], self._element)
+                left = address(code, left, [(start, strides[image.places[0]])], self._element)
                 slot = self._outer_stride() or 0
             else:
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
-                    target = _address(code, own, [(past, size)], self._element)
+                    target = address(code, own, [(past, size)], self._element)
                     pack_image(points, image, block, start, target, panel.lanes)
                     code.end_loop(loop)
                 left, slot = code.offset(own, skipped, self._element), size
@@ -744,7 +470,7 @@ class _Elements(_Way):
             if plain is not None and plain.stride == 1 and panel.last == panel.lanes:
                 place = points.place(plain.start).start
                 right = code.offset(points.base(plain.buffer), place, self._element)
-                right = _address(
+                right = address(
                     code, right, [(first, plain.inner_stride), (column, 1)], self._element
                 )
                 right_stride = plain.inner_stride
@@ -753,21 +479,21 @@ class _Elements(_Way):
                 count = self._slots * block * run
                 pack_panel(points, self._matrix, panel, right, column, first, count)
         sums = code.offset(own, self._sums, "i8")
-        loops = _merged(
+        loops = merged(
             [
                 (self._slots, slot),
                 (block, strides[image.places[0]]),
                 *((axis.extent, strides[axis]) for axis in image.places[1:]),
             ]
         )
-        runs = _merged([(axis.extent, strides[axis]) for axis in self._elements()])
+        runs = merged([(axis.extent, strides[axis]) for axis in self._elements()])
         along = [stride for _, stride in runs]
         pitches = self._tiles.pitches(panel.width)
 
         def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
             tile = Tile(
-                _offsets(size, along),
-                _offsets(size, pitches),
+                offsets(size, along),
+                offsets(size, pitches),
                 panel.vectors,
                 panel.lanes,
                 panel.last_lanes,
@@ -775,8 +501,8 @@ class _Elements(_Way):
                 loops,
                 right_stride,
             )
-            at = _address(code, left, list(zip(firsts, along, strict=True)), self._element)
-            to = _address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
+            at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
+            to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
             code.call_void(emit_tile(self._context.module, tile), at, right, to)
 
         self._tiles.emit(code, low, high, one_tile)
@@ -796,10 +522,10 @@ class _Elements(_Way):
 
 
 @final
-class _Scattered(_Way):
+class _Scattered(Way):
     """Units are (batch, outer place); each has the sums of all its rows in an image."""
 
-    def write(self) -> Part:
+    def write(self) -> list[Part]:
         lengths = [one.length for one in self._spreads]
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
@@ -817,7 +543,7 @@ class _Scattered(_Way):
         code.call_void(f"{self._name}_unit", table, thread, batch, outer)
         code.end_loop(loop)
         code.finish()
-        return self._part(self._batch.extent * self._outer.extent)
+        return [self._part(self._batch.extent * self._outer.extent)]
 
     def _write_unit(self, lengths: Sequence[int]) -> None:
         points = self._begin(f"{self._name}_unit", ("thread", "batch", "outer"))
@@ -828,10 +554,10 @@ class _Scattered(_Way):
         strides, _ = image.moves(image.places[0].extent)
         elements = [one for one in self._step.inner if one not in image.elements]
         channels = [axis for axis in self._step.inner if axis in image.elements]
-        loops = _merged([(axis.extent, strides[axis]) for axis in channels])
+        loops = merged([(axis.extent, strides[axis]) for axis in channels])
         depth = size_of([axis.extent for axis in channels])
         along = [strides[axis] for axis in image.places]
-        tiles = _RowTiles(tuple(axis.extent for axis in image.places), self._most)
+        tiles = RowTiles(tuple(axis.extent for axis in image.places), self._most)
         with points.bound(self._batch, batch), points.bound(self._outer, outer):
             left = self._image_start(points)
 
@@ -846,13 +572,13 @@ class _Scattered(_Way):
                     one.scale * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
                 ]
                 taps = code.begin_loop(0, size_of([axis.extent for axis in elements]))
-                here = _address(code, right, [(taps.index, depth * panel.width)], self._element)
+                here = address(code, right, [(taps.index, depth * panel.width)], self._element)
                 shifted = self._shifted(code, sums, taps.index, elements, pitches)
 
                 def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
                     tile = Tile(
-                        _offsets(size, along),
-                        _offsets(size, steps),
+                        offsets(size, along),
+                        offsets(size, steps),
                         panel.vectors,
                         panel.lanes,
                         panel.last_lanes,
@@ -860,8 +586,8 @@ class _Scattered(_Way):
                         loops,
                         panel.width,
                     )
-                    at = _address(code, left, list(zip(firsts, along, strict=True)), self._element)
-                    to = _address(
+                    at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
+                    to = address(
                         code, shifted, list(zip(firsts, steps, strict=True)), self._element
                     )
                     code.call_void(emit_tile(self._context.module, tile), at, here, to)
@@ -899,5 +625,5 @@ class _Scattered(_Way):
             extent = constant(axis.extent, I64)
             position = code.binary("urem", tap, extent)
             tap = code.binary("udiv", tap, extent)
-            sums = _address(code, sums, [(position, slopes[axis])], self._element)
+            sums = address(code, sums, [(position, slopes[axis])], self._element)
         return sums
