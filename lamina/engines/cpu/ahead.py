@@ -76,19 +76,42 @@ def packed_ahead(
             axes = (matrix.batch, matrix.column, matrix.inner)
             user = _User(number, matrix, how is not None)
             users[(matrix.right, *axes, step.dtype)].append(user)
+    groups = [group for same in users.values() for group in _together(program, same, meet)]
     found: dict[int, Ahead] = {}
-    for same in users.values():
-        for group, before, at_load in _together(program, same, meet):
-            number, matrix = group[0].number, group[0].matrix
-            panels = panels_of(matrix.step, context.processor)
-            elements = matrix.batch.extent * panels.count * panels.width * matrix.inner.extent
-            offset = context.workspaces.keep(elements * matrix.step.dtype.itemsize)
-            packed = PackedRight(f"pack{number}", offset, panels, matrix.inner.extent)
-            repeat = program.repeated(number) if before == number else None
-            turn = repeat.axis if repeat is not None and not at_load else None
-            ahead = Ahead(packed, matrix, before, turn, at_load)
-            found |= {user.number: ahead for user in group}
+    # The largest first, as smaller ones then fit between them.
+    for group, before, at_load in sorted(groups, key=lambda group: -_bytes(group[0], context)):
+        number, matrix = group[0].number, group[0].matrix
+        panels = panels_of(matrix.step, context.processor)
+        every = range(len(program.steps))
+        steps = every if at_load else _needed(program, group, before)
+        offset = context.workspaces.keep(f"pack{number}", _bytes(group, context), steps)
+        packed = PackedRight(f"pack{number}", offset, panels, matrix.inner.extent)
+        repeat = program.repeated(number) if before == number else None
+        turn = repeat.axis if repeat is not None and not at_load else None
+        ahead = Ahead(packed, matrix, before, turn, at_load)
+        found |= {user.number: ahead for user in group}
     return found
+
+
+def _bytes(group: Sequence[_User], context: Context) -> int:
+    """What the operand takes that the users have in common."""
+    matrix = group[0].matrix
+    panels = panels_of(matrix.step, context.processor)
+    elements = matrix.batch.extent * panels.count * panels.width * matrix.inner.extent
+    return elements * matrix.step.dtype.itemsize
+
+
+def _needed(program: Program, group: Sequence[_User], before: int) -> range:
+    """The steps during which an operand needs its place.
+
+    One step more than it is used in: what the next one packs lies elsewhere, so that threads which
+    are done need not wait for the others before they pack it.
+    """
+    last = max(
+        user.number if (repeat := program.repeated(user.number)) is None else repeat.last - 1
+        for user in group
+    )
+    return range(before, last + 2)
 
 
 def _together(

@@ -45,7 +45,8 @@ class Layout:
         barriers: how often the threads meet in `program`.
         shared_bytes: a workspace that all threads see.
         thread_bytes: one for every thread.
-        packed_bytes: what is packed ahead, and stays from run to run.
+        packed_bytes: what is packed ahead: parameters stay from run to run, what is packed in each
+            run takes the place of what was used before.
         counter_bytes: counters, which are zero between runs.
         extra_bytes: buffers that steps asked for.
         steps: for each part of `program` the number of its step.
@@ -139,7 +140,7 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
     ]
     loops = [loop for loop in loops if loop.first < loop.last]
     shares = _shares(parts, loops, processor)
-    barriers = _barriers(program.plan, parts, shares, loops)
+    barriers = _barriers(program.plan, context.workspaces, parts, shares, loops)
     _write_entry(context, "program", parts, shares, barriers, loops, timed=timed)
     workspaces = context.workspaces
     extra = [b.bytes for name, b in context.buffers.items() if name not in program.buffers]
@@ -270,12 +271,19 @@ def _meeting(plan: Plan) -> Callable[[str, str], bool]:
 
 
 def _barriers(
-    plan: Plan, parts: Sequence[Part], shares: Sequence[int], loops: Sequence[_Loop]
+    plan: Plan,
+    workspaces: Workspaces,
+    parts: Sequence[Part],
+    shares: Sequence[int],
+    loops: Sequence[_Loop],
 ) -> list[bool]:
     """Whether the threads must meet before each part."""
-    meet = _meeting(plan)
+    in_arena = _meeting(plan)
     # At the beginning of each turn, and behind the last one.
     edges = {edge for loop in loops for edge in (loop.first, loop.last)}
+
+    def meet(one: str, other: str) -> bool:
+        return in_arena(one, other) or workspaces.shares_place(one, other)
 
     def conflict(one: Part, other: Part) -> bool:
         pairs = ((one.writes, other.reads | other.writes), (one.reads, other.writes))
