@@ -1,152 +1,154 @@
-"""What one training step needs in memory: textbook, PyTorch eager, Lamina.
+"""What one training step needs in memory: PyTorch eager, Lamina, and a textbook's scheme.
 
-The network is 784-256-128-10 with ReLU, cross-entropy and Adam, in float32. Run it with
+    python benchmarks/memory.py [--workload mlp]... [--batch 128] [--engines cpu interpreter]
 
-    python benchmarks/memory.py [--batch 128]
+PyTorch is measured, where it is installed: every tensor it makes on the CPU is followed from
+creation to release, and the peak of living bytes is taken over the third step. Lamina's plan is its
+bill; the lines below are what its engines really take: NumPy's memory, followed with tracemalloc
+over the third step of a training, model and data included. The cpu engine has workspaces for packed
+operands beside the plan, and the interpreter computes every step of the program through NumPy
+temporaries, which takes long for large networks.
 
-The textbook scheme is counted: every layer keeps z and a, two gradients as wide as the widest
-layer are alive at once, and every parameter has a gradient. PyTorch is measured, where it is
-installed: every tensor it makes on the CPU is followed from creation to release, and the peak of
-living bytes is taken over the third step. Lamina's plan is its bill; the last two lines are what
-its engines really take: NumPy's memory, followed with tracemalloc over the third step of a
-training, model and data included. The cpu engine has workspaces for packed operands beside the
-plan, and the interpreter computes every step of the program through NumPy temporaries.
+The textbook scheme is counted, for stacks of linear layers: every layer keeps z and a, two
+gradients as wide as the widest layer are alive at once, and every parameter has a gradient.
+
+The second table is what the system sees: the largest resident size of a fresh process that runs
+three steps, and what it had after its imports. Lamina finds its machine code in the object cache.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
 import tracemalloc
-import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import FOLDER, Unavailable, environment, reason, write_data
 
 import lamina as lm
+from lamina.layers import Linear
 from lamina.reports import bytes_text, table_text
+from lamina.workloads import WORKLOADS, Stack, Workload, chosen
 
-SIZES = (784, 256, 128, 10)
-FLOAT = 4
-
-
-def parameter_count() -> int:
-    return sum((below + 1) * above for below, above in itertools.pairwise(SIZES))
-
-
-def batch_bytes(batch: int) -> int:
-    """Inputs as float32 and labels as int64."""
-    return batch * (SIZES[0] * FLOAT + 8)
+# As many as there are in the measured ones: the first steps make the optimizer's state.
+STEPS = 3
+# Who is started as a process: the module in peers/, and what makes the step there.
+PEERS = {"PyTorch": ("pytorch", "make"), "Lamina": ("lamina_peer", "make")}
 
 
-def textbook_bytes(batch: int) -> int:
-    parameters = parameter_count() * FLOAT
-    activations = 2 * sum(SIZES[1:]) * batch * FLOAT
-    flowing = 2 * max(SIZES[1:]) * batch * FLOAT
-    return 4 * parameters + activations + flowing + batch_bytes(batch)
-
-
-def network() -> lm.Network:
-    return lm.Sequential(
-        lm.Input(784),
-        *(lm.Linear(256), lm.ReLU()),
-        *(lm.Linear(128), lm.ReLU()),
-        lm.Linear(10),
-    )
-
-
-def lamina_bill(batch: int) -> lm.bill.MemoryBill:
-    return network().plan(batch, loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-3))
-
-
-def torch_bytes(batch: int) -> tuple[str, int] | None:
-    """PyTorch's version and its peak, or None where it is not installed."""
-    try:
-        import torch
-        from torch.utils._python_dispatch import TorchDispatchMode
-        from torch.utils._pytree import tree_leaves
-    except ImportError:
+def textbook_bytes(workload: Workload) -> int | None:
+    """The textbook's scheme; None where it is not clear what it would be."""
+    architecture = workload.architecture
+    if not isinstance(architecture, Stack):
         return None
-
-    class Living(TorchDispatchMode):
-        """Adds up the storages that are alive, each once."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.living: dict[int, int] = {}
-            self.peak = 0
-
-        def follow(self, tensor: Any) -> None:
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key not in self.living:
-                self.living[key] = storage.nbytes()
-                weakref.finalize(storage, self.living.pop, key, None)
-                self.peak = max(self.peak, sum(self.living.values()))
-
-        def __torch_dispatch__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            result = function(*args, **(kwargs or {}))
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    self.follow(leaf)
-            return result
-
-    torch.manual_seed(0)
-    below = [
-        *(torch.nn.Linear(784, 256), torch.nn.ReLU()),
-        *(torch.nn.Linear(256, 128), torch.nn.ReLU()),
-        torch.nn.Linear(128, 10),
-    ]
-    model = torch.nn.Sequential(*below)
-    x, y = torch.randn(batch, 784), torch.randint(0, 10, (batch,))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    with Living() as counter:
-        for tensor in (x, y, *model.parameters()):
-            counter.follow(tensor)
-        for step in range(3):
-            if step == 2:
-                counter.peak = sum(counter.living.values())
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-    return torch.__version__, counter.peak
+    layers = [layer for layer in architecture.layers if isinstance(layer, Linear)]
+    if 2 * len(layers) < len(architecture.layers):
+        return None
+    widths = [layer.features for layer in layers]
+    parameters = 4 * workload.network().parameter_count()
+    activations = 2 * sum(widths) * workload.batch * 4
+    flowing = 2 * max(widths) * workload.batch * 4
+    x, y = workload.data()
+    return 4 * parameters + activations + flowing + x.nbytes + (0 if y is None else y.nbytes)
 
 
-def engine_bytes(batch: int, engine: str) -> int:
+def asked(script: str, *arguments: str | Path) -> dict[str, Any]:
+    """What a script in peers/ prints, in a process of its own.
+
+    Raises:
+        Unavailable: if it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(2),
+    )
+    if done.returncode:
+        raise Unavailable(reason(done.stderr))
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def engine_bytes(workload: Workload, engine: str) -> int:
     """The peak of NumPy's memory over a step on an engine, with all that lives beside it."""
-    x = np.zeros((batch, SIZES[0]), "float32")
-    y = np.zeros(batch, "int64")
+    assert workload.loss is not None
+    assert workload.optimizer is not None
+    # Not followed, as the engine has a place of its own for a batch.
+    x, y = workload.data()
     tracemalloc.start()
-    model = lm.Model(network(), engine=engine)
-    training = model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-3), batch_size=batch)
-    for _ in range(3):
+    model = lm.Model(workload.network(), engine=engine)
+    training = model.training(
+        loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
+    )
+    for _ in range(STEPS):
         tracemalloc.reset_peak()
         float(training.step(x, y))
     now, peak = tracemalloc.get_traced_memory()
     arrays = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
     living = tracemalloc.take_snapshot().filter_traces([arrays])
     tracemalloc.stop()
+    training.release()
     return sum(trace.size for trace in living.traces) + peak - now
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=128)
-    batch: int = parser.parse_args().batch
-    bill = lamina_bill(batch)
-    textbook = textbook_bytes(batch)
-    found = [("z and a of every layer, all gradients (counted)", textbook)]
-    measured = torch_bytes(batch)
-    if measured is not None:
-        found.append((f"PyTorch {measured[0]} eager (measured)", measured[1]))
+def report(workload: Workload, engines: list[str], folder: Path) -> None:
+    """Prints both tables, and the bill."""
+    files = folder / "workload.json", folder / "data.npz"
+    files[0].write_text(json.dumps(workload.record()))
+    write_data(workload, files[1])
+    bill = workload.network().plan(workload.batch, workload.loss, workload.optimizer)
+    found: list[tuple[str, int]] = []
+    problems: list[str] = []
+    textbook = textbook_bytes(workload)
+    if textbook is not None:
+        found.append(("z and a of every layer, all gradients (counted)", textbook))
+    try:
+        measured = asked("living.py", *files)
+        found.append((f"PyTorch {measured['version']} eager (measured)", measured["peak"]))
+    except Unavailable as problem:
+        problems.append(f"PyTorch is unavailable: {problem}")
     found.append(("Lamina (planned)", bill.peak_bytes))
-    for engine in ("cpu", "interpreter"):
-        found.append((f"Lamina, {engine} engine (measured)", engine_bytes(batch, engine)))
+    for engine in engines:
+        found.append((f"Lamina, {engine} engine (measured)", engine_bytes(workload, engine)))
     rows = [(name, bytes_text(size), f"{size / bill.peak_bytes:.2f}") for name, size in found]
+    print(f"\n{workload.name}, {workload.batch} examples\n")
     print(table_text(("scheme", "bytes", "ratio"), rows, align="lrr"))
-    print(f"\nLamina's bill for {batch} examples\n{bill}")
+    sizes: list[tuple[str, ...]] = []
+    for name, peer in PEERS.items():
+        try:
+            # The first one fills the cache of compiled code.
+            *_, process = [asked("cold.py", *peer, *files, str(STEPS)) for _ in range(2)]
+        except Unavailable as problem:
+            problems.append(f"{name} has no process: {problem}")
+            continue
+        imported, peak = process["imported_bytes"], process["peak_bytes"]
+        sizes.append((name, *map(bytes_text, (imported, peak, peak - imported))))
+    print()
+    print(table_text(("process", "after imports", "largest", "between"), sizes, align="lrrr"))
+    for problem in dict.fromkeys(problems):
+        print(problem)
+    print(f"\nLamina's bill for {workload.batch} examples\n{bill}")
+
+
+def main() -> None:
+    trained = [name for name, workload in WORKLOADS.items() if workload.loss is not None]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workload", action="append", choices=trained, default=[])
+    parser.add_argument("--batch", type=int, help="instead of the workload's")
+    parser.add_argument("--engines", nargs="*", default=["cpu"])
+    given = parser.parse_args()
+    for workload in chosen(given.workload or ["mlp", "resnet-18"]):
+        sized = dataclasses.replace(workload, batch=given.batch or workload.batch)
+        with tempfile.TemporaryDirectory() as folder:
+            report(sized, given.engines, Path(folder))
 
 
 if __name__ == "__main__":

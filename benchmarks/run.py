@@ -90,11 +90,12 @@ def measured(
     for peer in peers.values():
         peer["median"] = middle(peer["rounds"])
     medians = {name: peer["median"] for name, peer in peers.items()}
-    report = {"workload": workload.record(), "flops": workload.flops(), "peers": peers}
+    flops = workload.flops()
+    report = {"workload": workload.record(), "flops": flops, "peers": peers}
     report |= {"problems": problems, "best": best_of(medians)}
     if OURS in medians:
         report["ratios"] = ratios(medians)
-        report["gflops"] = workload.flops() / medians[OURS] / 1e9
+        report["gflops"] = flops / medians[OURS] / 1e9
         report["differing"] = differing({name: peer["fingerprint"] for name, peer in peers.items()})
     return report
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, final
 
 import numpy as np
 
+from lamina import networks
 from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.errors import DefinitionError
 from lamina.layers import (
     L2,
+    LSTM,
     BatchNorm,
     Conv2d,
     Flatten,
@@ -49,13 +51,46 @@ Timed = Literal["forward", "step", "run"]
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Layers that follow one another.
+
+    Attributes:
+        input_shape: of one example.
+        layers: what follows the input, hyper-parameters and penalties included.
+    """
+
+    input_shape: tuple[int, ...]
+    layers: tuple[Layer, ...]
+
+    def network(self) -> Network:
+        """The definition."""
+        return Sequential(Input(*self.input_shape), *self.layers)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A network of `lamina.networks`. Other frameworks write it as their users do.
+
+    Attributes:
+        function: which one.
+        options: what the function is given; they must say all that a peer needs to know.
+    """
+
+    function: str
+    options: Mapping[str, Any]
+
+    def network(self) -> Network:
+        """The definition."""
+        return getattr(networks, self.function)(**self.options)
+
+
+@dataclass(frozen=True)
 class Workload:
-    """A network, its data, and what of it is timed. All numbers are float32.
+    """A network, its data, and what of it is timed. All floats are float32.
 
     Attributes:
         name: how people ask for it.
-        input_shape: of one example.
-        layers: what follows the input, hyper-parameters and penalties included.
+        architecture: what the network is made of.
         batch: examples in a step.
         timed: `"forward"`: `model.predict` of one batch, the way users get outputs, which hands out
             a new array; `"step"`: `training.step(x, y)`, called from Python; `"run"`: a step of
@@ -63,21 +98,22 @@ class Workload:
         loss, optimizer: of the training step; None for a forward pass.
         examples: how many there are, where that is not one batch.
         steps: how many belong to one run, if runs are timed.
+        compared_steps: how many peers take before it is compared how far their parameters moved.
     """
 
     name: str
-    input_shape: tuple[int, ...]
-    layers: tuple[Layer, ...]
+    architecture: Stack | Ready
     batch: int
     timed: Timed
     loss: Loss | None = None
     optimizer: Optimizer | None = None
     examples: int | None = None
     steps: int = 0
+    compared_steps: int = 5
 
     def network(self) -> Network:
         """The definition."""
-        return Sequential(Input(*self.input_shape), *self.layers)
+        return self.architecture.network()
 
     def flops(self) -> int:
         """Multiplications and additions in the matrix products of a step.
@@ -86,29 +122,39 @@ class Workload:
         activations and optimizers, as nobody agrees on how many operations an exponential is.
         """
         program = self.network().plan(self.batch, self.loss, self.optimizer).program
-        return sum(
-            2 * size_of(step.extents) for step in program.steps if isinstance(step, Contraction)
-        )
+        total = 0
+        for number, step in enumerate(program.steps):
+            if isinstance(step, Contraction):
+                repeat = program.repeated(number)
+                turns = 1 if repeat is None else repeat.axis.extent
+                total += 2 * turns * size_of(step.extents)
+        return total
 
     def data(self) -> tuple[Array, Array | None]:
         """Inputs and targets, the same on every machine.
 
-        Inputs are normal noise, targets are drawn evenly. The second half of the inputs repeats
-        the first, with other targets: what contradicts itself is never learnt, so that gradients
-        do not fade into denormal numbers, which are slow.
+        Inputs are normal noise; indices and targets are drawn evenly. The second half of the
+        inputs repeats the first, with other targets: what contradicts itself is never learnt, so
+        that gradients do not fade into denormal numbers, which are slow.
         """
         generator = np.random.default_rng(SEED)
         examples = self.examples or self.batch
-        x = generator.standard_normal((examples, *self.input_shape), dtype="float32")
+        network = self.network()
+        (given,) = network.inputs
+        extents = (examples, *static(given.shape[1:]))
+        if given.dtype.is_float:
+            x = generator.standard_normal(extents, dtype="float32")
+        else:
+            limits = network.variables(float32).index_limits
+            x = generator.integers(0, min(limit.count for limit in limits), extents)
         half = (examples + 1) // 2
         x[half:] = x[: examples - half]
         if self.loss is None:
             return x, None
-        network = self.network()
         ((shape, dtype),) = default_targets(network, self.loss, float32)
         extents = (examples, *static(shape[1:]))
         if not dtype.is_float:
-            (classes,) = static(network.outputs[0].shape[1:])
+            classes, *_ = static(network.outputs[0].shape[1:])
             return x, generator.integers(0, classes, extents)
         y = generator.random(extents, dtype="float32")
         return x, y.round() if isinstance(self.loss, BCE) else y
@@ -124,12 +170,15 @@ def _plain(value: Any) -> Any:
         return {"kind": type(value).__name__} | {
             name: _plain(part) for name, part in fields.items()
         }
+    if isinstance(value, Mapping):
+        table = cast(Mapping[str, Any], value)
+        return {name: _plain(part) for name, part in table.items()}
     if isinstance(value, tuple):
         return [_plain(part) for part in cast(tuple[Any, ...], value)]
     return value
 
 
-_WIDE = (Linear(1000), Tanh(), Linear(200), Sigmoid(), Linear(10), Sigmoid())
+_WIDE = Stack((2000,), (Linear(1000), Tanh(), Linear(200), Sigmoid(), Linear(10), Sigmoid()))
 
 
 def _decayed(features: int) -> Linear:
@@ -137,11 +186,15 @@ def _decayed(features: int) -> Linear:
     return Linear(features, weight_regularizer=L2(5e-4), bias_regularizer=L2(5e-4))
 
 
-_TINY = (_decayed(40), Tanh(), _decayed(10), ReLU(), _decayed(1), Sigmoid())
-_MLP = (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10))
-_LENET = (
-    *(Conv2d(20, 5), MaxPool2d(2), Conv2d(50, 5), MaxPool2d(2)),
-    *(Flatten(), Linear(500), ReLU(), Linear(10)),
+_TINY = Stack((2,), (_decayed(40), Tanh(), _decayed(10), ReLU(), _decayed(1), Sigmoid()))
+_SOFTMAX = Stack((784,), (Linear(10),))
+_MLP = Stack((784,), (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10)))
+_LENET = Stack(
+    (1, 28, 28),
+    (
+        *(Conv2d(20, 5), MaxPool2d(2), Conv2d(50, 5), MaxPool2d(2)),
+        *(Flatten(), Linear(500), ReLU(), Linear(10)),
+    ),
 )
 
 
@@ -153,26 +206,57 @@ def _stage(channels: int) -> tuple[Layer, ...]:
     return (*layers, MaxPool2d(2))
 
 
-_VGG = (
-    *(layer for channels in (32, 64, 128) for layer in _stage(channels)),
-    *(Flatten(), Linear(256), ReLU(), Linear(10)),
+_VGG = Stack(
+    (3, 32, 32),
+    (
+        *(layer for channels in (32, 64, 128) for layer in _stage(channels)),
+        *(Flatten(), Linear(256), ReLU(), Linear(10)),
+    ),
+)
+_RESNET_18 = Ready("resnet", {"depth": 18, "classes": 10, "stem": "cifar", "input": (3, 32, 32)})
+_MOBILENET_V2 = Ready(
+    "mobilenet_v2", {"classes": 10, "width": 1.0, "input": (3, 96, 96), "dropout": 0.0}
+)
+_LSTM = Stack((64, 64), (LSTM(128, returns="last"), Linear(10)))
+# A model of texts: which letter follows those so far?
+_TRANSFORMER = Ready(
+    "transformer_encoder",
+    {
+        "vocabulary": 256,
+        "length": 128,
+        "features": 256,
+        "heads": 8,
+        "layers": 4,
+        "hidden": 1024,
+        "causal": True,
+        "dropout": 0.0,
+    },
 )
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
-        Workload("wide-forward", (2000,), _WIDE, 2000, "forward"),
-        Workload("wide-step", (2000,), _WIDE, 2000, "step", MSE(), SGD(0.01)),
-        Workload("tiny-step", (2,), _TINY, 1, "step", BCE(), SGD(0.01, momentum=0.9)),
+        Workload("wide-forward", _WIDE, 2000, "forward"),
+        Workload("wide-step", _WIDE, 2000, "step", MSE(), SGD(0.01)),
+        Workload("tiny-step", _TINY, 1, "step", BCE(), SGD(0.01, momentum=0.9)),
         Workload(
-            *("tiny-run", (2,), _TINY, 1, "run", BCE(), SGD(0.01, momentum=0.9)),
+            *("tiny-run", _TINY, 1, "run", BCE(), SGD(0.01, momentum=0.9)),
             examples=1000,
             steps=100_000,
         ),
-        Workload("softmax", (784,), (Linear(10),), 100, "step", CrossEntropy(), Adam(1e-3)),
-        Workload("mlp", (784,), _MLP, 128, "step", CrossEntropy(), Adam(1e-3)),
-        Workload("lenet", (1, 28, 28), _LENET, 100, "step", CrossEntropy(), Adam(1e-3)),
-        Workload("vgg", (3, 32, 32), _VGG, 64, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
+        Workload("softmax", _SOFTMAX, 100, "step", CrossEntropy(), Adam(1e-3)),
+        Workload("mlp", _MLP, 128, "step", CrossEntropy(), Adam(1e-3)),
+        Workload("lenet", _LENET, 100, "step", CrossEntropy(), Adam(1e-3)),
+        Workload("vgg", _VGG, 64, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
+        Workload("resnet-18", _RESNET_18, 32, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
+        Workload(
+            *("mobilenet-v2", _MOBILENET_V2, 8, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
+            # Behind 52 normalisations float32 has two digits of a gradient left, as at each of them
+            # rounding grows: more steps are no longer the same in any two frameworks.
+            compared_steps=1,
+        ),
+        Workload("lstm", _LSTM, 32, "step", CrossEntropy(), Adam(1e-3)),
+        Workload("transformer", _TRANSFORMER, 16, "step", CrossEntropy(), Adam(1e-3)),
     )
 }
 

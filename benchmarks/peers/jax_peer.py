@@ -16,22 +16,19 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from jax import Array, lax
+from jax_networks import READY, last_state, normalised
 from worker import Data, Workload, serve
 
 ACTIVATIONS = {"ReLU": jax.nn.relu, "Sigmoid": jax.nn.sigmoid, "Tanh": jnp.tanh}
 
-# For each layer a weight, (in, out) for products, and a bias.
-Parameters = list[tuple[Array, Array]]
+# In Lamina's order. Weights of products are (in, out).
+Parameters = list[Array]
 
 
 class Jax:
     def __init__(self, workload: Workload, data: Data) -> None:
         self._workload = workload
-        pairs = zip(data.parameters[::2], data.parameters[1::2], strict=True)
-        self._first = [
-            (np.ascontiguousarray(weight.T) if weight.ndim == 2 else weight, bias)
-            for weight, bias in pairs
-        ]
+        self._first = initial_parameters(workload, data)
         self._x, self._y, self._rows = jax.device_put((data.x, data.y, data.rows))
         self._forward = jax.jit(lambda parameters, x: forward(workload, parameters, x))
         self._step = jax.jit(lambda *given: step(workload, *given), donate_argnums=(0, 1))
@@ -67,11 +64,25 @@ class Jax:
         return [np.array(array) for array in jax.tree.leaves(self._parameters)]
 
 
+def initial_parameters(workload: Workload, data: Data) -> list[np.ndarray]:
+    """Weights of products lie (in, out); tables, from which rows are taken, as they are."""
+    architecture = workload.architecture
+    tables = READY[architecture.function].tables if architecture.kind == "Ready" else 0
+    return [
+        np.ascontiguousarray(array.T) if array.ndim == 2 and number >= tables else array
+        for number, array in enumerate(data.parameters)
+    ]
+
+
 def forward(workload: Workload, parameters: Parameters, x: Array) -> Array:
     remaining = iter(parameters)
-    for layer in workload.layers:
+    architecture = workload.architecture
+    if architecture.kind == "Ready":
+        return READY[architecture.function].forward(architecture.options, remaining, x)
+    for layer in architecture.layers:
         if layer.kind in WITH_PARAMETERS:
-            x = WITH_PARAMETERS[layer.kind](layer, x, *next(remaining))
+            names, apply = WITH_PARAMETERS[layer.kind]
+            x = apply(layer, x, *(next(remaining) for _ in names))
         elif layer.kind == "MaxPool2d":
             size = (1, 1, layer.window, layer.window)
             x = lax.reduce_window(x, -jnp.inf, lax.max, size, size, "VALID")
@@ -87,16 +98,18 @@ def convolution(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
     return lax.conv_general_dilated(x, weight, (1, 1), padding) + bias[:, None, None]
 
 
-def normalisation(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
-    mean, variance = (of(x, axis=(0, 2, 3), keepdims=True) for of in (jnp.mean, jnp.var))
-    scale = weight[:, None, None] * lax.rsqrt(variance + layer.epsilon)
-    return (x - mean) * scale + bias[:, None, None]
-
-
+# The names of a layer's parameters, and what computes it.
 WITH_PARAMETERS = {
-    "Linear": lambda layer, x, weight, bias: x @ weight + bias,
-    "Conv2d": convolution,
-    "BatchNorm": normalisation,
+    "Linear": (("weight", "bias"), lambda layer, x, weight, bias: x @ weight + bias),
+    "Conv2d": (("weight", "bias"), convolution),
+    "BatchNorm": (
+        ("weight", "bias"),
+        lambda layer, x, weight, bias: normalised(x, weight, bias, layer.epsilon),
+    ),
+    "LSTM": (
+        ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
+        lambda layer, x, *parameters: last_state(x, *parameters),
+    ),
 }
 
 
@@ -109,7 +122,7 @@ def loss_of(workload: Workload, parameters: Parameters, x: Array, y: Array) -> A
         log, log1m = (jnp.maximum(jnp.log(value), -100.0) for value in (p, 1 - p))
         return -jnp.mean(y * log + (1 - y) * log1m)
     if workload.loss.kind == "CrossEntropy":
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(p), y[:, None], axis=1)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(p, axis=1), y[:, None], axis=1)
         return -jnp.mean(chosen)
     raise NotImplementedError(workload.loss.kind)
 
@@ -124,17 +137,18 @@ def initial_state(workload: Workload, parameters: Parameters) -> Any:
     return zeros() if how.kind == "SGD" else (zeros(), zeros(), jnp.zeros((), "int32"))
 
 
-def decays(workload: Workload) -> list[tuple[float, float]]:
+def decays(workload: Workload, parameters: Parameters) -> list[float]:
     """The strength of L2 for each parameter."""
-    return [
-        tuple(
-            penalty.strength if penalty else 0.0
-            for name in ("weight", "bias")
-            for penalty in [getattr(layer, f"{name}_regularizer", None)]
-        )
-        for layer in workload.layers
+    architecture = workload.architecture
+    if architecture.kind == "Ready":
+        return [0.0] * len(parameters)
+    penalties = [
+        getattr(layer, f"{name}_regularizer", None)
+        for layer in architecture.layers
         if layer.kind in WITH_PARAMETERS
+        for name in WITH_PARAMETERS[layer.kind][0]
     ]
+    return [penalty.strength if penalty else 0.0 for penalty in penalties]
 
 
 def step(
@@ -143,7 +157,7 @@ def step(
     loss, gradients = jax.value_and_grad(lambda p: loss_of(workload, p, x, y))(parameters)
     gradients = jax.tree.map(
         lambda gradient, parameter, decay: gradient + decay * parameter if decay else gradient,
-        *(gradients, parameters, decays(workload)),
+        *(gradients, parameters, decays(workload, parameters)),
     )
     how = workload.optimizer
     if how.kind == "SGD":

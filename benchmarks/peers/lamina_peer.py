@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from typing import Any
@@ -18,7 +19,8 @@ from lamina.workloads import WORKLOADS, Runner
 class Lamina:
     def __init__(self, workload: Workload, _: Data) -> None:
         # The record, the data and the initial parameters are Lamina's own: no need to carry them.
-        self._runner = Runner(WORKLOADS[workload.name])
+        own = dataclasses.replace(WORKLOADS[workload.name], batch=workload.batch)
+        self._runner = Runner(own)
         self._trains = workload.loss is not None
         self.run = self._runner.run
         self.reset = self._runner.reset

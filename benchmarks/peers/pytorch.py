@@ -1,6 +1,6 @@
 """PyTorch's worker: `python pytorch.py eager`, or `compile` for torch.compile.
 
-Written as its users write it: a Sequential, a loss, an optimizer of torch.optim with its default
+Written as its users write it: a module, a loss, an optimizer of torch.optim with its default
 implementation. torch.compile is given the network and the loss together; the optimizer stays as
 it is.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pytorch_networks import READY, LastState
 from torch import nn
 from worker import Data, Workload, serve, threads
 
@@ -24,9 +25,11 @@ class PyTorch:
     def __init__(self, workload: Workload, data: Data, *, compiled: bool) -> None:
         torch.set_num_threads(threads())
         self._workload = workload
-        self._model = network(workload)
+        self._model = network(workload.architecture)
+        # The same tensors, or parts of them, in Lamina's order.
+        in_order = getattr(self._model, "in_order", self._model.parameters)
         with torch.no_grad():
-            for parameter, value in zip(self._model.parameters(), data.parameters, strict=True):
+            for parameter, value in zip(in_order(), data.parameters, strict=True):
                 parameter.copy_(torch.from_numpy(value))
         self._first = {name: value.clone() for name, value in self._model.state_dict().items()}
         self._x = torch.from_numpy(data.x)
@@ -76,12 +79,14 @@ class PyTorch:
         return [parameter.detach().numpy().copy() for parameter in self._model.parameters()]
 
 
-def network(workload: Workload) -> nn.Sequential:
+def network(architecture: Any) -> nn.Module:
+    if architecture.kind == "Ready":
+        return READY[architecture.function](**vars(architecture.options))
     layers: list[nn.Module] = []
     # One example goes along, so that each layer is told what it gets.
-    example = torch.zeros(2, *workload.input_shape)
-    for layer in workload.layers:
-        layers.append(module(layer, example.shape[1]))
+    example = torch.zeros(2, *architecture.input_shape)
+    for layer in architecture.layers:
+        layers.append(module(layer, example))
         with torch.no_grad():
             example = layers[-1](example)
     network = nn.Sequential(*layers)
@@ -91,25 +96,31 @@ def network(workload: Workload) -> nn.Sequential:
     return network
 
 
-def module(layer: Any, inputs: int) -> nn.Module:
+def module(layer: Any, x: torch.Tensor) -> nn.Module:
+    """What computes the layer, for tensors such as x."""
     if layer.kind == "Linear":
-        return nn.Linear(inputs, layer.features)
+        return nn.Linear(x.shape[-1], layer.features)
     if layer.kind == "Conv2d":
-        return nn.Conv2d(inputs, layer.channels, layer.window, padding=layer.padding)
+        return nn.Conv2d(x.shape[1], layer.channels, layer.window, padding=layer.padding)
     if layer.kind == "MaxPool2d":
         return nn.MaxPool2d(layer.window)
     if layer.kind == "BatchNorm":
-        return nn.BatchNorm2d(inputs, layer.epsilon, layer.momentum)
+        return nn.BatchNorm2d(x.shape[1], layer.epsilon, layer.momentum)
+    if layer.kind == "LSTM":
+        return LastState(nn.LSTM(x.shape[-1], layer.features, batch_first=True))
     return nn.Flatten() if layer.kind == "Flatten" else ACTIVATIONS[layer.kind]()
 
 
-def optimizer(workload: Workload, model: nn.Sequential) -> torch.optim.Optimizer:
+def optimizer(workload: Workload, model: nn.Module) -> torch.optim.Optimizer:
     """One group of parameters for each strength of L2, whose gradient is that of weight decay."""
     groups: dict[float, list[nn.Parameter]] = defaultdict(list)
-    for layer, module in zip(workload.layers, model, strict=True):
-        for name, parameter in module.named_parameters():
-            penalty = getattr(layer, f"{name}_regularizer", None)
-            groups[penalty.strength if penalty else 0.0].append(parameter)
+    if workload.architecture.kind == "Ready":
+        groups[0.0] = list(model.parameters())
+    else:
+        for layer, module in zip(workload.architecture.layers, model, strict=True):
+            for name, parameter in module.named_parameters():
+                penalty = getattr(layer, f"{name}_regularizer", None)
+                groups[penalty.strength if penalty else 0.0].append(parameter)
     given = [{"params": group, "weight_decay": decay} for decay, group in groups.items()]
     how = workload.optimizer
     if how.kind == "SGD":

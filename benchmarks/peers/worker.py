@@ -28,8 +28,6 @@ import numpy as np
 # A workload as the harness writes it: lamina.workloads.Workload, with `kind` for each part's class.
 Workload = SimpleNamespace
 
-FINGERPRINT_STEPS = 5
-
 
 @dataclass(frozen=True)
 class Data:
@@ -92,7 +90,7 @@ def fingerprint(workload: Workload, peer: Peer) -> float:
         peer.run(1)
         return _norm(peer.result())
     before = peer.result()
-    peer.run(FINGERPRINT_STEPS)
+    peer.run(workload.compared_steps)
     return _norm([new - old for new, old in zip(peer.result(), before, strict=True)])
 
 

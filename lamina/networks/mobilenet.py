@@ -21,7 +21,10 @@ _TABLE = (
 
 
 def mobilenet_v2(
-    classes: int = 1000, width: float = 1.0, input: tuple[int, int, int] = (3, 224, 224)
+    classes: int = 1000,
+    width: float = 1.0,
+    input: tuple[int, int, int] = (3, 224, 224),
+    dropout: float = 0.2,
 ) -> Network:
     """Bottlenecks that are widened, convolved channel by channel, and narrowed again.
 
@@ -33,6 +36,7 @@ def mobilenet_v2(
         classes: the number of results.
         width: a factor for all channels, which are rounded to multiples of 8.
         input: (channels, height, width); the image becomes 32 times smaller, at least 1 x 1.
+        dropout: probability before the last layer, as PyTorch's; 0 for none.
 
     Example:
         >>> import lamina as lm
@@ -45,7 +49,8 @@ def mobilenet_v2(
         for number in range(repetitions):
             x = _bottleneck(x, expansion, _rounded(channels * width), stride if number == 0 else 1)
     x = _convolution(x, _rounded(1280 * max(1.0, width)), 1)
-    x = Dropout(0.2)(GlobalAvgPool()(x))
+    x = GlobalAvgPool()(x)
+    x = Dropout(dropout)(x) if dropout else x
     scores = Linear(classes, weight_init=Normal(deviation=0.01))(x)
     return Network(image, scores)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import pickle
 import re
@@ -19,6 +20,7 @@ import lamina as lm
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.native_program import NativeProgram, write_program
 from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.workspaces import Workspaces
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
@@ -140,6 +142,40 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     packing = [name for name in calls(native, "program") if name.startswith("pack")]
     assert len(packing) == 1
     assert native.layout.packed_bytes == 4 * 200 * 96
+
+
+def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
+    layers = [lm.Conv2d(32, 3, padding=1) for _ in range(8)]
+    net = lm.Sequential(lm.Input(32, 8, 8), *layers)
+    program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
+    native = write_program(program, PROCESSOR)
+    packing = [name for name in calls(native, "program") if name.startswith("pack")]
+    assert len(packing) >= len(layers)
+    # Of one contraction, and of the next; weights of 3x3 elements are transformed to 4x4.
+    assert 0 < native.layout.packed_bytes <= 2 * 4 * (32 * 32 * 16)
+
+
+def test_packed_operands_share_memory_at_different_times_only() -> None:
+    workspaces = Workspaces()
+    sizes = {"lasting": 640, "first": 256, "second": 200, "third": 256, "small": 64}
+    steps = {
+        "lasting": range(9),
+        "first": range(2),
+        "second": range(1, 4),
+        "third": range(2, 6),
+        "small": range(4, 6),
+    }
+    places = {name: workspaces.keep(name, sizes[name], steps[name]) for name in sizes}
+    # At the lowest place that is free all the time, aligned to lines of the cache.
+    assert places == {"lasting": 0, "first": 640, "second": 896, "third": 640, "small": 896}
+    assert workspaces.packed_bytes == 640 + 256 + 256
+    sharing = {
+        (one, other)
+        for one, other in itertools.combinations(sizes, 2)
+        if workspaces.shares_place(one, other)
+    }
+    assert sharing == {("first", "third"), ("second", "small")}
+    assert not workspaces.shares_place("first", "a buffer of the program")
 
 
 def test_packed_weights_follow_the_parameters() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import lamina
 from lamina import layers as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
@@ -525,12 +528,56 @@ def test_a_layer_that_is_no_frozen_dataclass_is_refused() -> None:
 # The page about them ------------------------------------------------------------------------------
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
+
+
+def rows_of_the_page() -> list[tuple[str, str, str, str]]:
+    """Of each layer its name, its options, its source, and what PyTorch calls it."""
+    row = r"^\| `(\w+)\((.*?)\)` \| (.*?) \|(.*?)\|$"
+    return re.findall(row, PAGE.read_text(), re.MULTILINE)
+
+
+def layers() -> dict[str, type[Layer]]:
+    """What the package exports."""
+    public = {**vars(lm), **vars(lamina)}
+    found = {n: v for n, v in public.items() if isinstance(v, type) and issubclass(v, Layer)}
+    del found["Layer"]
+    return found
+
+
 def test_every_layer_stands_in_the_page_about_layers_with_its_options() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
-    rows = re.findall(r"^\| `(\w+)\((.*?)\)` \|", page, re.MULTILINE)
-    shown = {name: re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", options) for name, options in rows}
-    layers = {n: v for n, v in vars(lm).items() if isinstance(v, type) and issubclass(v, Layer)}
-    del layers["Layer"]
-    wanted = {n: [field.name for field in dataclasses.fields(v)] for n, v in layers.items()}
-    wanted["Reshape"] = ["dimensions"]
-    assert shown == wanted
+    found = [name for name, *_ in rows_of_the_page()]
+    assert sorted(found) == sorted(layers())
+    for name, options, _, _ in rows_of_the_page():
+        shown = dict(re.findall(r"(\w+)(?:=([^,]+))?(?:, |$)", options.replace("*", "")))
+        fields = dataclasses.fields(layers()[name])
+        if name == "Reshape":
+            assert shown == {"dimensions": ""}
+            continue
+        assert list(shown) == [field.name for field in fields], name
+        for field in fields:
+            if shown[field.name]:
+                assert ast.literal_eval(shown[field.name]) == field.default, (name, field.name)
+            else:
+                optional = field.name.endswith(("_init", "_regularizer"))
+                assert field.default is (None if optional else dataclasses.MISSING), name
+
+
+def test_every_layer_of_the_page_has_a_source() -> None:
+    assert not [name for name, _, source, _ in rows_of_the_page() if not source.strip()]
+
+
+@pytest.mark.torch
+def test_the_page_calls_layers_of_pytorch_by_names_that_it_knows() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    for name, _, _, theirs in rows_of_the_page():
+        for path in re.findall(r"`(?:torch\.)?(nn\.[\w.]+|cat|amax)", theirs):
+            assert operator.attrgetter(path)(torch), name
+
+
+def test_the_page_says_where_pytorch_has_no_such_layer() -> None:
+    alone = {name for name, _, _, theirs in rows_of_the_page() if not theirs.strip()}
+    assert alone == {
+        *("SinusoidalPositions", "LearnedPositions", "GaussianNoise", "GaussianSample", "Rescale")
+    }
+    assert "Where that is empty, PyTorch has no such layer" in PAGE.read_text().replace("\n", " ")

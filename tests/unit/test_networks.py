@@ -327,18 +327,9 @@ def mobilenet_v2_twin(torch: Any) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 10))
 
 
-def without_dropout(network: lm.Network) -> lm.Network:
-    """The network with the probability of dropout 0: PyTorch draws other masks."""
-    definition, arrays = encode(network)
-    for layer in definition["layers"]:
-        if layer["record"] == "Dropout":
-            layer["fields"]["probability"] = 0.0
-    return decode(definition, arrays, [])
-
-
 TWINS: list[tuple[Callable[[], lm.Network], Callable[[Any], Any], int]] = [
     (lambda: resnet(18, 10, "cifar", (3, 8, 8)), resnet18_twin, 8),
-    (lambda: without_dropout(mobilenet_v2(10, 0.25, (3, 32, 32))), mobilenet_v2_twin, 32),
+    (lambda: mobilenet_v2(10, 0.25, (3, 32, 32), dropout=0), mobilenet_v2_twin, 32),
 ]
 
 

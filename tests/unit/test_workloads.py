@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lamina import networks
 from lamina.cli.bench import bench
 from lamina.errors import DefinitionError
-from lamina.workloads import LONGEST_RUN, WORKLOADS, Runner, chosen, measure, samples
+from lamina.files.definition import encode
+from lamina.shapes import float32
+from lamina.step import default_targets
+from lamina.workloads import LONGEST_RUN, WORKLOADS, Ready, Runner, chosen, measure, samples
 
 HARNESS = Path(__file__).parents[2] / "benchmarks" / "harness.py"
 
@@ -38,17 +42,65 @@ def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> Non
     workload = WORKLOADS[name]
     x, y = workload.data()
     network = workload.network()
-    assert x.dtype == np.float32
-    assert x.shape[1:] == network.inputs[0].shape[1:]
-    assert (y is None) == (workload.loss is None)
-    assert network.plan(workload.batch, workload.loss, workload.optimizer).peak_bytes > 0
+    (given,) = network.inputs
+    assert x.dtype == given.dtype.numpy
+    assert x.shape[1:] == given.shape[1:]
+    if workload.loss is None:
+        assert y is None
+        return
+    assert y is not None
+    ((shape, dtype),) = default_targets(network, workload.loss, float32)
+    assert (y.shape[1:], y.dtype) == (shape[1:], dtype.numpy)
+    assert workload.optimizer is not None
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_record_is_plain_data(name: str) -> None:
     record = WORKLOADS[name].record()
     assert json.loads(json.dumps(record)) == record
-    assert record["layers"][0]["kind"] == type(WORKLOADS[name].layers[0]).__name__
+
+
+def test_a_record_says_which_layers_follow_one_another() -> None:
+    architecture = WORKLOADS["mlp"].record()["architecture"]
+    assert (architecture["kind"], architecture["input_shape"]) == ("Stack", [784])
+    kinds = [layer["kind"] for layer in architecture["layers"]]
+    assert kinds == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+
+
+READY = [name for name, workload in WORKLOADS.items() if isinstance(workload.architecture, Ready)]
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_record_says_all_that_makes_a_ready_network(name: str) -> None:
+    architecture = WORKLOADS[name].record()["architecture"]
+    options = dict(architecture["options"])
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    again = getattr(networks, architecture["function"])(**options)
+    assert encode(again)[0] == encode(WORKLOADS[name].network())[0]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_step_draws_random_numbers_as_each_framework_has_its_own(name: str) -> None:
+    trace = WORKLOADS[name].network().trace(dtype=float32, training=True)
+    assert trace.record.random_streams == 0
+
+
+def test_the_workloads_have_the_sizes_that_their_names_promise() -> None:
+    counts = {name: WORKLOADS[name].network().parameter_count() for name in (*READY, "lstm")}
+    assert counts == {
+        "resnet-18": 11_173_962,
+        "mobilenet-v2": 2_236_682,
+        "lstm": 4 * 128 * (64 + 128 + 2) + 129 * 10,
+        "transformer": 256 * 256 + 128 * 256 + 4 * 789_760 + 512 + 257 * 256,
+    }
+
+
+def test_indices_are_drawn_from_all_that_a_network_knows() -> None:
+    x, y = WORKLOADS["transformer"].data()
+    assert y is not None
+    for drawn in (x, y):
+        assert (drawn.dtype, drawn.shape) == (np.int64, (16, 128))
+        assert (drawn.min(), drawn.max()) == (0, 255)
 
 
 def test_the_data_is_the_same_each_time() -> None:
@@ -68,6 +120,15 @@ def test_flops_count_the_matrix_products_of_a_step() -> None:
     backwards = 2 * sum(products) - products[0]
     assert WORKLOADS["mlp"].flops() == 2 * 128 * (sum(products) + backwards)
     assert WORKLOADS["wide-forward"].flops() == 2 * 2000 * (2000 * 1000 + 1000 * 200 + 200 * 10)
+
+
+def test_flops_count_each_turn_of_a_recurrence() -> None:
+    tokens, inputs, features = 32 * 64, 64, 128
+    from_input, from_state = tokens * inputs * 4 * features, tokens * features * 4 * features
+    scores = 32 * features * 10
+    # Backwards, all but the gradient of the input.
+    products = 2 * from_input + 3 * from_state + 3 * scores
+    assert WORKLOADS["lstm"].flops() == 2 * products
 
 
 def test_an_unknown_workload_is_refused_by_name() -> None:

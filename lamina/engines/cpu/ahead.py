@@ -36,6 +36,7 @@ class Ahead:
         packed: how it is packed.
         step: a contraction of which all is left out but this operand.
         before: the number of the step in front of which it is packed.
+        needed: the numbers of the steps during which it keeps its place.
         turn: the axis of whose turns each packs it anew, if any.
         at_load: whether it is packed only after the parameters were changed.
     """
@@ -45,6 +46,7 @@ class Ahead:
     packed: PackedRight
     step: Contraction
     before: int
+    needed: range
     turn: Axis | None
     at_load: bool
 
@@ -97,9 +99,23 @@ def packed_ahead(
             repeat = program.repeated(number) if before == number else None
             turn = repeat.axis if repeat is not None and not at_load else None
             size = group[0].matrix.batch.extent * packed.size * step.dtype.itemsize
-            ahead = Ahead(f"pack{number}", size, packed, operand, before, turn, at_load)
+            needed = range(len(program.steps)) if at_load else _needed(program, group, before)
+            ahead = Ahead(f"pack{number}", size, packed, operand, before, needed, turn, at_load)
             found |= {user.number: ahead for user in group}
     return found
+
+
+def _needed(program: Program, group: Sequence[_User], before: int) -> range:
+    """The steps during which an operand needs its place.
+
+    One step more than it is used in: what the next one packs lies elsewhere, so that threads which
+    are done need not wait for the others before they pack it.
+    """
+    last = max(
+        user.number if (repeat := program.repeated(user.number)) is None else repeat.last - 1
+        for user in group
+    )
+    return range(before, last + 2)
 
 
 def _together(

@@ -17,7 +17,7 @@ from lamina.engines.cpu.native_loop import PROGRAM_PARAMETERS, emit_barrier, wai
 from lamina.engines.cpu.parts import Parts, RepeatedParts, write_parts
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.sharing import emit_shared
-from lamina.engines.cpu.workspaces import SLOTS
+from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.program.program import Plan, Program
 
 # Threads are worth waking for parts of so many cycles each; once they are awake, they take their
@@ -36,7 +36,8 @@ class Layout:
         barriers: how often the threads meet in `program`.
         shared_bytes: a workspace that all threads see.
         thread_bytes: one for every thread.
-        packed_bytes: what is packed ahead, and stays from run to run.
+        packed_bytes: what is packed ahead: parameters stay from run to run, what is packed in each
+            run takes the place of what was used before.
         counter_bytes: counters, which are zero between runs.
         extra_bytes: buffers that steps asked for.
         packed_offsets: where each operand begins that is packed ahead.
@@ -104,7 +105,7 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
     ]
     loops = [loop for loop in loops if loop.first < loop.last]
     shares = _shares(parts, loops, processor)
-    barriers = _barriers(program.plan, parts, shares, loops)
+    barriers = _barriers(program.plan, written.workspaces, parts, shares, loops)
     _write_entry(written, "program", parts, shares, barriers, loops, timed=timed)
     workspaces = written.workspaces
     layout = Layout(
@@ -176,12 +177,19 @@ def _meeting(plan: Plan) -> Callable[[str, str], bool]:
 
 
 def _barriers(
-    plan: Plan, parts: Sequence[Part], shares: Sequence[int], loops: Sequence[RepeatedParts]
+    plan: Plan,
+    workspaces: Workspaces,
+    parts: Sequence[Part],
+    shares: Sequence[int],
+    loops: Sequence[RepeatedParts],
 ) -> list[bool]:
     """Whether the threads must meet before each part."""
-    meet = _meeting(plan)
+    in_arena = _meeting(plan)
     # At the beginning of each turn, and behind the last one.
     edges = {edge for loop in loops for edge in (loop.first, loop.last)}
+
+    def meet(one: str, other: str) -> bool:
+        return in_arena(one, other) or workspaces.shares_place(one, other)
 
     def conflict(one: Part, other: Part) -> bool:
         pairs = ((one.writes, other.reads | other.writes), (one.reads, other.writes))

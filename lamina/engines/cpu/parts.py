@@ -111,6 +111,11 @@ class _Writer:
         program, written = self._program, self._written
         riders = riders_of(program, meet, self._processor)
         ahead = packed_ahead(program, self._processor, meet)
+        # The largest first, as smaller ones then fit between them.
+        for one in sorted(ahead.values(), key=lambda one: -one.bytes):
+            if one.name not in written.packed:
+                place = written.workspaces.keep(one.name, one.bytes, one.needed)
+                written.packed[one.name] = place
         if only in riders:
             only = riders[only][0]
         first_part = 0
@@ -135,7 +140,6 @@ class _Writer:
         """Packs what is packed in front of a step: once, or in each turn of an axis."""
         found = {id(one): one for one in ahead.values() if (one.before, one.turn) == (number, turn)}
         for one in found.values():
-            self._written.packed[one.name] = self._written.workspaces.keep(one.bytes)
             parts = self._placed([one.step], one, partial(_packing, one.name), turn)
             self._add(number, parts, at_load=one.at_load)
 

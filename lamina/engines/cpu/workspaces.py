@@ -34,6 +34,9 @@ class Workspaces:
         self.thread_bytes = 0
         self.packed_bytes = 0
         self.counter_bytes = 0
+        # By the name of each packed operand: where it begins, where it ends, and during which steps
+        # it needs its place.
+        self._packed: dict[str, tuple[int, int, range]] = {}
 
     def need_shared(self, size: int) -> None:
         """Asks for bytes that all threads see; later they are another step's."""
@@ -43,11 +46,33 @@ class Workspaces:
         """Asks for bytes for every thread."""
         self.thread_bytes = max(self.thread_bytes, -(-size // _ALIGNMENT) * _ALIGNMENT)
 
-    def keep(self, size: int) -> int:
-        """Asks for bytes that stay as they are from run to run; gives where they begin."""
-        start = self.packed_bytes
-        self.packed_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+    def keep(self, name: str, size: int, steps: range) -> int:
+        """Asks for bytes of a packed operand, which it has to itself during some steps.
+
+        Returns:
+            Where they begin, in bytes, in the memory for packed operands.
+        """
+        size = -(-size // _ALIGNMENT) * _ALIGNMENT
+        taken = sorted(
+            (first, end)
+            for first, end, others in self._packed.values()
+            if steps.start < others.stop and others.start < steps.stop
+        )
+        start = 0
+        for first, end in taken:
+            if start + size <= first:
+                break
+            start = max(start, end)
+        self._packed[name] = start, start + size, steps
+        self.packed_bytes = max(self.packed_bytes, start + size)
         return start
+
+    def shares_place(self, one: str, other: str) -> bool:
+        """Whether both are packed operands and lie in the same memory, at different times."""
+        if one not in self._packed or other not in self._packed:
+            return False
+        (start, end, _), (first, last, _) = self._packed[one], self._packed[other]
+        return start < last and first < end
 
     def count(self, size: int) -> int:
         """Asks for bytes of counters, which are zero between runs; gives where they begin."""

@@ -1,0 +1,69 @@
+"""What PyTorch keeps alive: `python living.py WORKLOAD.json DATA.npz`.
+
+Every tensor that PyTorch makes on the CPU is followed from its creation to its release. Prints, as
+JSON, PyTorch's version and the peak of living bytes over the third training step, parameters,
+optimizer, inputs and targets included.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch import PyTorch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from worker import read_data, read_workload
+
+
+class Living(TorchDispatchMode):
+    """Adds up the storages that are alive, each once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.living: dict[int, int] = {}
+        self.total = self.peak = 0
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.living:
+            self.living[key] = storage.nbytes()
+            self.total += storage.nbytes()
+            self.peak = max(self.peak, self.total)
+            weakref.finalize(storage, self.forget, key)
+
+    def forget(self, key: int) -> None:
+        self.total -= self.living.pop(key)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        # What was made before it could be followed: parameters, buffers, inputs, targets.
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor):
+                self.follow(leaf)
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.follow(leaf)
+        return result
+
+
+def main() -> None:
+    workload_file, data_file = sys.argv[1:]
+    workload = read_workload(Path(workload_file).read_text())
+    peer = PyTorch(workload, read_data(data_file), compiled=False)
+    with Living() as counter:
+        for _ in range(3):
+            counter.peak = counter.total
+            peer.run(1)
+    print(json.dumps({"version": torch.__version__, "peak": counter.peak}))
+
+
+if __name__ == "__main__":
+    main()

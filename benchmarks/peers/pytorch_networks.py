@@ -1,0 +1,154 @@
+"""The networks of `lamina.networks` as PyTorch's users write them.
+
+Each takes the options that Lamina's function of the name in `READY` takes. Its parameters come in
+the order in which Lamina's do; where PyTorch keeps some in one tensor, `in_order` gives the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class LastState(nn.Module):
+    """What an LSTM has at the end of a sequence."""
+
+    def __init__(self, memory: nn.LSTM) -> None:
+        super().__init__()
+        self.memory = memory
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, (state, _) = self.memory(x)
+        return state[-1]
+
+
+class ResNetBlock(nn.Module):
+    """Two convolutions of windows of 3 x 3, and a way past them."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.shortcut = nn.Sequential()
+        if stride > 1 or inputs != width:
+            projection = nn.Conv2d(inputs, width, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def resnet(depth: int, classes: int, stem: str, input: list[int]) -> nn.Module:
+    if (depth, stem) != (18, "cifar"):
+        raise NotImplementedError(f"a residual network of {depth} layers, stem {stem}")
+    layers = [nn.Conv2d(input[0], 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    inputs = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [ResNetBlock(inputs, width, stride), ResNetBlock(width, width, 1)]
+        inputs = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+
+class Bottleneck(nn.Module):
+    """MobileNetV2's: widened, convolved channel by channel, narrowed again."""
+
+    def __init__(self, inputs: int, channels: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        inner = inputs * expansion
+        self.layers = nn.Sequential(
+            *(normalised(inputs, inner, 1) if expansion > 1 else []),
+            *normalised(inner, inner, 3, stride, inner),
+            *normalised(inner, channels, 1)[:2],
+        )
+        self.residual = stride == 1 and inputs == channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x) if self.residual else self.layers(x)
+
+
+def normalised(
+    inputs: int, channels: int, window: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    convolution = nn.Conv2d(
+        inputs, channels, window, stride, window // 2, groups=groups, bias=False
+    )
+    return [convolution, nn.BatchNorm2d(channels), nn.ReLU6()]
+
+
+def mobilenet_v2(classes: int, width: float, input: list[int], dropout: float) -> nn.Module:
+    if width != 1:
+        raise NotImplementedError(f"a MobileNetV2 of another width: {width}")
+    layers = normalised(input[0], 32, 3, 2)
+    inputs = 32
+    for expansion, channels, count, stride in (
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+        *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+    ):
+        for number in range(count):
+            layers.append(Bottleneck(inputs, channels, expansion, stride if number == 0 else 1))
+            inputs = channels
+    layers += [*normalised(inputs, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(1280, classes))
+
+
+class TransformerEncoder(nn.Module):
+    """Blocks over indices; gives [batch, vocabulary, length]."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        length: int,
+        features: int,
+        heads: int,
+        layers: int,
+        hidden: int,
+        causal: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, features)
+        self.positions = nn.Parameter(torch.zeros(length, features))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                *(features, heads, hidden, dropout, "gelu"), batch_first=True, norm_first=True
+            )
+            for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(features)
+        self.output = nn.Linear(features, vocabulary)
+        self.causal = causal
+        mask = nn.Transformer.generate_square_subsequent_mask(length) if causal else None
+        self.register_buffer("mask", mask)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens) + self.positions
+        for block in self.blocks:
+            x = block(x, self.mask, is_causal=self.causal)
+        return self.output(self.norm(x)).transpose(1, 2)
+
+    def in_order(self) -> Iterator[Tensor]:
+        yield from (self.table.weight, self.positions)
+        for block in self.blocks:
+            attention = block.self_attn
+            yield from block.norm1.parameters()
+            for weight, bias in zip(
+                attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True
+            ):
+                yield from (weight, bias)
+            for part in (attention.out_proj, block.norm2, block.linear1, block.linear2):
+                yield from part.parameters()
+        yield from self.norm.parameters()
+        yield from self.output.parameters()
+
+
+READY: dict[str, Callable[..., nn.Module]] = {
+    "resnet": resnet,
+    "mobilenet_v2": mobilenet_v2,
+    "transformer_encoder": TransformerEncoder,
+}
