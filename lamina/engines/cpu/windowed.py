@@ -36,7 +36,8 @@ from lamina.engines.cpu.window_way import (
     merged,
     offsets,
 )
-from lamina.engines.cpu.winograd import MinimalElements, MinimalPlaces, minimal
+from lamina.engines.cpu.winograd import minimal
+from lamina.engines.cpu.winograd_ways import MinimalElements, MinimalPlaces
 from lamina.program.index import Axis, Remainder, axes_of, axis_index
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction
