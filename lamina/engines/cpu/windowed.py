@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import final
 
 from lamina.engines.cpu.context import Context
@@ -88,6 +89,8 @@ class Windowed:
         return self.way != "elements"
 
 
+# Several parts of the engine ask for the same one.
+@lru_cache(maxsize=1 << 8)
 def windowed(step: Contraction) -> Windowed | None:
     """The contraction as one over windows; None if it is none."""
     if len(step.rows) < 2 and len(step.inner) < 2:
