@@ -422,8 +422,11 @@ class Graph:
         return topological((*self.inputs, *(leaf for leaf, _ in self.updates), *self.roots))
 
 
-def topological(roots: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """All tensors that the roots depend on, each after its operands."""
+def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+    """All tensors that the roots depend on, each after its operands.
+
+    What the given ones are made of is left out.
+    """
     order: list[Tensor] = []
     seen: set[Tensor] = set()
     for root in roots:
@@ -435,7 +438,8 @@ def topological(roots: Sequence[Tensor]) -> tuple[Tensor, ...]:
             elif node not in seen:
                 seen.add(node)
                 stack.append((node, True))
-                stack.extend((operand, False) for operand in reversed(node.operands))
+                if node not in given:
+                    stack.extend((operand, False) for operand in reversed(node.operands))
     return tuple(order)
 
 

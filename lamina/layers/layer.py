@@ -248,7 +248,7 @@ def trace(
         results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
     ) -> None:
         """Layers that a layer applied in its forward become graph as well."""
-        inside = topological(results)
+        inside = topological(results, operands)
         if not any(tensor.op is LAYER for tensor in inside):
             return
         number = 0

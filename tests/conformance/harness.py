@@ -86,7 +86,7 @@ def check(
     try:
         program = compile_graph(graph, batch=1, name="test")
         kept = decode(encode(program))
-        assert str(kept) == str(program), "it is another program after it was kept on disk"
+        assert kept.steps == program.steps, "it is another program after it was kept on disk"
         outputs, after = run_program(kept, engine, feeds, runs)
         assert outputs.keys() == expected.keys()
         for name, value in expected.items():

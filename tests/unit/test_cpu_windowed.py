@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.window_way import Windowed
+from lamina.engines.cpu.windowed import windowed
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
@@ -69,9 +71,12 @@ def filtered_programs() -> list[Program]:
 
 
 @pytest.fixture
-def always_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_filtered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Minimal filtering is taken where it can be, whether it pays or not."""
+    windowed.cache_clear()
     monkeypatch.setattr(winograd, "MUST_GAIN", float("inf"))
+    yield
+    windowed.cache_clear()
 
 
 def test_the_conformance_suite_takes_every_way(

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
-from lamina.engines.cpu.matrix import Matrix, as_matrix
+from lamina.engines.cpu.forms import numbered
+from lamina.engines.cpu.matrix import as_matrix
 from lamina.engines.cpu.packing import PackedRight
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.winograd import packed_weights
@@ -57,15 +58,13 @@ class _User:
 
     Attributes:
         number: of its step.
-        step: what it is.
-        matrix: the same over single axes.
+        operand: a contraction of which all is left out but the right operand.
         packed: how it wants it.
         needs: whether it cannot do without.
     """
 
     number: int
-    step: Contraction
-    matrix: Matrix
+    operand: Contraction
     packed: PackedRight
     needs: bool
 
@@ -77,32 +76,39 @@ def packed_ahead(
     users: dict[object, list[_User]] = defaultdict(list)
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction) and is_tiled(step, processor):
-            matrix = as_matrix(step)
-            how = windows_of(step, processor)
+            without_names, _ = _numbered(step)
+            how = windows_of(without_names, processor)
             if how is not None and not how.packs_ahead:
                 continue
             panels = panels_of(step, processor)
-            if how is None and prefers_dots(matrix, panels, ahead=True):
+            if how is None and prefers_dots(as_matrix(without_names), panels, ahead=True):
                 continue
-            axes = (matrix.batch, matrix.column, matrix.inner)
-            packed = PackedRight(panels, matrix.inner.extent)
+            packed = PackedRight(panels, step.extents[3])
             if how is not None and how.way == "minimal places":
                 packed = packed_weights(how, panels)
-            user = _User(number, step, matrix, packed, how is not None)
-            users[(matrix.right, *axes, step.dtype, packed)].append(user)
+            operand = replace(step, rows=(), left=Literal(0, step.dtype), stores=())
+            without_names, used = _numbered(operand)
+            matrix = as_matrix(without_names)
+            what = (matrix.right, matrix.batch, matrix.column, matrix.inner, step.dtype, packed)
+            users[(*what, used)].append(_User(number, operand, packed, how is not None))
     found: dict[int, Ahead] = {}
     for same in users.values():
         for group, before, at_load in _together(program, same, meet):
-            number, step, packed = group[0].number, group[0].step, group[0].packed
-            nothing = Literal(0, step.dtype)
-            operand = replace(step, rows=(), left=nothing, stores=())
+            number, operand, packed = group[0].number, group[0].operand, group[0].packed
+            size = operand.extents[0] * packed.size * operand.dtype.itemsize
+            needed = range(len(program.steps)) if at_load else _needed(program, group, before)
             repeat = program.repeated(number) if before == number else None
             turn = repeat.axis if repeat is not None and not at_load else None
-            size = group[0].matrix.batch.extent * packed.size * step.dtype.itemsize
-            needed = range(len(program.steps)) if at_load else _needed(program, group, before)
             ahead = Ahead(f"pack{number}", size, packed, operand, before, needed, turn, at_load)
             found |= {user.number: ahead for user in group}
     return found
+
+
+def _numbered(step: Contraction) -> tuple[Contraction, tuple[str, ...]]:
+    """A contraction without names, and the buffers that it uses."""
+    (without_names,), used = numbered(step)
+    assert isinstance(without_names, Contraction)
+    return without_names, used
 
 
 def _needed(program: Program, group: Sequence[_User], before: int) -> range:
@@ -122,7 +128,7 @@ def _together(
     program: Program, same: Sequence[_User], meet: Callable[[str, str], bool]
 ) -> list[tuple[Sequence[_User], int, bool]]:
     """Who uses what is packed at once, in front of which step, and whether that is at load."""
-    first, right = same[0].number, same[0].matrix.right
+    first, right = same[0].number, same[0].operand.right
     buffers = {load.buffer for load in loads(right)}
     lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
     if lasting and not _written(program, buffers, range(len(program.steps)), meet):

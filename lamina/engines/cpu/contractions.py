@@ -14,7 +14,7 @@ from math import gcd
 
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
-from lamina.engines.cpu.loops import PART_PARAMETERS, Part, emit_loop
+from lamina.engines.cpu.loops import PART_PARAMETERS, Part, are_short, emit_loop
 from lamina.engines.cpu.matrix import Matrix, Plain, as_matrix, as_plain
 from lamina.engines.cpu.packing import (
     TILE,
@@ -484,10 +484,9 @@ class _Tiled:
             source = code.offset(
                 sums, code.multiply(past, constant(panel.width, I64)), self._element
             )
-            for number in range(panel.vectors):
-                lanes = panel.present(number)
-                base = code.add(column, constant(number * panel.lanes, I64))
-                place = code.offset(source, number * panel.lanes, self._element)
+            for first, lanes in panel.runs(wide=are_short(store.value for store in step.stores)):
+                base = code.add(column, constant(first, I64))
+                place = code.offset(source, first, self._element)
                 with points.along(matrix.column, base, lanes, multiple=panel.lanes):
                     total = code.load(place, Type(self._element, lanes))
                     points.define(step.result, total)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import final
 
 from lamina.engines.cpu.packing import PackedRight
@@ -39,14 +40,23 @@ def form_of(
     program: Program, steps: Sequence[Step], *, packed: PackedRight | None, turn: Axis | None
 ) -> tuple[Form, tuple[str, ...]]:
     """The form of some steps that are written together, and the buffers that they use, in order."""
-    numbering = _Numbering()
-    numbered = tuple(numbering.step(step) for step in steps)
-    used = tuple(numbering.numbers)
+    without_names, used = numbered(*steps)
     buffers = tuple(
-        Buffer(number, "temporary", (program.buffers[name].size,), program.buffers[name].dtype)
-        for name, number in numbering.numbers.items()
+        Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
+        for number, buffer in enumerate(program.buffers[name] for name in used)
     )
-    return Form(numbered, buffers, packed, turn), used
+    return Form(without_names, buffers, packed, turn), used
+
+
+@lru_cache(maxsize=1 << 10)
+def numbered(*steps: Step) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Steps with numbers in the place of their buffers' names, and the names in this order.
+
+    What does not depend on names is better asked of these: answers that are remembered then hold
+    for all equal steps.
+    """
+    numbering = _Numbering()
+    return tuple(numbering.step(step) for step in steps), tuple(numbering.numbers)
 
 
 @final

@@ -143,6 +143,7 @@ class Module:
     def __init__(self, *, fused: bool) -> None:
         self.fused = fused
         self.functions: list[Function] = []
+        self._names: set[str] = set()
         self._declared: dict[str, str] = {}
         self._globals: list[str] = []
         self._tables: dict[str, Value] = {}
@@ -159,11 +160,12 @@ class Module:
         """Begins a function; its body is written through the returned object."""
         made = Function(self, name, parameters, result, internal=internal, attributes=attributes)
         self.functions.append(made)
+        self._names.add(name)
         return made
 
     def has(self, name: str) -> bool:
         """Whether a function of that name was begun; what several steps call is written once."""
-        return any(function.name == name for function in self.functions)
+        return name in self._names
 
     def declare(self, name: str, result: str, parameters: Sequence[Type]) -> None:
         """Declares an external function, once."""
@@ -336,12 +338,17 @@ class Function:
         return self.instruction(f"{operation} {left}, {right.text}", left.type)
 
     def add(self, left: Value, right: Value) -> Value:
+        # Integers alone are written as these numbers.
+        if "0" in (left.text, right.text):
+            return left if right.text == "0" else right
         return self.binary("fadd" if left.type.is_float else "add", left, right)
 
     def subtract(self, left: Value, right: Value) -> Value:
         return self.binary("fsub" if left.type.is_float else "sub", left, right)
 
     def multiply(self, left: Value, right: Value) -> Value:
+        if "1" in (left.text, right.text):
+            return left if right.text == "1" else right
         return self.binary("fmul" if left.type.is_float else "mul", left, right)
 
     def divide(self, left: Value, right: Value) -> Value:

@@ -413,13 +413,19 @@ def lanes_for(values: Iterable[Scalar], processor: Processor) -> int:
 
 def _widened(loop: Loop, lanes: int, extent: int) -> int:
     """Several registers at once, where there are points for them and expressions are short."""
-    operations = [part for part in parts(*_results(loop)) if isinstance(part, Apply)]
-    if len(operations) > SHORT_EXPRESSION or any(p.primitive in EXPENSIVE for p in operations):
+    if not are_short(_results(loop)):
         return lanes
     wide = lanes
     while 2 * wide <= min(extent, lanes * REGISTERS_AT_ONCE):
         wide *= 2
     return wide
+
+
+def are_short(values: Iterable[Scalar]) -> bool:
+    """Whether expressions are so short that several registers are computed at once."""
+    operations = [part for part in parts(*values) if isinstance(part, Apply)]
+    expensive = any(part.primitive in EXPENSIVE for part in operations)
+    return len(operations) <= SHORT_EXPRESSION and not expensive
 
 
 def _costed(loop: Loop, choice: _Choice) -> _Choice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from lamina.engines.cpu.loops import stride_along
 from lamina.engines.cpu.reshape import Replacing, flattened
@@ -51,6 +52,8 @@ class Plain:
     inner_stride: int
 
 
+# Several parts of the engine ask for the same one.
+@lru_cache(maxsize=1 << 8)
 def as_matrix(step: Contraction) -> Matrix:
     """The contraction with every group of axes made one."""
     batch, of_batch = flattened(step.batch, "b")

@@ -91,6 +91,12 @@ class Panel:
             lanes //= 2
         return lanes
 
+    def runs(self, *, wide: bool) -> list[tuple[int, int]]:
+        """The first column and the lanes of each vector; of a single one if it may be wide."""
+        if wide and self.last == self.lanes:
+            return [(0, self.width)]
+        return [(number * self.lanes, self.present(number)) for number in range(self.vectors)]
+
     def present(self, number: int) -> int:
         """The columns in a vector."""
         return self.last if number == self.vectors - 1 else self.lanes

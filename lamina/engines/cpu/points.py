@@ -15,8 +15,10 @@ from typing import final
 from lamina.engines.cpu.ir import (
     I1,
     I64,
+    POINTER,
     Block,
     Function,
+    Module,
     OpenLoop,
     Type,
     Value,
@@ -47,7 +49,7 @@ from lamina.program.scalar import (
     indices_of,
     loads,
 )
-from lamina.program.steps import Store
+from lamina.program.steps import Store, loads_in_index
 
 # Positions on the lanes are divided as numbers of 32 bits where they fit: only for those have
 # processors vector instructions.
@@ -337,6 +339,11 @@ class Points:
 
     def place(self, index: Index) -> Place:
         """Where an index expression points, for each lane."""
+        known = self._levels[self._index_depth(index)].known
+        key = ("start", index)
+        if key in known:
+            strides = (step for atom, step in index.terms if atom == self._lane_axis)
+            return Place(known[key], next(strides, 0))
         stride = 0
         uniform: list[tuple[int, Value, int]] = []
         vectors: list[Value] = []
@@ -365,7 +372,10 @@ class Points:
                 with self._at(depth):
                     start = self.code.add(start, part)
         if not vectors:
-            return Place(start, stride if self._lane_axis is not None else 0)
+            # What is read from data may be another place after a store.
+            if not loads_in_index(index):
+                known[key] = start
+            return Place(start, stride)
         each = self._counted(start, stride)
         for vector in vectors:
             each = self.code.add(each, vector)
@@ -498,11 +508,9 @@ class Points:
         code = self.code
         type = Type(memory_element(load.dtype))
         start = code.offset(self._bases[load.buffer], place.start, type.element)
-        result = Value("poison", type.wide(lanes))
-        for lane in range(lanes):
-            address = code.offset(start, lane * place.stride, type.element)
-            result = code.insert(result, code.load(address, type), lane)
-        return from_memory(code, result, load.dtype)
+        function = _emit_load_apart(code.module, type.wide(lanes))
+        loaded = code.call(function, type.wide(lanes), start, constant(place.stride, I64))
+        return from_memory(code, loaded, load.dtype)
 
     def _gathered(self, load: Load, place: Place, inside: Value | None, lanes: int) -> Value:
         """One element after the other, from any positions."""
@@ -550,6 +558,10 @@ class Points:
         each = place.each
         stored = to_memory(code, value, dtype)
         start = code.offset(base, place.start, type.element) if each is None else base
+        if each is None and not store.accumulate:
+            function = _emit_store_apart(code.module, stored.type)
+            code.call_void(function, stored, start, constant(place.stride, I64))
+            return
         for lane in range(lanes):
             offset = lane * place.stride if each is None else code.extract(each, lane)
             address = code.offset(start, offset, type.element)
@@ -557,6 +569,40 @@ class Points:
             if store.accumulate:
                 part = code.add(code.load(address, type), part)
             code.store(part, address)
+
+
+def _emit_load_apart(module: Module, type: Type) -> str:
+    """Writes `load_apart(address, stride)`, once in a module; gives its name.
+
+    It reads elements that lie apart, one by one: processors' own instructions for that are no
+    faster. As they are many lines for each vector, they are not written where they are wanted.
+    """
+    name = f"load_apart_{type.suffix}"
+    if not module.has(name):
+        code = module.function(name, (("address", POINTER), ("stride", I64)), result=type)
+        address, stride = code.parameters
+        result = Value("poison", type)
+        for lane in range(type.lanes):
+            result = code.insert(result, code.load(address, type.scalar), lane)
+            if lane + 1 < type.lanes:
+                address = code.offset(address, stride, type.element)
+        code.finish(result)
+    return name
+
+
+def _emit_store_apart(module: Module, type: Type) -> str:
+    """Writes `store_apart(vector, address, stride)`, once in a module; gives its name."""
+    name = f"store_apart_{type.suffix}"
+    if not module.has(name):
+        parameters = (("vector", type), ("address", POINTER), ("stride", I64))
+        code = module.function(name, parameters)
+        vector, address, stride = code.parameters
+        for lane in range(type.lanes):
+            code.store(code.extract(vector, lane), address)
+            if lane + 1 < type.lanes:
+                address = code.offset(address, stride, type.element)
+        code.finish()
+    return name
 
 
 def _reads(key: object, buffers: set[str]) -> bool:

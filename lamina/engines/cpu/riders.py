@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lamina.engines.cpu.contractions import is_tiled, windows_of
+from lamina.engines.cpu.forms import numbered
 from lamina.engines.cpu.matrix import as_matrix
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.reshape import merged_axes
@@ -25,17 +26,17 @@ def riders_of(program: Program, meet: Meet, processor: Processor) -> dict[int, t
     """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
     found: dict[int, tuple[int, Loop]] = {}
     steps: Sequence[Step] = program.steps
+    reads, writes = [reads_of(step) for step in steps], [writes_of(step) for step in steps]
     for number, loop in enumerate(steps):
         if not isinstance(loop, Loop) or program.repeated(number) is not None:
             continue
-        reads, writes = reads_of(loop), writes_of(loop)
         for earlier in range(number - 1, -1, -1):
             step = steps[earlier]
-            used = reads_of(step) | writes_of(step)
             # Nothing that the loop writes may be in use, and what it reads must be there.
-            if any(meet(a, b) for a in writes for b in used):
+            used = reads[earlier] | writes[earlier]
+            if any(meet(a, b) for a in writes[number] for b in used):
                 break
-            if any(meet(a, b) for a in reads for b in writes_of(step)):
+            if any(meet(a, b) for a in reads[number] for b in writes[earlier]):
                 alone = program.repeated(earlier) is None
                 if (
                     alone
@@ -49,14 +50,17 @@ def riders_of(program: Program, meet: Meet, processor: Processor) -> dict[int, t
 
 def _carries(step: Contraction, loop: Loop, meet: Meet, processor: Processor) -> bool:
     """Whether each point of the loop needs only one column of what the contraction stores."""
-    loop, matrix = merged_axes(loop), as_matrix(step)
-    if len(loop.axes) != 1 or matrix.batch.extent != 1 or not is_tiled(step, processor):
+    if not is_tiled(step, processor) or step.extents[0] != 1:
         return False
-    if windows_of(step, processor) is not None:
+    ((without_names,), _) = numbered(step)
+    assert isinstance(without_names, Contraction)
+    if windows_of(without_names, processor) is not None:
         return False
-    if any(isinstance(stage, Scan) for stage in loop.stages):
+    loop = merged_axes(loop)
+    if len(loop.axes) != 1 or any(isinstance(stage, Scan) for stage in loop.stages):
         return False
     (axis,) = loop.axes
+    matrix = as_matrix(step)
     stores = {store.buffer: store for store in matrix.step.stores}
     for load in loads_of(loop):
         if any(meet(load.buffer, name) for name in stores):

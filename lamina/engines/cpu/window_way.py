@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.image import Image
 from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
-from lamina.engines.cpu.loops import Part
+from lamina.engines.cpu.loops import Part, are_short
 from lamina.engines.cpu.packing import TILE, PackedRight, Panel, Panels
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
@@ -268,10 +268,9 @@ class Way(ABC):
         firsts, counts = given[: len(rows)], given[len(rows) :]
 
         def store_row(source: Value) -> None:
-            for number in range(panel.vectors):
-                lanes = panel.present(number)
-                base = code.add(column, constant(number * panel.lanes, I64))
-                place = code.offset(source, number * panel.lanes, self._element)
+            for first, lanes in panel.runs(wide=are_short(store.value for store in step.stores)):
+                base = code.add(column, constant(first, I64))
+                place = code.offset(source, first, self._element)
                 with points.along(self._column, base, lanes, multiple=panel.lanes):
                     points.define(step.result, code.load(place, Type(self._element, lanes)))
                     points.store_all(step.stores)

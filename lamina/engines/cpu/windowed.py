@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import final
 
 from lamina.engines.cpu.context import Context
@@ -53,6 +54,8 @@ SHORTEST_CHUNK = 256
 GATHERING_PAYS = 1.25
 
 
+# Several parts of the engine ask for the same one.
+@lru_cache(maxsize=1 << 8)
 def windowed(step: Contraction, panels: Panels) -> Windowed | None:
     """The contraction, its columns cut into panels, as one over windows; None if it is none."""
     if len(step.rows) < 2 and len(step.inner) < 2:
