@@ -1,6 +1,6 @@
 """Attention and transformer blocks: names, masks, dropout, files, and the text of errors.
 
-Values and gradients are compared with PyTorch's in test_layers_torch.py.
+Values and gradients are compared with PyTorch's in test_layers_torch_attention.py.
 """
 
 from __future__ import annotations

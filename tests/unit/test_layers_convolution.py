@@ -1,6 +1,6 @@
 """Convolution and pooling layers: shapes, what they are made of, and the text of errors.
 
-Their values and gradients are compared with PyTorch's in test_layers_torch.py.
+Their values and gradients are compared with PyTorch's in test_layers_torch_windows.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Normalisation layers: running averages over the life of a model, and the text of errors.
 
-Their values and gradients are compared with PyTorch's in test_layers_torch.py.
+Their values and gradients are compared with PyTorch's in test_layers_torch_normalization.py.
 """
 
 from __future__ import annotations

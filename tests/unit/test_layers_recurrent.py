@@ -1,6 +1,6 @@
 """Recurrent layers: lengths, dropout, what they cost, and the text of errors.
 
-Values and gradients are compared with PyTorch's in test_layers_torch.py.
+Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""Recurrent layers against PyTorch: values and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from torch_comparison import Case, compare_with_pytorch, option_sets
+
+import lamina as lm
+from lamina.engines.engine import Engine
+from lamina.shapes import DType, float32, float64
+
+pytestmark = pytest.mark.torch
+
+
+def _recurrents() -> Iterator[Case]:
+    for kind in ("RNN", "LSTM", "GRU"):
+        for o in _recurrent_options(kind):
+            own = {"activation": o["activation"]} if kind == "RNN" else {}
+            theirs = {"nonlinearity": o["activation"]} if kind == "RNN" else {}
+            names = ("layers", "bidirectional", "returns", "bias", "truncate")
+            layer = {name: o[name] for name in names} | own
+            yield Case(
+                f"{kind}-{o}",
+                lambda kind=kind, o=o, layer=layer: getattr(lm, kind)(o["features"], **layer),
+                lambda nn, torch, kind=kind, o=o, theirs=theirs: _torch_recurrent(
+                    getattr(nn, kind)(
+                        o["inputs"],
+                        o["features"],
+                        o["layers"],
+                        bias=o["bias"],
+                        batch_first=True,
+                        bidirectional=o["bidirectional"],
+                        **theirs,
+                    ),
+                    torch,
+                    o,
+                ),
+                [(o["batch"], o["length"], o["inputs"]), *([(o["batch"],)] * o["lengths"])],
+                lengths=o["length"] * o["lengths"],
+                weights=1 / math.sqrt(o["features"] + o["inputs"]),
+            )
+
+
+def _recurrent_options(kind: str) -> Iterator[dict[str, Any]]:
+    plain = {"inputs": 3, "features": 5, "batch": 4, "length": 6, "bias": True, "truncate": None}
+    plain["activation"] = "tanh"
+    for layers, bidirectional, returns, lengths in [
+        (1, False, "all", False),
+        (1, False, "last", True),
+        (2, True, "all", True),
+        (2, True, "last", False),
+    ]:
+        own = {"layers": layers, "bidirectional": bidirectional}
+        yield {**plain, **own, "returns": returns, "lengths": lengths}
+    yield from option_sets(
+        7,
+        {"RNN": 1, "LSTM": 2, "GRU": 3}[kind],
+        inputs=[1, 4, 17],
+        features=[1, 3, 8, 33],
+        batch=[1, 3, 8],
+        length=[1, 2, 5, 9],
+        layers=[1, 1, 2],
+        bidirectional=[False, True],
+        returns=["all", "last"],
+        lengths=[False, True],
+        bias=[True, True, False],
+        activation=["tanh", "relu"] if kind == "RNN" else ["tanh"],
+        truncate=[None, None, 1, 3, 20],
+    )
+
+
+def _torch_recurrent(module: Any, torch: Any, o: Mapping[str, Any]) -> Any:
+    """A module of PyTorch with lengths, and with states that are cut off every few steps."""
+    whole = module.forward
+    rnn = torch.nn.utils.rnn
+
+    def last_of(states: Any) -> Any:
+        final = states[0] if isinstance(states, tuple) else states
+        return torch.cat(list(final[-2 if o["bidirectional"] else -1 :]), 1)
+
+    def forward(x: Any, lengths: Any = None) -> Any:
+        if o["truncate"] is not None:
+            return _torch_truncated(module, torch, o, x, lengths)
+        if lengths is None:
+            y, states = whole(x)
+        else:
+            packed = rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+            y, states = whole(packed)
+            y, _ = rnn.pad_packed_sequence(y, True, total_length=o["length"])
+        return y if o["returns"] == "all" else last_of(states)
+
+    module.forward = forward
+    return module
+
+
+def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, lengths: Any) -> Any:
+    """Step by step, with `detach` after each `truncate` of them."""
+    last: list[Any] = []
+    for layer in range(o["layers"]):
+        outputs: list[Any] = []
+        last = []
+        for reverse in (False, True)[: 1 + o["bidirectional"]]:
+            suffix = f"_l{layer}{'_reverse' if reverse else ''}"
+            cell = type(module)
+            own = {"nonlinearity": o["activation"]} if cell is torch.nn.RNN else {}
+            one = cell(x.shape[2], o["features"], bias=o["bias"], batch_first=True, **own)
+            weights = {
+                n: getattr(module, n.replace("_l0", suffix)) for n, _ in one.named_parameters()
+            }
+            first = torch.zeros(1, len(x), o["features"], dtype=x.dtype)
+            states = (first, first) if cell is torch.nn.LSTM else (first,)
+            found: list[Any] = [None] * o["length"]
+            for turn in range(o["length"]):
+                time = o["length"] - 1 - turn if reverse else turn
+                given = states if len(states) == 2 else states[0]
+                _, new = torch.func.functional_call(one, weights, (x[:, time : time + 1], given))
+                new = new if isinstance(new, tuple) else (new,)
+                if lengths is not None:
+                    inside = (time < lengths)[:, None]
+                    new = [torch.where(inside, a, b) for a, b in zip(new, states, strict=True)]
+                    found[time] = torch.where(inside, new[0][0], 0.0)
+                else:
+                    found[time] = new[0][0]
+                cut = (turn + 1) % o["truncate"] == 0
+                states = tuple(state.detach() if cut else state for state in new)
+                final = new[0][0]
+            outputs.append(torch.stack(found, 1))
+            last.append(final)
+        x = torch.cat(outputs, 2)
+    return x if o["returns"] == "all" else torch.cat(last, 1)
+
+
+CASES = [
+    *_recurrents(),
+]
+
+
+@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
+    compare_with_pytorch(case, dtype, engine)
