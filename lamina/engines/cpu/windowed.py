@@ -397,11 +397,17 @@ class _Elements(Way):
         return block, divisor_near(self._outer.extent, fitting)
 
     def _cuts(self) -> int:
+        """In how many pieces rows are cut, so that threads have as much to do.
+
+        Each piece makes an image of its own, where numbers are not read directly.
+        """
         threads = self._context.processor.threads
         units = self._batch.extent * self._panels.count
-        if units >= 4 * threads or units % threads == 0:
+        wanted = 4 * threads if self._image.is_direct else 2 * threads
+        are_equal = units % threads == 0 and self._panels.columns % self._panels.width == 0
+        if units >= 4 * threads or are_equal:
             return 1
-        return min(self._tiles.count, -(-2 * threads // units))
+        return min(self._tiles.count, -(-wanted // units))
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
         """`panel(table, thread, batch, panel, low, high)`: all chunks of places, then the rows."""
