@@ -11,7 +11,7 @@ of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, af
 - *Minimal elements* (the gradient of the weights): F(3x3, 2x2), the same with a tile of gradients
   in the place of the weights. Products are summed up over tiles, and transformed back at the end.
 
-A number that is infinite makes NaN of all results that depend on it.
+Where a number is infinite, results that depend on it may be NaN instead.
 
 Here is where this is taken, what is transformed how, and how weights are packed; the ways
 themselves are in `winograd_ways.py`.
