@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import final
 
 from lamina.engines.cpu.context import Context
-from lamina.engines.cpu.image import image_of, pack_image
+from lamina.engines.cpu.image import Image, image_of, pack_image
 from lamina.engines.cpu.ir import I64, Function, Type, Value, constant
 from lamina.engines.cpu.loops import PART_PARAMETERS, Part, stride_along
 from lamina.engines.cpu.matrix import as_matrix, as_plain
@@ -59,18 +59,35 @@ def windowed(step: Contraction, panels: Panels) -> Windowed | None:
         return None
     step = _with_single_axes(step)
     scattered = _scattered(step)
+    work = float(size_of(step.extents))
     if scattered is not None:
-        return scattered
-    filtered = minimal(step, panels)
-    if filtered is not None:
-        return filtered
-    places, elements = (size_of([axis.extent for axis in axes]) for axes in (step.rows, step.inner))
-    if elements > places:
-        image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
-        if image is not None:
-            return Windowed(step, image, "elements")
+        work *= size_of([one.place.extent for one in scattered.spreads])
+        work /= size_of([one.row.extent for one in scattered.spreads])
+    filtered = minimal(step, panels, work)
+    if filtered is not None or scattered is not None:
+        return filtered or scattered
+    image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
+    if image is not None and _has_windows_in_rows(step, image):
+        return Windowed(step, image, "elements")
     image = image_of(step.left, step.rows, step.inner, direct_outer=len(step.rows) - 2)
     return None if image is None else Windowed(step, image, "places")
+
+
+def _has_windows_in_rows(step: Contraction, image: Image) -> bool:
+    """Whether k runs over the places of windows, and rows over their elements.
+
+    What moves along together tells these from images and channels: there are more places than
+    elements, or they are farther apart. Where that says nothing, all of k and rows are counted.
+    """
+    pairs = [(one, one.place, one.element) for one in image.sides if one.place and one.element]
+    counts = [(place.extent, element_.extent) for _, place, element_ in pairs]
+    steps = [(side.scale, abs(side.slope)) for side, _, _ in pairs]
+    _, rows, _, inner = step.extents
+    for along in (counts, steps, [(inner, rows)]):
+        of_places, of_elements = (size_of([one[side] for one in along]) for side in (0, 1))
+        if of_places != of_elements:
+            return of_places > of_elements
+    return False
 
 
 def _with_single_axes(step: Contraction) -> Contraction:
