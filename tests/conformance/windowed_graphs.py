@@ -261,8 +261,8 @@ class FilteredGraph(WindowedGraph):
         padding = ((0, 0), (1, 1), (1, 1), (2, 1), (0, 2))
         self._along = [Window(3, 1, 1, *self._choose(padding)) for _ in range(2)]
         self._groups, self._batch = self._choose((1, 1, 1, 2)), self._choose((1, 2, 3, 5))
-        channels = (8, 12, 16, 17, 32, 33)
+        channels = (12, 16, 17, 20, 32)
         self._inputs, self._outputs = self._choose(channels), self._choose(channels)
-        self._extents = (self._choose(range(4, 17)), self._choose(range(4, 17)))
+        self._extents = (self._choose(range(7, 24)), self._choose((5, 6, 9, 12, 13, 18)))
         pairs = zip(self._along, self._extents, strict=True)
         self._counts = tuple(one.count(extent) for one, extent in pairs)

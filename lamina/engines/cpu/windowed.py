@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import final
 
 from lamina.engines.cpu.context import Context
-from lamina.engines.cpu.image import image_of, pack_image
+from lamina.engines.cpu.image import Image, image_of, pack_image
 from lamina.engines.cpu.ir import I64, Function, Type, Value, constant
 from lamina.engines.cpu.loops import PART_PARAMETERS, Part, stride_along
 from lamina.engines.cpu.matrix import as_matrix, as_plain
@@ -40,7 +40,7 @@ from lamina.engines.cpu.window_way import (
 from lamina.engines.cpu.winograd import minimal
 from lamina.engines.cpu.winograd_ways import MinimalElements, MinimalPlaces
 from lamina.program.index import Axis, Remainder, axes_of, axis_index
-from lamina.program.scalar import Apply, Load
+from lamina.program.scalar import Apply, Load, Scalar
 from lamina.program.steps import Contraction
 from lamina.shapes import size_of
 
@@ -62,39 +62,49 @@ def windowed(step: Contraction, panels: Panels) -> Windowed | None:
         return None
     step = _with_single_axes(step)
     scattered = _scattered(step)
+    work = float(size_of(step.extents))
     if scattered is not None:
-        return scattered
-    filtered = minimal(step, panels)
-    if filtered is not None:
-        return filtered
-    if _rows_are_elements(step):
-        image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
-        if image is not None:
-            return Windowed(step, image, "elements")
+        work *= size_of([one.place.extent for one in scattered.spreads])
+        work /= size_of([one.row.extent for one in scattered.spreads])
+    filtered = minimal(step, panels, work)
+    if filtered is not None or scattered is not None:
+        return filtered or scattered
+    image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
+    if image is not None and _has_windows_in_rows(step, image):
+        return Windowed(step, image, "elements")
     image = image_of(step.left, step.rows, step.inner, direct_outer=len(step.rows) - 2)
     return None if image is None else Windowed(step, image, "places")
 
 
-def _rows_are_elements(step: Contraction) -> bool:
-    """Whether the rows are the elements of windows and k runs over the places, or else reversed.
+def _has_windows_in_rows(step: Contraction, image: Image) -> bool:
+    """Whether k runs over the places of windows, and rows over their elements, or else reversed.
 
-    Both are windows of each other. Tiles are made best of what lies apart: where the rows lie side
-    by side in the image they are channels, those of a gradient of weights; where k does, it runs
-    over them. Where both do, or none, an image is larger than a window.
+    Both are windows of each other. Channels tell them apart, which lie side by side: those of a
+    gradient of weights are rows. So does what moves along together: there are more places than
+    elements, or they are farther apart. Where that says nothing, all of k and rows are counted.
     """
-    load = step.left
-    while isinstance(load, Apply) and load.primitive == "cast":
-        load = load.operands[0]
-    terms = load.index.terms if isinstance(load, Load) else ()
-    contiguous = {atom for atom, stride in terms if stride == 1}
-    rows, inner = (
-        [axis.extent for axis in axes if axis in contiguous] for axes in (step.rows, step.inner)
-    )
-    if bool(rows) != bool(inner):
-        return bool(rows)
-    if not rows:
-        rows, inner = ([axis.extent for axis in axes] for axes in (step.rows, step.inner))
-    return size_of(inner) > size_of(rows)
+    sides = [(one, one.place, one.element) for one in image.sides if one.place and one.element]
+    moving = {axis for _, *pair in sides for axis in pair}
+    channels = _contiguous(step.left) - moving
+    in_rows, in_inner = (not channels.isdisjoint(axes) for axes in (step.rows, step.inner))
+    if in_rows != in_inner:
+        return in_rows
+    counts = [(place.extent, element_.extent) for _, place, element_ in sides]
+    steps = [(side.scale, abs(side.slope)) for side, _, _ in sides]
+    _, rows, _, inner = step.extents
+    for along in (counts, steps, [(inner, rows)]):
+        of_places, of_elements = (size_of([one[side] for one in along]) for side in (0, 1))
+        if of_places != of_elements:
+            return of_places > of_elements
+    return False
+
+
+def _contiguous(view: Scalar) -> set[Axis]:
+    """The axes along which the numbers of a view lie side by side."""
+    while isinstance(view, Apply) and view.primitive == "cast":
+        view = view.operands[0]
+    terms = view.index.terms if isinstance(view, Load) else ()
+    return {atom for atom, stride in terms if stride == 1 and isinstance(atom, Axis)}
 
 
 def _with_single_axes(step: Contraction) -> Contraction:

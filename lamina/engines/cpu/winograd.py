@@ -11,7 +11,7 @@ of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, af
 - *Minimal elements* (the gradient of the weights): F(3x3, 2x2), the same with a tile of gradients
   in the place of the weights. Products are summed up over tiles, and transformed back at the end.
 
-A number that is infinite makes NaN of all results that depend on it.
+Where a number is infinite, results that depend on it may be NaN instead.
 
 Here is where this is taken, what is transformed how, and how weights are packed; the ways
 themselves are in `winograd_ways.py`.
@@ -44,8 +44,8 @@ PLACES = NUMBERS * NUMBERS
 MUST_GAIN = 0.8
 # In cycles, for a vector: to transform a tile of numbers, of results, and of the right operand.
 _NUMBERS_CYCLES, _RESULTS_CYCLES, _FACTORS_CYCLES = 48, 72, 48
-# What is done once, for weights or gradients of them, takes as long as so many tiles.
-_ONCE_TILES = 3
+# What is done once, for weights and for gradients of them, takes as long as so many tiles.
+_WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
 
 
 def _image(left: Scalar, places: Sequence[Axis], elements: Sequence[Axis]) -> Image | None:
@@ -102,8 +102,14 @@ def _with_bounds(view: Scalar, places: Sequence[Axis], elements: Sequence[Axis])
     return replace(view, bounds=tuple(bounds))
 
 
-def minimal(step: Contraction, panels: Panels) -> Windowed | None:
-    """A contraction over windows as one by minimal filtering; None where that does not pay."""
+def minimal(step: Contraction, panels: Panels, direct: float) -> Windowed | None:
+    """A contraction over windows as one by minimal filtering; None where that does not pay.
+
+    Args:
+        step: the contraction.
+        panels: how its columns are cut.
+        direct: how many multiplications it takes otherwise.
+    """
     for way, places, elements in (
         ("minimal places", step.rows, step.inner),
         ("minimal elements", step.inner, step.rows),
@@ -115,12 +121,12 @@ def minimal(step: Contraction, panels: Panels) -> Windowed | None:
         images = size_of([axis.extent for axis in image.outer])
         tiles = images * size_of([axis.extent // RESULTS for axis in image.places])
         if way == "minimal places":
-            others = _NUMBERS_CYCLES * channels + _RESULTS_CYCLES * columns
+            once, others = _WEIGHTS_TILES, _NUMBERS_CYCLES * channels + _RESULTS_CYCLES * columns
         else:
+            once = _GRADIENTS_TILES
             others = _NUMBERS_CYCLES * channels * panels.count + _FACTORS_CYCLES * columns
-        work = (tiles + _ONCE_TILES) * PLACES * channels * columns + tiles * others
-        _, m, n, k = step.extents
-        if work < MUST_GAIN * m * n * k:
+        work = (tiles + once) * PLACES * channels * columns + tiles * others
+        if step.batch[0].extent * work < MUST_GAIN * direct:
             return Windowed(step, image, way)
     return None
 
