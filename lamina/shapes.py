@@ -172,6 +172,7 @@ def scale_dim(dim: Dim, factor: int) -> Dim:
 Polynomial = tuple[int, ...]
 
 
+@lru_cache(maxsize=1 << 13)
 def element_count(shape: Shape) -> Polynomial:
     """The number of elements as a polynomial in the batch: (c0, c1, ..) is c0 + c1 batch + ..
 
@@ -216,6 +217,7 @@ def size_of(shape: Sequence[int]) -> int:
     return product
 
 
+@lru_cache(maxsize=1 << 13)
 def broadcast(left: Shape, right: Shape) -> Shape:
     """The shape of an elementwise operation on two operands, by NumPy's rule.
 

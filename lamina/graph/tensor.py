@@ -458,10 +458,14 @@ def rebuild(node: Tensor, operands: tuple[Tensor, ...], **changed: Any) -> Tenso
 def rewrite(graph: Graph, rule: Rule) -> Graph:
     """The graph with every node, operands first, replaced by `rule(node, new operands)`."""
     new: dict[Tensor, Tensor] = {}
-    for node in graph.nodes():
-        operands = tuple(new[operand] for operand in node.operands)
-        with labelled(node.origin):
+    before = _origin.set(Origin())
+    try:
+        for node in graph.nodes():
+            operands = tuple([new[operand] for operand in node.operands])
+            _origin.set(node.origin)
             new[node] = rule(node, operands)
+    finally:
+        _origin.reset(before)
     return Graph(
         tuple(new[t] for t in graph.inputs),
         tuple((name, new[t]) for name, t in graph.outputs),

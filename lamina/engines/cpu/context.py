@@ -46,13 +46,22 @@ class Context:
         return code.load(code.offset(code.parameters[0], slot, "ptr"), POINTER)
 
     def begin(
-        self, name: str, parameters: Sequence[tuple[str, Type]], used: Iterable[str]
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, Type]],
+        used: Iterable[str],
+        *,
+        calling: bool = False,
     ) -> Points:
-        """Begins a function that computes with buffers; its first parameter is their section."""
+        """Begins a function that computes with buffers; its first parameter is their section.
+
+        If it is `calling`, it calls others for vectors whose elements lie apart.
+        """
         code = self.module.function(name, parameters)
         used = sorted(used)
         bases = {buffer: self.address(code, buffer) for buffer in used}
-        points = Points(code, bases, {buffer: self.buffers[buffer].size for buffer in used})
+        sizes = {buffer: self.buffers[buffer].size for buffer in used}
+        points = Points(code, bases, sizes, calling=calling)
         if self.turn is not None:
             points.fix(self.turn, self.workspaces.turn(code, code.parameters[0]))
         return points

@@ -472,7 +472,9 @@ class _Tiled:
     def _write_epilogue(self, name: str, panel: Panel) -> None:
         """The stores of a tile: each row in vectors along the columns."""
         step, matrix = self._matrix.step, self._matrix
-        points = self._begin(f"{name}_epilogue", _EPILOGUE_PARAMETERS)
+        used = reads_of(step) | writes_of(step)
+        epilogue = f"{name}_epilogue"
+        points = self._context.begin(epilogue, _EPILOGUE_PARAMETERS, used, calling=True)
         code = points.code
         _, sums, batch, row, count, column = code.parameters
         end = code.add(row, count)

@@ -226,6 +226,7 @@ def _write_entry(
     workspaces = written.workspaces
     if loops:
         table = _own_table(code, table, written.words)
+    everyone = max(shares, default=1)
     first = {loop.first: loop for loop in loops}
     last = {loop.last: loop for loop in loops}
     opened: OpenLoop | None = None
@@ -239,9 +240,11 @@ def _write_entry(
             before = emit_ticks(code) if timed else None
         if meet and not timed:
             code.call_void("barrier", barrier, threads)
-        takes_part = code.compare("slt", thread, constant(share, I64))
-        with code.when(takes_part):
+        if share == everyone:
             emit_shared(code, part, share, workspaces, table, thread)
+        else:
+            with code.when(code.compare("slt", thread, constant(share, I64))):
+                emit_shared(code, part, share, workspaces, table, thread)
         if before is not None:
             code.call_void("barrier", barrier, threads)
             now = emit_ticks(code)

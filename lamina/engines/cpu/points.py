@@ -96,14 +96,22 @@ class Points:
         code: the function that is being written.
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
+        calling: whether functions are called for vectors whose elements lie apart, which are many
+            lines each: in long functions that are not run for every few numbers.
     """
 
     def __init__(
-        self, code: Function, bases: Mapping[str, Value], sizes: Mapping[str, int]
+        self,
+        code: Function,
+        bases: Mapping[str, Value],
+        sizes: Mapping[str, int],
+        *,
+        calling: bool = False,
     ) -> None:
         self.code = code
         self._bases = bases
         self._sizes = sizes
+        self._calling = calling
         self._levels = [_Level()]
         self._depths: dict[object, int] = {}
         self._loaded: set[str] = set()
@@ -508,9 +516,15 @@ class Points:
         code = self.code
         type = Type(memory_element(load.dtype))
         start = code.offset(self._bases[load.buffer], place.start, type.element)
-        function = _emit_load_apart(code.module, type.wide(lanes))
-        loaded = code.call(function, type.wide(lanes), start, constant(place.stride, I64))
-        return from_memory(code, loaded, load.dtype)
+        result = Value("poison", type.wide(lanes))
+        if self._calling:
+            function = _emit_load_apart(code.module, result.type)
+            result = code.call(function, result.type, start, constant(place.stride, I64))
+        else:
+            for lane in range(lanes):
+                address = code.offset(start, lane * place.stride, type.element)
+                result = code.insert(result, code.load(address, type), lane)
+        return from_memory(code, result, load.dtype)
 
     def _gathered(self, load: Load, place: Place, inside: Value | None, lanes: int) -> Value:
         """One element after the other, from any positions."""
@@ -558,7 +572,7 @@ class Points:
         each = place.each
         stored = to_memory(code, value, dtype)
         start = code.offset(base, place.start, type.element) if each is None else base
-        if each is None and not store.accumulate:
+        if each is None and self._calling and not store.accumulate:
             function = _emit_store_apart(code.module, stored.type)
             code.call_void(function, stored, start, constant(place.stride, I64))
             return
@@ -572,11 +586,7 @@ class Points:
 
 
 def _emit_load_apart(module: Module, type: Type) -> str:
-    """Writes `load_apart(address, stride)`, once in a module; gives its name.
-
-    It reads elements that lie apart, one by one: processors' own instructions for that are no
-    faster. As they are many lines for each vector, they are not written where they are wanted.
-    """
+    """Writes `load_apart(address, stride)`, once in a module; gives its name."""
     name = f"load_apart_{type.suffix}"
     if not module.has(name):
         code = module.function(name, (("address", POINTER), ("stride", I64)), result=type)

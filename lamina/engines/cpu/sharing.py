@@ -34,7 +34,11 @@ def emit_shared(
         thread: the number of the thread, less than `share`.
     """
     section = code.offset(table, part.section, "ptr")
-    if part.units == share or share == 1 or part.cycles < share * CYCLES_WORTH_HELPING:
+    if share == 1:
+        everything = (constant(0, I64), constant(part.units, I64))
+        code.call_void(part.function, section, thread, *everything)
+        return
+    if part.units == share or part.cycles < share * CYCLES_WORTH_HELPING:
         units = constant(part.units, I64)
         first, last = _slice(code, units, thread, constant(share, I64))
         code.call_void(part.function, section, thread, first, last)

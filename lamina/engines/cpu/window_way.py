@@ -262,7 +262,7 @@ class Way(ABC):
         )
         step = self._step
         used = reads_of(step) | writes_of(step)
-        points = self._context.begin(f"{name}_epilogue", parameters, used)
+        points = self._context.begin(f"{name}_epilogue", parameters, used, calling=True)
         code = points.code
         _, sums, batch, outer, *given, column = code.parameters
         firsts, counts = given[: len(rows)], given[len(rows) :]
