@@ -469,7 +469,7 @@ def _cost_of_point(
         elif isinstance(part, Load):
             access = _cost_of_access(part.index, lane, lanes)
             if _is_in_one_place(stage) and not any(_moves(part, axis) for axis in within):
-                access /= size_of([axis.extent for axis in within])
+                access /= max(size_of([axis.extent for axis in within]), 1)
             cost += access
     indices = [store.index for store in stores]
     if isinstance(stage, Scan):
