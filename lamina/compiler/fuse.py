@@ -190,6 +190,11 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
     depth: dict[Tensor, int] = {}
     for node in nodes:
         depth[node] = 0
+        # What is stored for a contraction is there for others, too.
+        for operand in _viewed(node):
+            below = _behind_views(operand, anchors)
+            if below is not None and _is_readable(operand, {**anchors, below: None}):
+                anchors[below] = None
         if is_leaf(node) or node in anchors:
             continue
         depth[node] = 1 + max((depth[operand] for operand in node.operands), default=0)
@@ -204,12 +209,8 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
         if node in anchors and node not in roots:
             _move_up(node, anchors, users)
     for node in nodes:
-        if isinstance(node.op.lowering, Contracting):
-            for operand in node.operands:
-                _make_view(operand, anchors)
-        elif isinstance(node.op.lowering, Repeating):
-            for operand in node.operands[node.attributes["states"] :]:
-                _make_view(operand, anchors)
+        for operand in _viewed(node):
+            _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
 
@@ -339,21 +340,36 @@ def _is_expensive(node: Tensor) -> bool:
     return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for p in parts(scalar))
 
 
+def _viewed(node: Tensor) -> tuple[Tensor, ...]:
+    """The operands that are read through views: those of contractions and of recurrences."""
+    if isinstance(node.op.lowering, Contracting):
+        return node.operands
+    if isinstance(node.op.lowering, Repeating):
+        return node.operands[node.attributes["states"] :]
+    return ()
+
+
 def _make_view(operand: Tensor, anchors: Anchors) -> None:
-    """Stores whatever keeps a contraction's operand from being read where it lies."""
+    """Stores whatever keeps an operand from being read where it lies."""
+    below = _behind_views(operand, anchors)
+    if below is not None:
+        anchors[below] = None
+    if not _is_readable(operand, anchors):
+        anchors[operand] = None
+
+
+def _behind_views(operand: Tensor, anchors: Anchors) -> Tensor | None:
+    """What must be stored for an operand to be read; None if it can be read already."""
     below = operand
     while not _is_readable(below, anchors):
         # Look below a movement: perhaps what it moves is what must be stored.
         if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
-            anchors[below] = None
-            break
+            return below
         (source,) = below.operands
         if _is_number(source) or not is_view(below, {source: ""}):
-            anchors[below] = None
-            break
+            return below
         below = source
-    if not _is_readable(operand, anchors):
-        anchors[operand] = None
+    return None
 
 
 def _is_readable(operand: Tensor, anchors: Anchors) -> bool:
