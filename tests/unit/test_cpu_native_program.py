@@ -103,7 +103,7 @@ def test_operands_of_one_form_are_packed_by_one_function_each_into_its_own_place
     program = classifier(96, 96, 96, 96).plan(64).program
     native = write_program(program, PROCESSOR)
     assert [name for name in calls(native, "load") if name != "barrier"] == ["pack0"] * 3
-    assert native.layout.packed_offsets == (0, 4 * 96 * 96, 2 * 4 * 96 * 96)
+    assert native.layout.placed_offsets == (0, 4 * 96 * 96, 2 * 4 * 96 * 96)
 
 
 def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
@@ -121,7 +121,7 @@ def test_inference_packs_its_weights_when_they_change() -> None:
     program = classifier(200, 96, 64).plan(64).program
     native = write_program(program, PROCESSOR)
     assert native.layout.load_threads >= 1
-    assert native.layout.packed_bytes == 4 * (200 * 96 + 96 * 64)
+    assert native.layout.placed_bytes == 4 * (200 * 96 + 96 * 64)
     assert [name for name in calls(native, "load") if name != "barrier"] == ["pack0", "pack1"]
     assert not [name for name in calls(native, "program") if name.startswith("pack")]
 
@@ -129,7 +129,7 @@ def test_inference_packs_its_weights_when_they_change() -> None:
 def test_training_keeps_no_packed_weights() -> None:
     native = write_program(training_program(classifier(200, 96, 64), 64), PROCESSOR)
     assert native.layout.load_threads == 0
-    assert native.layout.packed_bytes == 0
+    assert not any(name.startswith("pack") for name in calls(native, "program"))
     assert "load" not in functions(native)
 
 
@@ -141,7 +141,7 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     native = write_program(program, PROCESSOR)
     packing = [name for name in calls(native, "program") if name.startswith("pack")]
     assert len(packing) == 1
-    assert native.layout.packed_bytes == 4 * 200 * 96
+    assert native.layout.placed_bytes == 4 * 200 * 96
 
 
 def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
@@ -152,7 +152,17 @@ def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
     packing = [name for name in calls(native, "program") if name.startswith("pack")]
     assert len(packing) >= len(layers)
     # Of one contraction, and of the next; weights of 3x3 elements are transformed to 4x4.
-    assert 0 < native.layout.packed_bytes <= 2 * 4 * (32 * 32 * 16)
+    two = 2 * 4 * (32 * 32 * 16)
+    assert two // 2 <= native.layout.placed_bytes <= two + two // 8
+
+
+def test_large_operands_give_their_place_back_at_once() -> None:
+    layers = [lm.Conv2d(192, 3, padding=1) for _ in range(4)]
+    net = lm.Sequential(lm.Input(192, 8, 8), *layers)
+    program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
+    one = 4 * (192 * 192 * 16)
+    # Operands, and sums for the gradients of weights: only one of them at a time.
+    assert one <= write_program(program, PROCESSOR).layout.placed_bytes <= one + one // 8
 
 
 def test_packed_operands_share_memory_at_different_times_only() -> None:
@@ -165,10 +175,10 @@ def test_packed_operands_share_memory_at_different_times_only() -> None:
         "third": range(2, 6),
         "small": range(4, 6),
     }
-    places = {name: workspaces.keep(name, sizes[name], steps[name]) for name in sizes}
+    places = {name: workspaces.place(name, sizes[name], steps[name]) for name in sizes}
     # At the lowest place that is free all the time, aligned to lines of the cache.
     assert places == {"lasting": 0, "first": 640, "second": 896, "third": 640, "small": 896}
-    assert workspaces.packed_bytes == 640 + 256 + 256
+    assert workspaces.placed_bytes == 640 + 256 + 256
     sharing = {
         (one, other)
         for one, other in itertools.combinations(sizes, 2)
@@ -228,8 +238,8 @@ def reduction(size: int) -> Program:
 
 def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
     short, long = (write_program(reduction(size), PROCESSOR) for size in (1000, 100_000))
-    assert (short.layout.threads, len(short.layout.extra_bytes)) == (1, 0)
-    assert (long.layout.threads, len(long.layout.extra_bytes)) == (2, 1)
+    assert (short.layout.threads, len(short.layout.placed_offsets)) == (1, 0)
+    assert (long.layout.threads, len(long.layout.placed_offsets)) == (2, 1)
 
 
 @pytest.mark.parametrize("rest", [0, 1, 17, 31])

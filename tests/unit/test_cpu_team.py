@@ -171,8 +171,8 @@ def test_a_helper_that_could_not_be_started_is_started_later(
 def test_every_unit_is_done_once_whoever_does_it(units: int, threads: int, own_team: Team) -> None:
     module, workspaces = Module(fused=False), Workspaces()
     work = module.function("work", PART_PARAMETERS)
-    section, _, first, last = work.parameters
-    counts = workspaces.shared(work, section)
+    section, thread, first, last = work.parameters
+    counts = workspaces.own(work, section, thread)
     loop = work.begin_loop(first, last)
     place = work.offset(counts, loop.index, "i64")
     # The first units take longer: the others come to help.
@@ -193,7 +193,7 @@ def test_every_unit_is_done_once_whoever_does_it(units: int, threads: int, own_t
     library = Library(compiled(module.text(), host()))
     done, counters = np.zeros(units, np.int64), aligned(workspaces.counter_bytes)
     addresses = np.zeros(len(SLOTS), np.uint64)
-    addresses[SLOTS.index("shared")] = done.ctypes.data
+    addresses[SLOTS.index("own")] = done.ctypes.data
     addresses[SLOTS.index("counters")] = counters.ctypes.data
     job = Job(library.address("program"), addresses, threads)
     for run in range(1, 20):

@@ -23,6 +23,8 @@ from lamina.program.program import Program
 from lamina.program.scalar import Literal, loads
 from lamina.program.steps import Contraction, writes_of
 
+# Threads may wait for each other where that spares the memory of operands as large as this.
+WORTH_WAITING_BYTES = 1 << 20
 # What does not change while a program runs that does not write it.
 _LASTING = ("parameter", "state", "constant")
 
@@ -96,7 +98,7 @@ def packed_ahead(
         for group, before, at_load in _together(program, same, meet):
             number, operand, packed = group[0].number, group[0].operand, group[0].packed
             size = operand.extents[0] * packed.size * operand.dtype.itemsize
-            needed = range(len(program.steps)) if at_load else _needed(program, group, before)
+            needed = range(len(program.steps)) if at_load else _needed(program, group, before, size)
             repeat = program.repeated(number) if before == number else None
             turn = repeat.axis if repeat is not None and not at_load else None
             ahead = Ahead(f"pack{number}", size, packed, operand, before, needed, turn, at_load)
@@ -111,17 +113,17 @@ def _numbered(step: Contraction) -> tuple[Contraction, tuple[str, ...]]:
     return without_names, used
 
 
-def _needed(program: Program, group: Sequence[_User], before: int) -> range:
-    """The steps during which an operand needs its place.
+def _needed(program: Program, group: Sequence[_User], before: int, size: int) -> range:
+    """The steps during which an operand of so many bytes needs its place.
 
-    One step more than it is used in: what the next one packs lies elsewhere, so that threads which
-    are done need not wait for the others before they pack it.
+    A small one keeps it for one step more: what the next one packs lies elsewhere, so that threads
+    which are done need not wait for the others before they pack it.
     """
     last = max(
         user.number if (repeat := program.repeated(user.number)) is None else repeat.last - 1
         for user in group
     )
-    return range(before, last + 2)
+    return range(before, last + (2 if size < WORTH_WAITING_BYTES else 1))
 
 
 def _together(

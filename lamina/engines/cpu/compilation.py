@@ -44,7 +44,7 @@ def compile_program(
     length = int.from_bytes(entry[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + length
     fields: dict[str, Any] = json.loads(entry[_LENGTH_BYTES:end])
-    for name in ("extra_bytes", "packed_offsets", "places", "steps"):
+    for name in ("placed_offsets", "places", "steps"):
         fields[name] = tuple(fields[name])
     return Layout(**fields), entry[end:]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from lamina.engines.cpu.ir import POINTER, Function, Module, Type, Value
 from lamina.engines.cpu.points import Points
@@ -11,7 +12,7 @@ from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.program.index import Axis
 from lamina.program.program import Buffer
-from lamina.shapes import DType
+from lamina.shapes import DType, uint8
 
 
 @dataclass
@@ -25,20 +26,29 @@ class Context:
         processor: what the functions are written for.
         workspaces: where steps ask for memory that they need while they run.
         turn: the axis whose turns the step is repeated for, if it is.
-        extra: those of the buffers that the step has asked for.
+        asked: the names of the buffers that the step has asked for, for the time that it runs.
     """
+
+    # The one that all threads see, for operands and sums.
+    SHARED: ClassVar[str] = "shared"
 
     module: Module
     buffers: dict[str, Buffer]
     processor: Processor
     workspaces: Workspaces
     turn: Axis | None = None
-    extra: list[Buffer] = field(default_factory=list[Buffer])
+    asked: list[str] = field(default_factory=list[str])
 
     def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
         """A buffer that is no part of the program, for a step's own use."""
         self.buffers[name] = Buffer(name, "temporary", tuple(shape), dtype)
-        self.extra.append(self.buffers[name])
+        if name not in self.asked:
+            self.asked.append(name)
+
+    def need_shared(self, size: int) -> None:
+        """Asks for bytes that all threads see."""
+        known = self.buffers[self.SHARED].bytes if self.SHARED in self.buffers else 0
+        self.need_buffer(self.SHARED, [max(known, size)], uint8)
 
     def address(self, code: Function, name: str) -> Value:
         """Where a buffer lies; the function's first parameter is the step's section."""

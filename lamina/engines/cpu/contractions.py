@@ -450,7 +450,7 @@ class _Tiled:
         if self._left is not None:
             plain = self._left
             return self._address(points, plain, row, start), plain.stride, plain.inner_stride
-        whole = self._context.workspaces.shared(code, code.parameters[0])
+        whole = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
         tile = code.add(code.multiply(batch, constant(self._row_tiles, I64)), number)
         position = code.multiply(tile, constant(k * self._rows, I64))

@@ -71,12 +71,11 @@ class CpuProgram:
 
     def _addresses(self, layout: Layout) -> Array:
         """The table of addresses, as the layout wants it."""
-        shared, own, packed, *extra = self._workspaces
-        buffers = (*(self._arrays[name] for name in self._program.buffers), *extra)
-        addresses = [array.ctypes.data for array in buffers]
-        start = packed.ctypes.data
-        addresses += [start + offset for offset in layout.packed_offsets]
-        addresses += [shared.ctypes.data, own.ctypes.data, layout.thread_bytes]
+        own, placed = self._workspaces
+        addresses = [self._arrays[name].ctypes.data for name in self._program.buffers]
+        start = placed.ctypes.data
+        addresses += [start + offset for offset in layout.placed_offsets]
+        addresses += [own.ctypes.data, layout.thread_bytes]
         addresses += [self._ticks.ctypes.data, self._unit_counters.ctypes.data]
         # The turn of repeated steps: each thread has its own, in a table of its own.
         addresses.append(0)
@@ -190,7 +189,6 @@ def _buffers_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, A
 
 
 def _workspaces_of(layout: Layout) -> list[Array]:
-    """What all threads share, what each has, what is packed ahead, and what steps asked for."""
-    own_bytes = layout.thread_bytes * layout.threads
-    sizes = (layout.shared_bytes, own_bytes, layout.packed_bytes, *layout.extra_bytes)
+    """The memory of the single threads, and that of what has a place in it for some time."""
+    sizes = (layout.thread_bytes * layout.threads, layout.placed_bytes)
     return [aligned(size) for size in sizes]

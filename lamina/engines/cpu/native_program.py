@@ -34,37 +34,31 @@ class Layout:
         load_threads: the same of `load`, which is run once after the parameters were changed; 0 if
             there is none.
         barriers: how often the threads meet in `program`.
-        shared_bytes: a workspace that all threads see.
-        thread_bytes: one for every thread.
-        packed_bytes: what is packed ahead: parameters stay from run to run, what is packed in each
-            run takes the place of what was used before.
+        thread_bytes: a workspace of every thread.
+        placed_bytes: operands that are packed ahead, and what steps asked for. Packed parameters
+            stay from run to run; all else takes the place of what was used before.
         counter_bytes: counters, which are zero between runs.
-        extra_bytes: buffers that steps asked for.
-        packed_offsets: where each operand begins that is packed ahead.
+        placed_offsets: where each of them begins.
         places: what stands at each place of the table of addresses: a number among the program's
-            buffers, in its order, then those that steps asked for, then the packed operands; or
-            below zero, counted from the end, one of the places of the workspaces.
+            buffers, in its order, then what was placed; or below zero, counted from the end, one
+            of the places of the workspaces.
         steps: for each part of `program` the number of its step.
     """
 
     threads: int
     load_threads: int
     barriers: int
-    shared_bytes: int
     thread_bytes: int
-    packed_bytes: int
+    placed_bytes: int
     counter_bytes: int
-    extra_bytes: tuple[int, ...]
-    packed_offsets: tuple[int, ...]
+    placed_offsets: tuple[int, ...]
     places: tuple[int, ...]
     steps: tuple[int, ...]
 
     @property
     def total_bytes(self) -> int:
         """What all of the memory takes."""
-        own = self.thread_bytes * self.threads
-        kept = self.packed_bytes + self.counter_bytes + sum(self.extra_bytes)
-        return self.shared_bytes + own + kept
+        return self.thread_bytes * self.threads + self.placed_bytes + self.counter_bytes
 
 
 @dataclass(frozen=True)
@@ -112,12 +106,10 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
         threads=max(shares, default=1),
         load_threads=load_threads,
         barriers=sum(barriers),
-        shared_bytes=workspaces.shared_bytes,
         thread_bytes=workspaces.thread_bytes,
-        packed_bytes=workspaces.packed_bytes,
+        placed_bytes=workspaces.placed_bytes,
         counter_bytes=workspaces.counter_bytes,
-        extra_bytes=tuple(buffer.bytes for buffer in written.extra),
-        packed_offsets=tuple(written.packed.values()),
+        placed_offsets=tuple(written.placed.values()),
         places=_places(program, written),
         steps=tuple(written.steps[number] for number in used),
     )
@@ -132,7 +124,7 @@ def text_of_step(program: Program, number: int, processor: Processor) -> str:
 
 def _places(program: Program, written: Parts) -> tuple[int, ...]:
     """What stands at each place of the table of addresses, in numbers."""
-    names = (*program.buffers, *(buffer.name for buffer in written.extra), *written.packed)
+    names = (*program.buffers, *written.placed)
     numbers = {name: number for number, name in enumerate(names)}
     places: list[int] = []
     for section in written.sections:

@@ -309,15 +309,15 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
     """A part that packs the left operand: for each tile of rows the numbers of one k together."""
     reads = frozenset(load.buffer for load in loads(matrix.left))
     points = context.begin(name, PART_PARAMETERS, reads)
-    code, workspaces = points.code, context.workspaces
-    table, _, first, last = code.parameters
+    code = points.code
+    _, _, first, last = code.parameters
     kind = element(matrix.step.dtype)
     full, rest = divmod(matrix.row.extent, rows)
     tiles = full + bool(rest)
     size = matrix.inner.extent * rows
     units = matrix.batch.extent * tiles
-    workspaces.need_shared(units * size * matrix.step.dtype.itemsize)
-    whole = workspaces.shared(code, table)
+    context.need_shared(units * size * matrix.step.dtype.itemsize)
+    whole = context.address(code, context.SHARED)
     loop = code.begin_loop(first, last)
     batch = code.binary("udiv", loop.index, constant(tiles, I64))
     number = code.binary("urem", loop.index, constant(tiles, I64))
@@ -340,7 +340,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
     code.end_loop(loop)
     code.finish()
     cycles = 1.5 * matrix.batch.extent * matrix.row.extent * matrix.inner.extent / 8
-    return Part(name, units, cycles, reads, frozenset([context.workspaces.SHARED]))
+    return Part(name, units, cycles, reads, frozenset([context.SHARED]))
 
 
 @dataclass(frozen=True)

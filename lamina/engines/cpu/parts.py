@@ -56,8 +56,8 @@ class Parts:
         loops: which of them are repeated.
         sections: of the table of addresses: the names of the buffers in each, behind the places
             of the workspaces.
-        extra: the buffers that steps have asked for.
-        packed: where each operand that is packed ahead begins in the memory for those, by name.
+        placed: where operands that are packed ahead, and buffers that steps have asked for, begin
+            in the memory for those, by name.
     """
 
     module: Module
@@ -68,8 +68,7 @@ class Parts:
     loops: list[RepeatedParts] = field(default_factory=list[RepeatedParts])
     # The first one, without buffers, is for what is no step.
     sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
-    extra: list[Buffer] = field(default_factory=list[Buffer])
-    packed: dict[str, int] = field(default_factory=dict[str, int])
+    placed: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def words(self) -> int:
@@ -113,9 +112,9 @@ class _Writer:
         ahead = packed_ahead(program, self._processor, meet)
         # The largest first, as smaller ones then fit between them.
         for one in sorted(ahead.values(), key=lambda one: -one.bytes):
-            if one.name not in written.packed:
-                place = written.workspaces.keep(one.name, one.bytes, one.needed)
-                written.packed[one.name] = place
+            if one.name not in written.placed:
+                place = written.workspaces.place(one.name, one.bytes, one.needed)
+                written.placed[one.name] = place
         if only in riders:
             only = riders[only][0]
         first_part = 0
@@ -140,7 +139,7 @@ class _Writer:
         """Packs what is packed in front of a step: once, or in each turn of an axis."""
         found = {id(one): one for one in ahead.values() if (one.before, one.turn) == (number, turn)}
         for one in found.values():
-            parts = self._placed([one.step], one, partial(_packing, one.name), turn)
+            parts = self._placed(number, [one.step], one, partial(_packing, one.name), turn)
             self._add(number, parts, at_load=one.at_load)
 
     def _step(
@@ -149,7 +148,7 @@ class _Writer:
         """Writes the parts of a step, and of those that are run along with it."""
         names = [f"step{one}" for one in (number, *riders)]
         steps = [step, *(self._program.steps[rider] for rider in riders)]
-        self._add(number, self._placed(steps, ahead, partial(_parts, names), turn))
+        self._add(number, self._placed(number, steps, ahead, partial(_parts, names), turn))
 
     def _add(self, number: int, parts: list[Part], *, at_load: bool = False) -> None:
         written = self._written
@@ -161,6 +160,7 @@ class _Writer:
 
     def _placed(
         self,
+        number: int,
         steps: Sequence[Step],
         ahead: Ahead | None,
         write: Callable[[Context, Form], list[Part]],
@@ -169,6 +169,7 @@ class _Writer:
         """The parts of some steps, with a section of their own in the table of addresses.
 
         Args:
+            number: of the step of the program when that happens.
             steps: what is done.
             ahead: the operand that was, or is to be, packed ahead, if there is one.
             write: writes the functions, where no others of the same form were written before.
@@ -187,10 +188,13 @@ class _Writer:
             self._forms[form] = write(context, form), context
         parts, context = self._forms[form]
         section = written.words
-        own = [replace(one, name=f"{one.name} of section {section}") for one in context.extra]
-        written.extra += own
-        names = (*used, *([ahead.name] if ahead is not None else ()), *(one.name for one in own))
-        written.sections.append(names)
+        names = [*used, *([ahead.name] if ahead is not None else ())]
+        for asked in context.asked:
+            names.append(f"{asked} of section {section}")
+            needed = range(number, number + 1)
+            place = written.workspaces.place(names[-1], context.buffers[asked].bytes, needed)
+            written.placed[names[-1]] = place
+        written.sections.append(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
 
         def renamed(buffers: frozenset[str]) -> frozenset[str]:

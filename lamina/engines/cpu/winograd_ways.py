@@ -394,7 +394,7 @@ class MinimalElements(_Minimal):
         self._blocks = min(chunks, -(-_UNITS // units))
         self._sums_apart = self._apart(self._channels * self._panels.width)
         units *= self._blocks
-        self._context.workspaces.need_shared(units * PLACES * self._sums_apart * self._bytes)
+        self._context.need_shared(units * PLACES * self._sums_apart * self._bytes)
         for kind, panel, _, _ in self._panels.kinds():
             for label, rows, _ in cut.sizes():
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, rows, cut.slots)
@@ -426,7 +426,7 @@ class MinimalElements(_Minimal):
         code.finish()
         part = self._part(units)
         cycles = part.cycles * PLACES / (RESULTS * WINDOW) ** 2
-        return replace(part, cycles=cycles, writes=frozenset([self._context.workspaces.SHARED]))
+        return replace(part, cycles=cycles, writes=frozenset([self._context.SHARED]))
 
     def _write_unit(self, name: str, panel: Panel, cut: _Cut, chunks: int) -> None:
         """`unit(table, thread, batch, panel, piece, block, number)`: the sums of some chunks."""
@@ -434,7 +434,7 @@ class MinimalElements(_Minimal):
         code = self._begin(name, numbers).code
         table, thread, batch, panel_number, piece, block, number = code.parameters
         size = PLACES * self._sums_apart
-        sums = self._context.workspaces.shared(code, table)
+        sums = self._context.address(code, self._context.SHARED)
         sums = address(code, sums, [(number, size)], self._element)
         fill = code.begin_loop(0, size, panel.lanes)
         zero = constant(0, Type(self._element, panel.lanes))
@@ -546,7 +546,7 @@ class MinimalElements(_Minimal):
         units = self._batch.extent * self._panels.count * self._all_channels
         part = self._part(units)
         cycles = float(units * self._panels.vectors * PLACES * (self._blocks + WINDOW))
-        reads = part.reads | {self._context.workspaces.SHARED}
+        reads = part.reads | {self._context.SHARED}
         return replace(part, function=name, cycles=cycles, reads=reads)
 
     def _write_gradients(self, name: str, panel: Panel) -> None:
@@ -564,7 +564,7 @@ class MinimalElements(_Minimal):
         unit = code.add(code.multiply(unit, constant(self._piece.extent, I64)), piece)
         size = PLACES * self._sums_apart
         moves = [(unit, self._blocks * size), (row, panel.width)]
-        shared = self._context.workspaces.shared(code, table)
+        shared = self._context.address(code, self._context.SHARED)
         source = address(code, shared, moves, self._element)
         down, right = (range(WINDOW)[:: side.slope] for side in self._plane)
         for vector in range(panel.vectors):
