@@ -1,8 +1,8 @@
-"""How long it takes to compile the training step of a workload, with and without the object cache.
+"""How long it takes to compile the training step of a workload, with and without the cache.
 
     python benchmarks/compile_time.py [--workload mlp]... [--rounds 5]
 
-Every round is two fresh processes, one with an empty object cache and one that finds what the
+Every round is two fresh processes, one with an empty cache and one that finds what the
 first one left; the medians of the rounds are shown. A process times `import lamina`, making the
 model (the first one loads llvmlite), and attaching the training, which is what compiles.
 """

@@ -95,8 +95,11 @@ def _note_checksum(program: Program, data: bytes) -> None:
 def _decoded(data: bytes) -> Program:
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     name, buffers, steps, outputs, plan, repeats, kept = _read(json.loads(data[_LENGTH_BYTES:end]))
+    named = {buffer.name: buffer for buffer in cast(tuple[Buffer, ...], buffers)}
     constants: dict[str, Array] = {}
     for constant, dtype, shape in kept:
+        if (named[constant].shape, named[constant].dtype) != (shape, as_dtype(dtype)):
+            raise ValueError(f"{constant} has another shape than its buffer")
         size = int(np.prod(shape, dtype=np.int64))
         # A copy, which begins where arrays do.
         array = np.frombuffer(data, as_dtype(dtype).numpy, size, end).reshape(shape).copy()
@@ -105,7 +108,6 @@ def _decoded(data: bytes) -> Program:
         end += array.nbytes
     if end != len(data):
         raise ValueError("its length is another one")
-    named = {buffer.name: buffer for buffer in cast(tuple[Buffer, ...], buffers)}
     return Program(name, named, steps, outputs, constants, plan, repeats)
 
 

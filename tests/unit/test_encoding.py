@@ -165,6 +165,14 @@ def test_rows_of_any_other_kind_are_refused() -> None:
             decode(with_rows(damaged))
 
 
+def test_constants_that_do_not_fill_their_buffers_are_refused() -> None:
+    program = with_constants()
+    name = next(iter(program.constants))
+    short = {**program.constants, name: program.constants[name][:1]}
+    with pytest.raises(FileFormatError, match="another shape than its buffer"):
+        decode(encode(replace(program, constants=short)))
+
+
 def test_programs_that_reach_outside_their_buffers_are_refused() -> None:
     rows = rows_of(PROGRAMS["layers"]())
     refused = 0
