@@ -255,11 +255,12 @@ class WindowedGraph:
 
 
 class FilteredGraph(WindowedGraph):
-    """The same with windows of 3x3 that lie side by side, and more channels."""
+    """The same with windows of 3x3 or 5x5 that lie side by side, and more channels."""
 
     def _draw(self) -> None:
         padding = ((0, 0), (1, 1), (1, 1), (2, 1), (0, 2))
-        self._along = [Window(3, 1, 1, *self._choose(padding)) for _ in range(2)]
+        size = self._choose((3, 5))
+        self._along = [Window(size, 1, 1, *self._choose(padding)) for _ in range(2)]
         self._groups, self._batch = self._choose((1, 1, 1, 2)), self._choose((1, 2, 3, 5))
         channels = (12, 16, 17, 20, 32)
         self._inputs, self._outputs = self._choose(channels), self._choose(channels)

@@ -65,7 +65,7 @@ def programs() -> list[Program]:
 
 @pytest.fixture(scope="module")
 def filtered_programs() -> list[Program]:
-    """Those of windows of 3x3."""
+    """Those of windows of 3x3 and 5x5."""
     graphs = (FilteredGraph(seed).graph for seed in FILTERED_SEEDS)
     return [compile_graph(graph, batch=1, name="test") for graph in graphs]
 
@@ -99,7 +99,7 @@ def test_the_conformance_suite_takes_every_way(
         **{f"{way}, several outer places": 10 for way in ("places", "elements")},
         **{f"{way}, several outer axes": 2 for way in ("places", "elements")},
         **{f"{way}, groups": 5 for way in ("places", "elements")},
-        **{f"minimal {way}": 20 for way in ("places", "elements")},
+        **{f"minimal {way}": 15 for way in ("places", "elements")},
         **{f"minimal {way}, f64": 3 for way in ("places", "elements")},
         **{f"minimal {way}, groups": 3 for way in ("places", "elements")},
         "scattered": 8,
@@ -168,25 +168,29 @@ def test_minimal_filtering_changes_nothing(
     check(made.graph, engine, made.feeds, OF_A_GRAPH)
 
 
-def convolution(dtype: str = "float32", channels: int = 24) -> tuple[Graph, dict[str, Any]]:
-    """A convolution of 3x3 windows of images of odd size, and its gradients."""
+def convolution(
+    dtype: str = "float32", channels: int = 24, size: int = 3
+) -> tuple[Graph, dict[str, Any]]:
+    """A convolution of images of odd size, and its gradients."""
     generator, leaves = np.random.default_rng(0), Leaves()
 
     def leaf(*shape: int) -> Tensor:
         return leaves.add(generator.uniform(-1, 1, shape).astype(dtype))
 
-    x, weight, upstream = leaf(3, channels, 9, 11), leaf(20, channels, 3, 3), leaf(3, 20, 9, 11)
-    y = ops.conv(x, weight, [1, 1], [(1, 1), (1, 1)], [1, 1])
+    x, weight = leaf(3, channels, 9, 11), leaf(20, channels, size, size)
+    upstream, padding = leaf(3, 20, 9, 11), (size // 2, size // 2)
+    y = ops.conv(x, weight, [1, 1], [padding, padding], [1, 1])
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
 
 
 @pytest.mark.usefixtures("always_filtered")
+@pytest.mark.parametrize(("size", "roundings"), [(3, 8), (5, 32)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_minimal_filtering_is_as_exact_as_other_sums(dtype: str) -> None:
-    # Sums of some 300 products of numbers below 1: a few roundings of the largest one.
+def test_minimal_filtering_is_as_exact_as_other_sums(dtype: str, size: int, roundings: int) -> None:
+    # Sums of some hundred products of numbers below 1: a few roundings of the largest one.
     rounding = float(np.finfo(dtype).eps)
-    graph, feeds = convolution(dtype)
-    program = check(graph, CpuEngine(), feeds, {dtype: Tolerance(0.0, 8 * rounding)})
+    graph, feeds = convolution(dtype, size=size)
+    program = check(graph, CpuEngine(), feeds, {dtype: Tolerance(0.0, roundings * rounding)})
     ways = [how.way for how in ways_of(program)]
     assert sorted(ways) == ["minimal elements", "minimal places", "minimal places"]
 
@@ -206,14 +210,16 @@ def test_minimal_filtering_does_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.usefixtures("always_filtered")
-def test_a_nan_reaches_the_results_that_see_it() -> None:
-    graph, feeds = convolution()
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_nan_reaches_the_results_that_see_it(size: int) -> None:
+    graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.nan
     program = compile_graph(graph, batch=1, name="test")
     outputs, _ = run_program(program, CpuEngine(), feeds)
     y = outputs[program.outputs[0][0]]
     seen = np.zeros(y.shape, bool)
-    seen[1, :, 3:6, 4:7] = True
+    reach = size // 2
+    seen[1, :, 4 - reach : 5 + reach, 5 - reach : 6 + reach] = True
     np.testing.assert_array_equal(np.isnan(y), seen)
 
 

@@ -1,13 +1,14 @@
-"""Convolutions of 3x3 windows by minimal filtering: 16 multiplications in the place of 36.
+"""Convolutions by minimal filtering: 16 multiplications in the place of 36 for windows of 3x3.
 
 Four results of a convolution, a tile of 2x2, follow from 4x4 numbers and the 3x3 weights. With both
 transformed, by additions, each channel takes 16 multiplications instead of 36: this is F(2x2, 3x3)
 of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, after Winograd.
+Windows of 5x5 take 36 instead of 100, by F(2x2, 5x5).
 
 - *Minimal places* (a convolution, and the gradient of what goes into it): the products at one of
-  the 16 places, summed up over channels, are a product of matrices, whose rows are tiles. Some
-  tiles at a time are copied with their padding around them, transformed, multiplied by the weights,
-  which were transformed when they were packed, and what comes out is transformed back into sums.
+  the places, summed up over channels, are a product of matrices, whose rows are tiles. Some tiles
+  at a time are copied with their padding around them, transformed, multiplied by the weights, which
+  were transformed when they were packed, and what comes out is transformed back into sums.
 - *Minimal elements* (the gradient of the weights): F(3x3, 2x2), the same with a tile of gradients
   in the place of the weights. Products are summed up over tiles, and transformed back at the end.
 
@@ -21,7 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
+
+import numpy as np
 
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.image import Image, image_of
@@ -35,21 +39,21 @@ from lamina.engines.cpu.window_way import Windowed, address
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import Contraction
-from lamina.shapes import size_of
+from lamina.shapes import Array, size_of
 
-# Along an axis: of a window, a tile of results, and the numbers that such a tile follows from.
-WINDOW, RESULTS, NUMBERS = 3, 2, 4
-PLACES = NUMBERS * NUMBERS
+# Tiles have so many results along an axis.
+RESULTS = 2
 # The share of the direct way's work that minimal filtering may have at most to be taken.
 MUST_GAIN = 0.8
-# In cycles, for a vector: to transform a tile of numbers, of results, and of the right operand.
-_NUMBERS_CYCLES, _RESULTS_CYCLES, _FACTORS_CYCLES = 48, 72, 48
+# In cycles, for a vector and each place of a tile: to transform numbers, results, and the right
+# operand.
+_NUMBERS_CYCLES, _RESULTS_CYCLES, _FACTORS_CYCLES = 3.0, 4.5, 3.0
 # What is done once, for weights and for gradients of them, takes as long as so many tiles.
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
 
 
 def _image(left: Scalar, places: Sequence[Axis], elements: Sequence[Axis]) -> Image | None:
-    """The image of 3x3 windows that lie side by side, each with channels; None if it is none.
+    """The image of square windows that lie side by side, each with channels; None if it is none.
 
     Its places are whole tiles, so there may be more than the view has: those show zeros.
     """
@@ -61,8 +65,11 @@ def _image(left: Scalar, places: Sequence[Axis], elements: Sequence[Axis]) -> Im
     if image is None or len(image.places) != 2 or len(image.sides) != 3:
         return None
     *plane, channels = image.sides
+    size = plane[0].element.extent if plane[0].element is not None else 0
     for side, place in zip(plane, image.places, strict=True):
-        if side.place != place or side.element is None or side.element.extent != WINDOW:
+        if side.place != place or side.element is None:
+            return None
+        if side.element.extent not in FILTERINGS or side.element.extent != size:
             return None
         if side.scale != 1 or abs(side.slope) != 1:
             return None
@@ -125,7 +132,8 @@ def minimal(step: Contraction, panels: Panels, direct: float) -> Windowed | None
         else:
             once = _GRADIENTS_TILES
             others = _NUMBERS_CYCLES * channels * panels.count + _FACTORS_CYCLES * columns
-        work = (tiles + once) * PLACES * channels * columns + tiles * others
+        work = (tiles + once) * channels * columns + tiles * others
+        work *= filtering_of(image).places
         if step.batch[0].extent * work < MUST_GAIN * direct:
             return Windowed(step, image, way)
     return None
@@ -133,65 +141,146 @@ def minimal(step: Contraction, panels: Panels, direct: float) -> Windowed | None
 
 # Transforms, along one axis -----------------------------------------------------------------------
 
-
-def of_numbers(code: Function, numbers: Sequence[Value]) -> list[Value]:
-    """Four numbers, transformed."""
-    first, second, third, fourth = numbers
-    return [
-        code.subtract(first, third),
-        code.add(second, third),
-        code.subtract(third, second),
-        code.subtract(second, fourth),
-    ]
+_Matrix = tuple[tuple[float, ...], ...]
 
 
-def of_weights(code: Function, weights: Sequence[Value]) -> list[Value]:
-    """Three weights, transformed."""
-    first, second, third = weights
-    half = constant(0.5, first.type)
-    ends = code.multiply(code.add(first, third), half)
-    middle = code.multiply(second, half)
-    return [first, code.add(ends, middle), code.subtract(ends, middle), third]
+@dataclass(frozen=True)
+class Filtering:
+    """Two results of windows, along an axis, by as few multiplications as there can be.
+
+    Numbers and weights are polynomials; products of their values at some points, and of their
+    highest terms, determine the product (Toom and Cook; Blahut, *Fast algorithms for signal
+    processing*, 2010). Each transform is a matrix.
+
+    Attributes:
+        window: its elements.
+        points: two of opposite signs side by side, for as many additions to be shared.
+    """
+
+    window: int
+    points: tuple[float, ...]
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the results follow from."""
+        return self.window + RESULTS - 1
+
+    @property
+    def places(self) -> int:
+        """The products of a tile, along both axes."""
+        return self.numbers**2
+
+    @cached_property
+    def of_numbers(self) -> _Matrix:
+        """Numbers, transformed."""
+        finite = (
+            _row(np.poly(self._others(point)) * np.sign(self._scale(point)), self.numbers)
+            for point in self.points
+        )
+        return (*finite, _row(np.poly(self.points), self.numbers))
+
+    @cached_property
+    def of_weights(self) -> _Matrix:
+        """Weights, transformed."""
+        finite = (
+            tuple(point**power / abs(self._scale(point)) for power in range(self.window))
+            for point in self.points
+        )
+        return (*finite, _last(self.window))
+
+    @cached_property
+    def of_factors(self) -> _Matrix:
+        """Gradients of results, transformed."""
+        finite = (tuple(point**power for power in range(RESULTS)) for point in self.points)
+        return (*finite, _last(RESULTS))
+
+    @property
+    def of_products(self) -> _Matrix:
+        """Results of products of transformed numbers and weights."""
+        return tuple(zip(*self.of_factors, strict=True))
+
+    @property
+    def of_sums(self) -> _Matrix:
+        """Gradients of weights, of sums of products of transformed numbers and factors."""
+        return tuple(zip(*self.of_weights, strict=True))
+
+    def _others(self, point: float) -> list[float]:
+        return [other for other in self.points if other != point]
+
+    def _scale(self, point: float) -> float:
+        return float(np.prod([point - other for other in self._others(point)]))
 
 
-def of_products(code: Function, products: Sequence[Value]) -> list[Value]:
-    """Two results of the products of four transformed numbers and weights."""
-    first, second, third, fourth = products
-    return [
-        code.add(code.add(first, second), third),
-        code.subtract(code.subtract(second, third), fourth),
-    ]
+def _row(coefficients: Array, size: int) -> tuple[float, ...]:
+    """A polynomial's coefficients, the constant first."""
+    row = [float(value) for value in coefficients[::-1]]
+    return (*row, *[0.0] * (size - len(row)))
 
 
-def of_factors(code: Function, factors: Sequence[Value]) -> list[Value]:
-    """Two gradients of results, transformed, the second and third one twice."""
-    first, second = factors
-    return [first, code.add(first, second), code.subtract(first, second), second]
+def _last(size: int) -> tuple[float, ...]:
+    return (*[0.0] * (size - 1), 1.0)
 
 
-def of_sums(code: Function, sums: Sequence[Value]) -> list[Value]:
-    """Three gradients of weights of the sums of products of transformed numbers and factors."""
-    first, second, third, fourth = sums
-    half = constant(0.5, first.type)
-    added = code.multiply(code.add(second, third), half)
-    return [
-        code.add(first, added),
-        code.multiply(code.subtract(second, third), half),
-        code.subtract(added, fourth),
-    ]
+# By the size of windows. With these points sums of 5x5 are about four times as far from the true
+# value as others, with whole numbers they were six times.
+FILTERINGS = {
+    3: Filtering(3, (0.0, 1.0, -1.0)),
+    5: Filtering(5, (0.0, 0.5, -0.5, 1.5, -1.5)),
+}
 
 
-Transform = Callable[[Function, Sequence[Value]], list[Value]]
+def filtering_of(image: Image) -> Filtering:
+    """That of the windows of an image."""
+    element_ = image.sides[0].element
+    assert element_ is not None
+    return FILTERINGS[element_.extent]
+
+
+def _transformed(code: Function, matrix: _Matrix, values: Sequence[Value]) -> list[Value]:
+    """A matrix times a vector; of rows that are each other's mirror, halves are shared."""
+    results: list[Value] = []
+    for number, row in enumerate(matrix):
+        if len(results) > number:
+            continue
+        following = matrix[number + 1] if number + 1 < len(matrix) else ()
+        even = tuple(value if place % 2 == 0 else 0.0 for place, value in enumerate(row))
+        odd = tuple(value - half for value, half in zip(row, even, strict=True))
+        mirrored = tuple(half - other for half, other in zip(even, odd, strict=True))
+        swapped = tuple(-value for value in mirrored)
+        if any(even) and any(odd) and following in (mirrored, swapped):
+            left, right = _combined(code, even, values), _combined(code, odd, values)
+            results.append(code.add(left, right))
+            ordered = (left, right) if following == mirrored else (right, left)
+            results.append(code.subtract(*ordered))
+        else:
+            results.append(_combined(code, row, values))
+    return results
+
+
+def _combined(code: Function, factors: Sequence[float], values: Sequence[Value]) -> Value:
+    """A sum of products with numbers that are known; those that are 1 come first."""
+    terms = [term for term in zip(factors, values, strict=True) if term[0]]
+    terms.sort(key=lambda term: term[0] != 1)
+    (factor, total), *rest = terms
+    if factor != 1:
+        total = code.multiply(total, constant(factor, total.type))
+    for factor, value in rest:
+        if factor == 1:
+            total = code.add(total, value)
+        elif factor == -1:
+            total = code.subtract(total, value)
+        else:
+            total = code.multiply_add(value, constant(factor, value.type), total)
+    return total
 
 
 def along_both(
-    code: Function, transform: Transform, size: int, number: Callable[[int, int], Value]
+    code: Function, matrix: _Matrix, number: Callable[[int, int], Value]
 ) -> list[list[Value]]:
     """A transform along both axes of a square of numbers; gives its rows."""
-    columns = [
-        transform(code, [number(row, column) for row in range(size)]) for column in range(size)
-    ]
-    return [transform(code, row) for row in zip(*columns, strict=True)]
+    size = range(len(matrix[0]))
+    columns = [_transformed(code, matrix, [number(row, column) for row in size]) for column in size]
+    return [_transformed(code, matrix, row) for row in zip(*columns, strict=True)]
 
 
 # Weights ------------------------------------------------------------------------------------------
@@ -202,11 +291,13 @@ class Taps:
     """Which k belong to the elements of windows.
 
     Attributes:
+        window: how many elements there are along an axis.
         first: for each element, row by row as the image has them, that of the first channel.
         pitch: from channel to channel.
         channels: how many there are.
     """
 
+    window: int
     first: tuple[int, ...]
     pitch: int
     channels: int
@@ -220,20 +311,21 @@ def _taps_of(how: Windowed) -> Taps:
         for number, axis in enumerate(inner)
     }
     *plane, channels = how.image.sides
+    window = filtering_of(how.image).window
     # Where windows are mirrored, weights are.
     along = [
-        [pitches[side.element] * element_ for element_ in range(WINDOW)][:: side.slope]
+        [pitches[side.element] * element_ for element_ in range(window)][:: side.slope]
         for side in plane
         if side.element is not None
     ]
     first = tuple(row + column for row in along[0] for column in along[1])
-    return Taps(first, pitches[channels.axis], channels.axis.extent)
+    return Taps(window, first, pitches[channels.axis], channels.axis.extent)
 
 
 @final
 @dataclass(frozen=True)
 class PackedWeights(PackedRight):
-    """Transformed weights: for each of the 16 places a panel of all channels.
+    """Transformed weights: for each place of a tile a panel of all channels.
 
     Attributes:
         taps: the k that they are made of.
@@ -272,11 +364,11 @@ class PackedWeights(PackedRight):
             skipped = number * panel.lanes
 
             def weight(row: int, column: int, skipped: int = skipped) -> Value:
-                tap = self.taps.first[row * WINDOW + column]
+                tap = self.taps.first[row * self.taps.window + column]
                 place = code.offset(source, tap * panel.width + skipped, kind)
                 return code.load(place, vector)
 
-            rows = along_both(code, of_weights, WINDOW, weight)
+            rows = along_both(code, FILTERINGS[self.taps.window].of_weights, weight)
             for place, value in enumerate(value for row in rows for value in row):
                 code.store(value, code.offset(here, place * apart + skipped, kind))
         code.end_loop(loop)
@@ -285,4 +377,4 @@ class PackedWeights(PackedRight):
 def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
     """The weights of a contraction in the way of minimal places."""
     taps = _taps_of(how)
-    return PackedWeights(panels, PLACES * taps.channels, taps)
+    return PackedWeights(panels, FILTERINGS[taps.window].places * taps.channels, taps)

@@ -1,6 +1,6 @@
-"""Contractions over windows of 3x3 by minimal filtering: what `winograd.py` explains, written out.
+"""Contractions over windows by minimal filtering: what `winograd.py` explains, written out.
 
-All transformed numbers lie as 16 matrices, one for each place of a tile; products of these matrices
+All transformed numbers lie as matrices, one for each place of a tile; products of these matrices
 are made by the same kernels as other contractions'.
 """
 
@@ -19,15 +19,10 @@ from lamina.engines.cpu.reshape import Replacing, flattened
 from lamina.engines.cpu.tiles import LINE_BYTES, Tile, emit_tile, rows_of_tiles
 from lamina.engines.cpu.window_way import Way, address, divisor_near
 from lamina.engines.cpu.winograd import (
-    NUMBERS,
-    PLACES,
     RESULTS,
-    WINDOW,
+    Filtering,
     along_both,
-    of_factors,
-    of_numbers,
-    of_products,
-    of_sums,
+    filtering_of,
     tiled,
 )
 from lamina.program.index import Axis, axis_index
@@ -85,7 +80,7 @@ class _Chunk:
 
 @dataclass(frozen=True)
 class _Matrices:
-    """A matrix for each of the 16 places.
+    """A matrix for each place of a tile.
 
     Attributes:
         start: where the first one begins.
@@ -105,10 +100,28 @@ class _Minimal(Way):
         high, self._wide = (axis.extent // RESULTS for axis in self._image.places)
         return high
 
+    @property
+    def _filtering(self) -> Filtering:
+        return filtering_of(self._image)
+
+    @property
+    def _window(self) -> int:
+        return self._filtering.window
+
+    @property
+    def _products(self) -> int:
+        """The products of a tile for each channel."""
+        return self._filtering.places
+
+    @property
+    def _gain(self) -> float:
+        """The share of multiplications that is left."""
+        return self._products / (RESULTS * self._window) ** 2
+
     def _fitting(self) -> int:
         """How many tiles fit the cache, with what is made of them."""
         room = self._context.processor.level2_bytes // _CACHE_SHARE // self._bytes
-        return max(room // (PLACES * (self._channels + self._panels.width)), self._most)
+        return max(room // (self._products * (self._channels + self._panels.width)), self._most)
 
     def _cut_into(self, high: int, block: int, outers: int) -> _Cut:
         """Chunks of about so many rows, or of at most so many outer places."""
@@ -120,7 +133,7 @@ class _Minimal(Way):
     def _apart(self, size: int) -> int:
         """How far apart matrices of a size lie: an odd number of the cache's lines.
 
-        So what is stored in all 16 of them at once falls on different places of the first cache.
+        So what is stored in all of them at once falls on different places of the first cache.
         """
         line = LINE_BYTES // self._bytes
         return (-(-size // line) | 1) * line
@@ -177,7 +190,7 @@ class _Minimal(Way):
                 return code.load(place, Type(self._element, lanes))
 
             to = _Matrices(code.offset(target, channel, self._element), numbers.apart)
-            self._scatter(code, along_both(code, of_numbers, NUMBERS, number), to)
+            self._scatter(code, along_both(code, self._filtering.of_numbers, number), to)
 
         lanes = self._panels.lanes
         whole = self._channels - self._channels % lanes
@@ -232,7 +245,7 @@ class _Minimal(Way):
             )
             return emit_tile(self._context.module, tile)
 
-        places = code.begin_loop(0, PLACES)
+        places = code.begin_loop(0, self._products)
         left, right, sums = (
             address(code, one.start, [(places.index, one.apart)], self._element) for one in operands
         )
@@ -283,7 +296,7 @@ class MinimalPlaces(_Minimal):
         code.end_loop(loop)
         code.finish()
         part = self._part(self._batch.extent * chunks)
-        return [replace(part, cycles=part.cycles * PLACES / (RESULTS * WINDOW) ** 2)]
+        return [replace(part, cycles=part.cycles * self._gain)]
 
     def _chunks(self, high: int) -> _Cut:
         """So many tiles as fit the cache, if there are some for all threads."""
@@ -303,7 +316,11 @@ class MinimalPlaces(_Minimal):
             self._apart(tiles * size) for size in (self._channels, width)
         )
         image = slots * self._image.size(RESULTS * block)
-        sizes = (image, PLACES * numbers_apart, PLACES * products_apart)
+        sizes = (
+            image,
+            self._products * numbers_apart,
+            self._products * products_apart,
+        )
         *places, _ = self._places((*sizes, RESULTS**2 * self._wide * width))
         points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
         code = points.code
@@ -353,10 +370,10 @@ class MinimalPlaces(_Minimal):
             def product(
                 row: int, column: int, skipped: int = skipped, vector: Type = vector
             ) -> Value:
-                place = (row * NUMBERS + column) * products.apart + skipped
+                place = (row * self._filtering.numbers + column) * products.apart + skipped
                 return code.load(code.offset(source, place, self._element), vector)
 
-            for row, values in enumerate(along_both(code, of_products, NUMBERS, product)):
+            for row, values in enumerate(along_both(code, self._filtering.of_products, product)):
                 for column, value in enumerate(values):
                     place = (row * RESULTS * self._wide + column) * panel.width + skipped
                     code.store(value, code.offset(target, place, self._element))
@@ -394,7 +411,7 @@ class MinimalElements(_Minimal):
         self._blocks = min(chunks, -(-_UNITS // units))
         self._sums_apart = self._apart(self._channels * self._panels.width)
         units *= self._blocks
-        self._context.need_shared(units * PLACES * self._sums_apart * self._bytes)
+        self._context.need_shared(units * self._products * self._sums_apart * self._bytes)
         for kind, panel, _, _ in self._panels.kinds():
             for label, rows, _ in cut.sizes():
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, rows, cut.slots)
@@ -406,7 +423,7 @@ class MinimalElements(_Minimal):
         """How many channels have sums at once: whole vectors, so many as fit their share."""
         lanes, channels = self._panels.lanes, self._all_channels
         most = self._context.processor.level2_bytes // _SUMS_SHARE // self._bytes
-        most //= PLACES * self._panels.width
+        most //= self._products * self._panels.width
         sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
         return max((size for size in sizes if size <= most), default=min([*sizes, channels]))
 
@@ -425,7 +442,7 @@ class MinimalElements(_Minimal):
         code.end_loop(loop)
         code.finish()
         part = self._part(units)
-        cycles = part.cycles * PLACES / (RESULTS * WINDOW) ** 2
+        cycles = part.cycles * self._gain
         return replace(part, cycles=cycles, writes=frozenset([self._context.SHARED]))
 
     def _write_unit(self, name: str, panel: Panel, cut: _Cut, chunks: int) -> None:
@@ -433,7 +450,7 @@ class MinimalElements(_Minimal):
         numbers = ("thread", "batch", "panel", "piece", "block", "number")
         code = self._begin(name, numbers).code
         table, thread, batch, panel_number, piece, block, number = code.parameters
-        size = PLACES * self._sums_apart
+        size = self._products * self._sums_apart
         sums = self._context.address(code, self._context.SHARED)
         sums = address(code, sums, [(number, size)], self._element)
         fill = code.begin_loop(0, size, panel.lanes)
@@ -465,7 +482,9 @@ class MinimalElements(_Minimal):
             self._apart(tiles * size) for size in (self._channels, panel.width)
         )
         image = slots * self._image.size(RESULTS * block)
-        *places, _ = self._places((image, PLACES * numbers_apart, PLACES * factors_apart))
+        *places, _ = self._places(
+            (image, self._products * numbers_apart, self._products * factors_apart)
+        )
         parameters = (
             *(("table", POINTER), ("thread", I64), ("batch", I64), ("outer", I64)),
             *(("start", I64), ("column", I64), ("piece", I64), ("sums", POINTER)),
@@ -516,7 +535,7 @@ class MinimalElements(_Minimal):
                         return code.padded(points.vector(view), panel.lanes, 0)
 
                 to = _Matrices(code.offset(target, skipped, self._element), factors.apart)
-                self._scatter(code, along_both(code, of_factors, RESULTS, factor), to)
+                self._scatter(code, along_both(code, self._filtering.of_factors, factor), to)
             code.end_loop(columns)
             code.end_loop(rows)
             code.end_loop(outers)
@@ -545,7 +564,9 @@ class MinimalElements(_Minimal):
         code.finish()
         units = self._batch.extent * self._panels.count * self._all_channels
         part = self._part(units)
-        cycles = float(units * self._panels.vectors * PLACES * (self._blocks + WINDOW))
+        cycles = float(
+            units * self._panels.vectors * self._products * (self._blocks + self._window)
+        )
         reads = part.reads | {self._context.SHARED}
         return replace(part, function=name, cycles=cycles, reads=reads)
 
@@ -553,43 +574,43 @@ class MinimalElements(_Minimal):
         """`gradients(table, thread, batch, panel, channel)`: of all elements of the windows."""
         elements = [side.element for side in self._plane if side.element is not None]
         (channels,) = (axis for axis in self._step.rows if axis not in elements)
-        pitches = [WINDOW * panel.width, panel.width, 0]
+        pitches = [self._window * panel.width, panel.width, 0]
         self._write_epilogue(name, panel, [*elements, channels], pitches)
-        self._context.workspaces.need_own(WINDOW**2 * panel.width * self._bytes)
+        self._context.workspaces.need_own(self._window**2 * panel.width * self._bytes)
         code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "channel")).code
         table, _, batch, number, channel = code.parameters
         own = self._own(code)
         row, piece = _divided(code, channel, self._channels)
         unit = code.add(code.multiply(batch, constant(self._panels.count, I64)), number)
         unit = code.add(code.multiply(unit, constant(self._piece.extent, I64)), piece)
-        size = PLACES * self._sums_apart
+        size = self._products * self._sums_apart
         moves = [(unit, self._blocks * size), (row, panel.width)]
         shared = self._context.address(code, self._context.SHARED)
         source = address(code, shared, moves, self._element)
-        down, right = (range(WINDOW)[:: side.slope] for side in self._plane)
+        down, right = (range(self._window)[:: side.slope] for side in self._plane)
         for vector in range(panel.vectors):
             here = code.offset(source, vector * panel.lanes, self._element)
             totals = self._totals(code, here, Type(self._element, panel.lanes))
 
             def total(row: int, column: int, totals: Sequence[Value] = totals) -> Value:
-                return totals[row * NUMBERS + column]
+                return totals[row * self._filtering.numbers + column]
 
-            gradients = along_both(code, of_sums, NUMBERS, total)
+            gradients = along_both(code, self._filtering.of_sums, total)
             # Where windows are mirrored, their elements are.
             for row_, values in zip(down, gradients, strict=True):
                 for column_, value in zip(right, values, strict=True):
-                    at = (row_ * WINDOW + column_) * panel.width + vector * panel.lanes
+                    at = (row_ * self._window + column_) * panel.width + vector * panel.lanes
                     code.store(value, code.offset(own, at, self._element))
-        zero, one, all_ = (constant(value, I64) for value in (0, 1, WINDOW))
+        zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
         column = code.multiply(number, constant(self._panels.width, I64))
         operands = (table, own, batch, zero, zero, zero, channel, all_, all_, one, column)
         code.call_void(f"{name}_epilogue", *operands)
         code.finish()
 
     def _totals(self, code: Function, start: Value, vector: Type) -> Sequence[Value]:
-        """The sums of all blocks at the 16 places."""
-        size = PLACES * self._sums_apart
-        loop = code.begin_loop(0, self._blocks, 1, [constant(0, vector)] * PLACES)
+        """The sums of all blocks at the places of a tile."""
+        size = self._products * self._sums_apart
+        loop = code.begin_loop(0, self._blocks, 1, [constant(0, vector)] * self._products)
         block = address(code, start, [(loop.index, size)], self._element)
         added: list[Value] = []
         for place, total in enumerate(loop.carried):
