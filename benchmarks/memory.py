@@ -13,7 +13,7 @@ The textbook scheme is counted, for stacks of linear layers: every layer keeps z
 gradients as wide as the widest layer are alive at once, and every parameter has a gradient.
 
 The second table is what the system sees: the largest resident size of a fresh process that runs
-three steps, and what it had after its imports. Lamina finds its machine code in the object cache.
+three steps, and what it had after its imports. Lamina finds its machine code in its cache.
 """
 
 from __future__ import annotations

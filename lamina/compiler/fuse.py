@@ -193,8 +193,10 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
         # What is stored for a contraction is there for others, too.
         for operand in _viewed(node):
             below = _behind_views(operand, anchors)
-            if below is not None and _is_readable(operand, {**anchors, below: None}):
+            if below is not None:
                 anchors[below] = None
+                if not _is_readable(operand, anchors):
+                    del anchors[below]
         if is_leaf(node) or node in anchors:
             continue
         depth[node] = 1 + max((depth[operand] for operand in node.operands), default=0)
@@ -249,13 +251,18 @@ def _narrows(node: Tensor, anchors: Anchors) -> bool:
 
 def _move_up(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[Tensor]]) -> None:
     """What is only used in another order is stored in that order, if it can be."""
-    while isinstance(node.op.lowering, Elementwise | Movement) and len(users[node]) == 1:
-        (user,) = users[node]
+    last = node
+    above = node
+    while isinstance(above.op.lowering, Elementwise | Movement) and len(users[above]) == 1:
+        (user,) = users[above]
         if user in anchors or user.op.name not in ("transpose", "reshape"):
-            return
+            break
+        above = user
+        if user.op.name == "transpose":
+            last = user
+    if last is not node:
         del anchors[node]
-        anchors[user] = None
-        node = user
+        anchors[last] = None
 
 
 def _is_repeated(node: Tensor, users: Sequence[Tensor]) -> bool:

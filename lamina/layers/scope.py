@@ -198,9 +198,9 @@ class Scope:
                 return prefix
         name = type(layer).__name__
         raise DefinitionError(
-            f"shares parameters with a {name} that it does not come after",
+            f"shares parameters with {name}, and does not come after it",
             facts=(("found", repr(layer)),),
-            advice=f"Apply that {name}, the same object, on the way to what this is applied to; "
+            advice=f"Apply {name}, the same object, on the way to what this is applied to; "
             "within a layer of your own apply this one by scope.layer(name, layer, x).",
         )
 
@@ -253,6 +253,7 @@ class Scope:
             >>> list(lm.Model(lm.Sequential(lm.Input(4), Residual())).parameters())
             ['1.inner.weight', '1.inner.bias']
         """
+        self._record.layers.setdefault(f"{self._name}.{name}", layer)
         outer = current_origin()
         path = f"{outer.path}/{name}:{type(layer).__name__}"
         with labelled(Origin(path, outer.source)):

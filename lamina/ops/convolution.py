@@ -228,7 +228,7 @@ def _conv_reference(
             padded.shape[2:], sizes, strides, dilations, strict=True
         )
     ]
-    grouped = weight.reshape(groups, -1, *weight.shape[1:])
+    grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
     total = np.zeros((x.shape[0], weight.shape[0], *counts), x.dtype)
     for element in _flat_index(sizes):
         rows = zip(element, counts, strides, dilations, strict=True)

@@ -291,7 +291,8 @@ def _infer_position(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
 def _position(name: str, reference: Callable[..., Array]) -> Op:
     def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
         last = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
-        return reference(last.reshape(*last.shape[: x.ndim - len(axes)], -1), -1)
+        kept = last.shape[: x.ndim - len(axes)]
+        return reference(last.reshape(*kept, size_of(last.shape[len(kept) :])), -1)
 
     samples = tuple(
         Sample(shapes, {"axes": axes}, dtypes=dtypes, differentiable=False)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.engines.cpu import executable
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.native_program import NativeProgram, write_program
 from lamina.engines.cpu.processor import host
@@ -186,6 +187,24 @@ def test_packed_operands_share_memory_at_different_times_only() -> None:
     }
     assert sharing == {("first", "third"), ("second", "small")}
     assert not workspaces.shares_place("first", "a buffer of the program")
+
+
+def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = classifier(200, 96, 64)
+    model = lm.Model(net)
+    jobs: list[object] = []
+    run = executable.run
+    monkeypatch.setattr(executable, "run", lambda job: (jobs.append(job), run(job)))
+    x, y = np.ones((64, 200), "float32"), np.zeros(64, np.int64)
+    frozen = [name for name in model.parameters() if name.startswith("1.")]
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), 64, frozen=frozen) as training:
+        for _ in range(3):
+            training.step(x, y)
+        # What is packed when parameters change, and three steps.
+        assert len(jobs) == 4
+        model.set_parameters(model.parameters())
+        training.step(x, y)
+        assert len(jobs) == 6
 
 
 def test_packed_weights_follow_the_parameters() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from lamina.data import mnist, read_idx
 from lamina.errors import DataError, FileFormatError, LaminaError
 
-FASHION_MNIST = Path(__file__).parents[3] / "shared/data/fashion-mnist"
+# A folder with the original files.
+FASHION_MNIST = Path(os.environ.get("LAMINA_FASHION_MNIST", "fashion-mnist"))
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 
 

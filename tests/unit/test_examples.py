@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import runpy
 import struct
@@ -14,7 +15,8 @@ import pytest
 import lamina as lm
 
 ROOT = Path(__file__).parents[2]
-FASHION = ROOT.parent / "shared/data/fashion-mnist"
+# A folder with the original files.
+FASHION = Path(os.environ.get("LAMINA_FASHION_MNIST", "fashion-mnist"))
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

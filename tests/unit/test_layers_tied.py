@@ -144,6 +144,24 @@ def test_layers_of_other_layers_share_as_well() -> None:
     assert model.predict(sequences()[0]).shape == (12, LENGTH, COUNT)
 
 
+@dataclass(frozen=True)
+class Whole(lm.Layer):
+    """Both uses are named parts of one layer."""
+
+    embedding: lm.Embedding
+
+    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+        hidden = scope.layer("there", self.embedding, x)
+        return scope.layer("back", lm.TiedLinear(self.embedding), hidden)
+
+
+def test_named_parts_of_a_layer_share() -> None:
+    tokens = lm.Input(LENGTH, dtype="int64")
+    model = lm.Model(lm.Network(tokens, Whole(lm.Embedding(COUNT, WIDTH))(tokens)))
+    assert list(model.parameters()) == ["1.there.weight", "1.back.bias"]
+    assert model.predict(sequences()[0]).shape == (12, LENGTH, COUNT)
+
+
 # Errors -------------------------------------------------------------------------------------------
 
 
@@ -151,8 +169,8 @@ def test_a_layer_that_was_not_applied_before_cannot_share() -> None:
     x = lm.Input(8)
     with pytest.raises(DefinitionError) as error:
         lm.TiedLinear(lm.Linear(3))(lm.Linear(3)(x))
-    assert "shares parameters with a Linear that it does not come after" in str(error.value)
-    assert "Apply that Linear, the same object" in str(error.value)
+    assert "shares parameters with Linear, and does not come after it" in str(error.value)
+    assert "Apply Linear, the same object" in str(error.value)
     assert "net/2:TiedLinear" in str(error.value)
 
 

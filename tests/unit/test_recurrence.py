@@ -6,7 +6,6 @@ are its gradients, of all results at once.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.unroll import unroll
 from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.parts import write_parts
 from lamina.engines.cpu.processor import host
 from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError, ShapeError
@@ -252,6 +252,19 @@ def twins(x: Leaves) -> Tensors:
     return [*states, *further]
 
 
+def stored_sequence(x: Leaves) -> Tensors:
+    """Each turn has a weight of its own, of a parameter, and large enough to be packed."""
+
+    def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
+        return [ops.tanh(states[0] @ elements[0] + elements[1])], []
+
+    weights = x.add(3, 32, 32, role="parameter") * 0.1
+    sequence = [x.add(3, 32, 32, role="parameter"), x.add(3, 16, 32)]
+    (states,), _ = ops.recurrence(step, [x.add(16, 32)], sequence)
+    (others,), _ = ops.recurrence(step, [states[-1]], [weights, sequence[1]], reverse=True)
+    return [states, others]
+
+
 LOOPS: dict[str, Loop] = {
     "lstm": lstm,
     "reverse": lambda x: lstm(x, reverse=True),
@@ -263,7 +276,7 @@ LOOPS: dict[str, Loop] = {
         for function in (
             *(convolutional, one_after_the_other, computed_operands, unused, counting),
             *(exchanging, replaced, attending, of_numbers, random, of_two_dtypes, in_a_step),
-            *(on_changed_constants, twins),
+            *(on_changed_constants, twins, stored_sequence),
         )
     },
 }
@@ -479,14 +492,12 @@ def test_a_turn_is_a_product_and_one_loop_forwards_and_backwards(kind: Any) -> N
 
 def test_weights_are_packed_in_front_of_the_loop() -> None:
     program = training_program(20, features=64, batch=32)
-    text = write_program(program, replace(host(), threads=2)).text
-    body = re.search(r"^define [^\n]*@program\(.*?^}", text, re.MULTILINE | re.DOTALL)
-    assert body is not None
-    calls = [name for name in re.findall(r"call void @(\w+)\(", body.group()) if name != "barrier"]
-    for repeat in program.repeats:
-        first, last = (calls.index(f"step{n}") for n in (repeat.first, repeat.last - 1))
-        assert calls[first - 1].startswith("pack")
-        assert not [name for name in calls[first:last] if name.startswith("pack")]
+    written = write_parts(program, replace(host(), threads=2), lambda one, other: one == other)
+    assert len(written.loops) == 2
+    for loop in written.loops:
+        assert written.parts[loop.first - 1].function.startswith("pack")
+        repeated = [part.function for part in written.parts[loop.first : loop.last]]
+        assert not [name for name in repeated if name.startswith("pack")]
 
 
 SCRIPT = """

@@ -21,7 +21,7 @@ from lamina.engines.cpu.winograd import packed_weights
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Literal, loads
-from lamina.program.steps import Contraction, writes_of
+from lamina.program.steps import Contraction, Step, writes_of
 
 # Threads may wait for each other where that spares the memory of operands as large as this.
 WORTH_WAITING_BYTES = 1 << 20
@@ -71,6 +71,23 @@ class _User:
     needs: bool
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Contractions that use an operand that is packed once for all of them.
+
+    Attributes:
+        users: in order.
+        before: the number of the step in front of which it is packed.
+        turn: the axis of whose turns each packs it anew, if any.
+        at_load: whether it is packed only after the parameters were changed.
+    """
+
+    users: Sequence[_User]
+    before: int
+    turn: Axis | None
+    at_load: bool
+
+
 def packed_ahead(
     program: Program, processor: Processor, meet: Callable[[str, str], bool]
 ) -> dict[int, Ahead]:
@@ -95,14 +112,20 @@ def packed_ahead(
             users[(*what, used)].append(_User(number, operand, packed, how is not None))
     found: dict[int, Ahead] = {}
     for same in users.values():
-        for group, before, at_load in _together(program, same, meet):
-            number, operand, packed = group[0].number, group[0].operand, group[0].packed
-            size = operand.extents[0] * packed.size * operand.dtype.itemsize
-            needed = range(len(program.steps)) if at_load else _needed(program, group, before, size)
-            repeat = program.repeated(number) if before == number else None
-            turn = repeat.axis if repeat is not None and not at_load else None
-            ahead = Ahead(f"pack{number}", size, packed, operand, before, needed, turn, at_load)
-            found |= {user.number: ahead for user in group}
+        for group in _together(program, same, meet):
+            user = group.users[0]
+            size = user.operand.extents[0] * user.packed.size * user.operand.dtype.itemsize
+            ahead = Ahead(
+                f"pack{user.number}",
+                size,
+                user.packed,
+                user.operand,
+                group.before,
+                _needed(program, group, size),
+                group.turn,
+                group.at_load,
+            )
+            found |= {user.number: ahead for user in group.users}
     return found
 
 
@@ -113,53 +136,61 @@ def _numbered(step: Contraction) -> tuple[Contraction, tuple[str, ...]]:
     return without_names, used
 
 
-def _needed(program: Program, group: Sequence[_User], before: int, size: int) -> range:
+def _needed(program: Program, group: _Group, size: int) -> range:
     """The steps during which an operand of so many bytes needs its place.
 
     A small one keeps it for one step more: what the next one packs lies elsewhere, so that threads
     which are done need not wait for the others before they pack it.
     """
+    if group.at_load:
+        return range(len(program.steps))
     last = max(
         user.number if (repeat := program.repeated(user.number)) is None else repeat.last - 1
-        for user in group
+        for user in group.users
     )
-    return range(before, last + (2 if size < WORTH_WAITING_BYTES else 1))
+    return range(group.before, last + (2 if size < WORTH_WAITING_BYTES else 1))
 
 
 def _together(
     program: Program, same: Sequence[_User], meet: Callable[[str, str], bool]
-) -> list[tuple[Sequence[_User], int, bool]]:
-    """Who uses what is packed at once, in front of which step, and whether that is at load."""
+) -> list[_Group]:
+    """Who uses what is packed at once, and when that is; `same` use the same operand."""
     first, right = same[0].number, same[0].operand.right
-    buffers = {load.buffer for load in loads(right)}
-    lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
-    if lasting and not _written(program, buffers, range(len(program.steps)), meet):
-        return [(same, first, True)]
+    read = loads(right)
+    buffers = {load.buffer for load in read}
+    axes = set[Axis]().union(*(axes_of(load.index) for load in read))
     repeat = program.repeated(first)
+    # What each turn has its own of must be packed in it.
+    turn = repeat.axis if repeat is not None and repeat.axis in axes else None
+    lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
+    if lasting and turn is None and not _written(program, buffers, program.steps, meet):
+        return [_Group(same, first, None, True)]
     before, hoisted = first, False
     if repeat is not None:
-        steps = range(repeat.first, repeat.last)
-        axes = set[Axis]().union(*(axes_of(load.index) for load in loads(right)))
-        hoisted = repeat.axis not in axes and not _written(program, buffers, steps, meet)
-        before = repeat.first if hoisted else first
-    shared = not _written(program, buffers, range(before, same[-1].number), meet) and (
+        steps = program.steps[repeat.first : repeat.last]
+        hoisted = turn is None and not _written(program, buffers, steps, meet)
+        before, turn = (repeat.first, None) if hoisted else (first, repeat.axis)
+    between = program.steps[before : same[-1].number]
+    shared = not _written(program, buffers, between, meet) and (
         hoisted or all(program.repeated(user.number) == repeat for user in same)
     )
     if shared and (len(same) > 1 or hoisted or same[0].needs):
-        return [(same, before, False)]
-    return [([user], user.number, False) for user in same if user.needs]
+        return [_Group(same, before, turn, False)]
+    alone: list[_Group] = []
+    for user in same:
+        own = program.repeated(user.number)
+        if user.needs:
+            alone.append(_Group([user], user.number, own.axis if own else None, False))
+    return alone
 
 
 def _written(
     program: Program,
     buffers: set[str],
-    steps: Sequence[int],
+    steps: Sequence[Step],
     meet: Callable[[str, str], bool],
 ) -> bool:
     """Whether one of the buffers is written in some of the steps."""
     return any(
-        meet(written, name)
-        for number in steps
-        for written in writes_of(program.steps[number])
-        for name in buffers
+        meet(written, name) for step in steps for written in writes_of(step) for name in buffers
     )

@@ -131,6 +131,8 @@ class CpuProgram:
             # Before the run: when Ctrl-C was pressed meanwhile, nothing after it is done.
             for changes in self._changes:
                 changes.count += 1
+            # What was packed depends on nothing that the program itself changes.
+            self._loaded += len(self._changes)
         run(self._job)
 
     def run_many(

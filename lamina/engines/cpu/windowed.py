@@ -199,7 +199,7 @@ class _Places(Way):
     """Units are (batch, some outer places, a block along the first of the others)."""
 
     def write(self) -> list[Part]:
-        image, step = self._image, self._step
+        image = self._image
         block, slots = self._blocks()
         first = image.places[0]
         whole, rest = divmod(first.extent, block)
@@ -230,7 +230,6 @@ class _Places(Way):
                     code.call_void(f"{self._name}_{label}", *operands)
         code.end_loop(loop)
         code.finish()
-        del step
         return [self._part(self._batch.extent * outer_blocks * each)]
 
     def _blocks(self) -> tuple[int, int]:
