@@ -25,7 +25,7 @@ from lamina.layers.checks import (
 )
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
 from lamina.ops.padding import PadMode
 from lamina.shapes import size_of, static
 
@@ -178,7 +178,7 @@ class _Convolution(Layer, ABC):
         weight = scope.parameter(
             "weight",
             (self.channels, inputs // self.groups, *sizes),
-            self.weight_init or KaimingUniform(slope=math.sqrt(5.0)),
+            initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0))),
             self.weight_regularizer,
         )
         widths = self._widths()
@@ -200,7 +200,7 @@ class _Convolution(Layer, ABC):
         bias = scope.parameter(
             "bias",
             (self.channels,),
-            self.bias_init or Uniform(-bound, bound),
+            initializer(self.bias_init, Uniform(-bound, bound)),
             self.bias_regularizer,
         )
         return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))
@@ -365,7 +365,7 @@ class _TransposedConvolution(Layer, ABC):
         weight = scope.parameter(
             "weight",
             (inputs, each, *sizes),
-            self.weight_init or KaimingUniform(slope=math.sqrt(5.0)),
+            initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0))),
             self.weight_regularizer,
         )
         rows = zip(static(x.shape[2:]), sizes, strides, dilations, widths, further, strict=True)
@@ -387,7 +387,7 @@ class _TransposedConvolution(Layer, ABC):
         bias = scope.parameter(
             "bias",
             (self.channels,),
-            self.bias_init or Uniform(-bound, bound),
+            initializer(self.bias_init, Uniform(-bound, bound)),
             self.bias_regularizer,
         )
         return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))

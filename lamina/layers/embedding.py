@@ -12,7 +12,7 @@ from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import place_of, require_float, require_whole
 from lamina.layers.init import Normal
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
 from lamina.shapes import Array, Dim, static
 
 
@@ -68,7 +68,7 @@ class Embedding(Layer):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the choice of rows."""
         _limit_indices(self, scope, x, self.count)
-        init = self.weight_init or Normal()
+        init = initializer(self.weight_init, Normal())
         if self.padding is not None:
             init = _ZeroRow(init, self.padding)
         weight = scope.parameter(
@@ -182,7 +182,7 @@ class LearnedPositions(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the sum."""
-        init = self.weight_init or Normal(deviation=0.02)
+        init = initializer(self.weight_init, Normal(deviation=0.02))
         return x + scope.parameter("weight", _positions(self, x), init, self.weight_regularizer)
 
 

@@ -11,7 +11,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import require_float, require_truth, require_whole
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
 from lamina.shapes import static
 
 
@@ -66,7 +66,7 @@ class Linear(Layer):
         weight = scope.parameter(
             "weight",
             (self.features, inputs),
-            self.weight_init or KaimingUniform(slope=math.sqrt(5.0)),
+            initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0))),
             self.weight_regularizer,
         )
         y = ops.matmul(x, ops.transpose(weight))
@@ -76,7 +76,7 @@ class Linear(Layer):
         bias = scope.parameter(
             "bias",
             (self.features,),
-            self.bias_init or Uniform(-bound, bound),
+            initializer(self.bias_init, Uniform(-bound, bound)),
             self.bias_regularizer,
         )
         return y + bias

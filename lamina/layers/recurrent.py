@@ -23,7 +23,7 @@ from lamina.layers.checks import (
 )
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
 from lamina.shapes import int64, static
 
 Tensors = Sequence[Tensor]
@@ -106,7 +106,7 @@ class _Recurrent(Layer, ABC):
         own = Uniform(-bound, bound)
 
         def weight(name: str, columns: int) -> Tensor:
-            init = self.weight_init or own
+            init = initializer(self.weight_init, own)
             shape = (rows, columns)
             return scope.parameter(f"{name}{suffix}", shape, init, self.weight_regularizer)
 
@@ -116,7 +116,7 @@ class _Recurrent(Layer, ABC):
         constants = [from_state]
         if self.bias:
             biases = [
-                scope.parameter(f"{name}{suffix}", (rows,), self.bias_init or own)
+                scope.parameter(f"{name}{suffix}", (rows,), initializer(self.bias_init, own))
                 for name in ("bias_ih", "bias_hh")
             ]
             given = given + biases[0]

@@ -24,6 +24,11 @@ class Initializer(Protocol):
 Regularizer = Callable[[Tensor], Tensor]
 
 
+def initializer(init: Initializer | None, usual: Initializer) -> Initializer:
+    """The initializer that was given, or the usual one."""
+    return usual if init is None else init
+
+
 class Part(Protocol):
     """A layer, as another one sees it that is made of several."""
 
@@ -142,6 +147,9 @@ class Scope:
             DefinitionError: if the name is taken with another shape.
             ShapeError: if the shape depends on the batch.
         """
+        _require_function("initializer", init, "lm.init.XavierUniform()")
+        if regularizer is not None:
+            _require_function("regularizer", regularizer, "lm.L2(1e-4)")
         known = self._record.parameters
         first_use = f"{self._name}.{name}" not in known
         tensor = self._variable(known, "parameter", name, shape, init)
@@ -319,3 +327,17 @@ class Scope:
         stream = INITIAL_VALUE_STREAMS + number
         known[full] = Variable(full, tensor, init, stream)
         return tensor
+
+
+def _require_function(what: str, value: object, example: str) -> None:
+    """Checks that an initializer or a regularizer can be called, and is no class.
+
+    Raises:
+        DefinitionError: if not.
+    """
+    if not callable(value) or isinstance(value, type):
+        found = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+        raise DefinitionError(
+            f"the {what} of a parameter is a function",
+            facts=(("expected", example), ("found", found)),
+        )

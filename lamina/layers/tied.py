@@ -13,7 +13,7 @@ from lamina.layers.embedding import Embedding
 from lamina.layers.init import Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
-from lamina.layers.scope import Initializer, Regularizer, Scope
+from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
 from lamina.shapes import static
 
 
@@ -77,5 +77,5 @@ class TiedLinear(Layer):
         y = ops.matmul(x, weight)
         if not self.bias:
             return y
-        init = self.bias_init or Zeros()
+        init = initializer(self.bias_init, Zeros())
         return y + scope.parameter("bias", (results,), init, self.bias_regularizer)

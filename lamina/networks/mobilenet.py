@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
 from lamina.layers.init import KaimingUniform, Normal
@@ -43,6 +44,11 @@ def mobilenet_v2(
         >>> lm.networks.mobilenet_v2(classes=10, input=(3, 32, 32)).outputs[0]
         Tensor(f32[batch, 10], layer)
     """
+    if not width > 0:
+        raise DefinitionError(
+            "the width of a MobileNet is a factor above zero",
+            facts=(("expected", "0.35 to 1.4"), ("found", repr(width))),
+        )
     image = Input(*input)
     x = _convolution(image, _rounded(32 * width), 3, stride=2)
     for expansion, channels, repetitions, stride in _TABLE:

@@ -107,7 +107,12 @@ def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[
 def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
     if found == expected:
         return "The batch axis is missing: array[None] makes a batch of one."
-    if found[1:] and np.prod(found[1:]) == np.prod(expected):
+    if len(expected) > 1 and found[1:] == (*expected[1:], expected[0]):
+        order = ", ".join(map(str, (0, len(expected), *range(1, len(expected)))))
+        return f"Channels come first: array.transpose({order})."
+    if len(found) == 1 + len(expected) and sorted(found[1:]) == sorted(expected):
+        return "The axes are in another order: array.transpose(...) puts them right."
+    if found[1:] and expected and np.prod(found[1:]) == np.prod(expected):
         return f"The elements are right in number: array.reshape(-1, {_listed(expected)})."
     return f"The first axis is the batch; each example has the shape [{_listed(expected)}]."
 

@@ -155,6 +155,21 @@ def test_a_missing_batch_axis_is_recognised() -> None:
     assert caught.value.advice == "The batch axis is missing: array[None] makes a batch of one."
 
 
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        ((2, 8, 9, 3), "Channels come first: array.transpose(0, 3, 1, 2)."),
+        ((2, 9, 3, 8), "The axes are in another order: array.transpose(...) puts them right."),
+        ((2, 216), "The elements are right in number: array.reshape(-1, 3, 8, 9)."),
+    ],
+)
+def test_images_in_another_order_are_not_reshaped(shape: tuple[int, ...], advice: str) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(3, 8, 9), lm.Flatten(), lm.Linear(2)))
+    with pytest.raises(ShapeError) as caught:
+        model.predict(np.zeros(shape, "float32"))
+    assert caught.value.advice == advice
+
+
 def test_examples_in_another_arrangement_are_recognised() -> None:
     with pytest.raises(ShapeError) as caught:
         lm.Model(network()).predict(normal(6, 2, 2))

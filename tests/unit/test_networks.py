@@ -434,3 +434,11 @@ def test_a_deep_network_is_that_of_pytorch(twin: Twin) -> None:
 def close(found: Array, expected: Array, rounding: float = 0.0) -> None:
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max() + rounding
+
+
+@pytest.mark.parametrize("width", [0, -1.0])
+def test_a_width_that_leaves_no_channels_is_refused(width: float) -> None:
+    with pytest.raises(DefinitionError) as error:
+        mobilenet_v2(width=width)
+    assert "the width of a MobileNet is a factor above zero" in str(error.value)
+    assert repr(width) in str(error.value)
