@@ -120,6 +120,7 @@ class Workload:
 
         The gradient for the network's input is not needed and does not count; neither do losses,
         activations and optimizers, as nobody agrees on how many operations an exponential is.
+        Convolutions count as direct sums, however they are made.
         """
         program = self.network().plan(self.batch, self.loss, self.optimizer).program
         total = 0
