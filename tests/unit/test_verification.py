@@ -150,3 +150,14 @@ def test_a_kink_that_a_step_crosses_is_no_wrong_gradient(seed: int) -> None:
 def test_every_loss_gets_targets_that_it_accepts(loss: lm.training.losses.Loss) -> None:
     net = lm.Sequential(lm.Input(4), lm.Linear(3), lm.Sigmoid())
     assert lm.verify(net, loss=loss).passed
+
+
+@pytest.mark.parametrize("divisor", [16, 255])
+def test_gradients_that_are_zero_but_for_rounding_are_right(divisor: int) -> None:
+    net = lm.Sequential(
+        lm.Input(1, 8, 8),
+        *(lm.Rescale(1 / divisor), lm.Conv2d(8, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
+        *(lm.Flatten(), lm.Linear(10)),
+    )
+    report = lm.verify(net, lm.CrossEntropy(), seed=1)
+    assert report.passed, str(report)
