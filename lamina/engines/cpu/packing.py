@@ -20,7 +20,7 @@ from lamina.engines.cpu.matrix import Matrix, Plain, as_plain
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import Load, loads
+from lamina.program.scalar import Load, Scalar, loads
 from lamina.shapes import size_of
 
 # The tile that a loop over tiles is at; no expression depends on it.
@@ -126,14 +126,22 @@ def pack_panel(
     with points.loop(matrix.inner, (), first, last) as inner:
         past = code.subtract(inner.index, start)
         row = code.offset(target, code.multiply(past, constant(panel.width, I64)), name)
-        for number in range(panel.vectors):
-            lanes = panel.present(number)
-            base = code.add(column, constant(number * panel.lanes, I64))
-            with points.along(matrix.column, base, lanes):
-                value = points.vector(matrix.right)
-            value = code.padded(value, panel.lanes, 0)
-            code.store(value, code.offset(row, number * panel.lanes, name))
+        _pack_row(points, matrix, panel, matrix.right, column, row)
         code.end_loop(inner)
+
+
+def _pack_row(
+    points: Points, matrix: Matrix, panel: Panel, view: Scalar, column: Value, row: Value
+) -> None:
+    """Writes what a view of the right operand shows at the current k, from a column on."""
+    code, name = points.code, element(matrix.step.dtype)
+    for number in range(panel.vectors):
+        lanes = panel.present(number)
+        base = code.add(column, constant(number * panel.lanes, I64))
+        with points.along(matrix.column, base, lanes):
+            value = points.vector(view)
+        value = code.padded(value, panel.lanes, 0)
+        code.store(value, code.offset(row, number * panel.lanes, name))
 
 
 def _transpose(
@@ -237,13 +245,7 @@ def _pack_as_it_lies(
                 code.end_loop(loop)
             return
         at = code.offset(target, row, kind)
-        for number in range(panel.vectors):
-            lanes = panel.present(number)
-            base = code.add(column, constant(number * panel.lanes, I64))
-            with points.along(matrix.column, base, lanes):
-                value = points.vector(matrix.right_by_axes)
-            value = code.padded(value, panel.lanes, 0)
-            code.store(value, code.offset(at, number * panel.lanes, kind))
+        _pack_row(points, matrix, panel, matrix.right_by_axes, column, at)
 
     nest(0, constant(0, I64))
 
