@@ -33,11 +33,12 @@ from lamina.ops.lowering import (
     Repeating,
     Scanning,
     Scattering,
+    is_expensive,
     loop_of,
 )
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Index
-from lamina.program.scalar import EXPENSIVE, Apply, Local, parts
+from lamina.program.scalar import Apply, Local, parts
 from lamina.shapes import size_of, static
 
 # A tensor that reads one stored tensor and applies at most this many cheap primitives is computed
@@ -336,15 +337,12 @@ def _is_cheap(node: Tensor, anchors: Anchors) -> bool:
 def _is_expensive(node: Tensor) -> bool:
     """Whether a point of it costs as much as a load; a comparison with a position does not."""
     lowering = node.op.lowering
-    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     if isinstance(lowering, Generator):
+        probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
         place = (Index(),) * node.rank
         scalar = lowering.scalar(node, place, lambda operand, _: probes[operand])
         return sum(isinstance(p, Apply) for p in parts(scalar)) > CHEAP_PRIMITIVES
-    if not isinstance(lowering, Elementwise):
-        return False
-    scalar = lowering.scalar(node, probes)
-    return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for p in parts(scalar))
+    return is_expensive(node)
 
 
 def _viewed(node: Tensor) -> tuple[Tensor, ...]:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from lamina.graph import Graph, Lowering, Tensor
 from lamina.program.index import Gathered, Index, Quotient, Remainder, gathered_index
 from lamina.program.scalar import (
+    EXPENSIVE,
     Apply,
     Bound,
     Literal,
     Load,
+    Local,
     Position,
     Scalar,
     Within,
@@ -145,6 +147,16 @@ class Decomposition(Lowering):
     """
 
     build: Callable[[Tensor], Tensor]
+
+
+def is_expensive(node: Tensor) -> bool:
+    """Whether it applies a primitive that costs more at a point than storing the result."""
+    lowering = node.op.lowering
+    if not isinstance(lowering, Elementwise):
+        return False
+    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
+    scalar = lowering.scalar(node, probes)
+    return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for p in parts(scalar))
 
 
 def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:

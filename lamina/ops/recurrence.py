@@ -2,9 +2,9 @@
 
 The graph of one step is compiled once, and the program runs it in a loop, so that long sequences
 make no larger programs. The gradient is a recurrence as well, back in time (Werbos:
-Backpropagation through time, 1990). What it needs of a step is what the step's products gave, which
-is kept, and the states; all else is computed again. Gradients of weights are not added up step by
-step: they become one product over all steps.
+Backpropagation through time, 1990). What it needs of a step are the states, and what products and
+dear functions gave, which is kept; all else is computed again. Gradients of weights are not added
+up step by step: they become one product over all steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lamina.ops.conversion import cast
 from lamina.ops.differentiate import gradients
 from lamina.ops.elementwise import tanh
 from lamina.ops.linalg import contract, matmul
-from lamina.ops.lowering import Contracting, Decomposition, Repeating
+from lamina.ops.lowering import Contracting, Decomposition, Repeating, is_expensive
 from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.shapes import Array, DType, Shape, float32, float64, static
@@ -165,7 +165,7 @@ class _Backward:
             if state.dtype.is_float
         }
         slopes = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
-        slopes = self._with_kept_products(slopes)
+        slopes = self._with_kept(slopes)
         back = [slopes[own[number]] for number in flowing]
         through = [self._stacked(slopes[x]) if x in slopes else None for x in elements]
         constants = [
@@ -227,13 +227,17 @@ class _Backward:
         self._names.add(name)
         return leaf(name, "input", like.shape, like.dtype)
 
-    def _with_kept_products(self, slopes: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """The same with the products of the step read from what the recurrence has kept."""
+    def _with_kept(self, slopes: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """The same, with what is dear to compute read from what the recurrence has kept."""
         kept: dict[Tensor, Tensor] = {}
         for number, (name, tensor) in enumerate(self.body.outputs):
-            if name.startswith(_KEPT):
+            if _is_dear(tensor) and tensor not in kept:
                 kept[tensor] = self._leaf(name, tensor)
-                self.stacks[kept[tensor]] = self.result(number)
+                stack = self.result(number)
+                is_state = number < self.states
+                self.stacks[kept[tensor]] = (
+                    self.of_steps(stack, before=False) if is_state else stack
+                )
         inner = Graph((), tuple((str(n), slope) for n, slope in enumerate(slopes.values())))
 
         def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
@@ -301,18 +305,19 @@ _KEPT = "kept"
 
 
 def _named(tensors: Tensors) -> tuple[tuple[str, Tensor], ...]:
-    """Results with names, and behind them the products that a gradient needs."""
+    """Results with names, and behind them what a gradient may ask for and is dear to compute."""
     outputs = [(f"result{n}", tensor) for n, tensor in enumerate(tensors)]
     known = set(tensors)
-    products = [x for x in topological(tensors) if _is_product(x) and x not in known]
-    return (*outputs, *((f"{_KEPT}{n}", x) for n, x in enumerate(products)))
+    dear = [x for x in topological(tensors) if _is_dear(x) and x not in known]
+    return (*outputs, *((f"{_KEPT}{n}", x) for n, x in enumerate(dear)))
 
 
-def _is_product(tensor: Tensor) -> bool:
-    """Whether the tensor is dear to compute: a product, or made of some."""
-    if isinstance(tensor.op.lowering, Contracting):
+def _is_dear(tensor: Tensor) -> bool:
+    """Whether computing it costs more than keeping it: a product, or a function such as tanh."""
+    lowering = tensor.op.lowering
+    if isinstance(lowering, Contracting) or is_expensive(tensor):
         return True
-    return isinstance(tensor.op.lowering, Decomposition) and tensor.op.name in _PRODUCTS
+    return isinstance(lowering, Decomposition) and tensor.op.name in _PRODUCTS
 
 
 _PRODUCTS = ("matmul", "dot", "outer", "einsum", "conv", "conv_transpose")
