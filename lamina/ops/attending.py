@@ -32,9 +32,8 @@ from lamina.ops.slicing import pad, slice_axis
 from lamina.shapes import Array, Dim, DType, Shape, bool_
 
 # Blocks have about so many queries, as long as there are not too many of them: each is a few steps
-# of the program. Where queries look back only, small blocks leave out more keys.
+# of the program. Where queries look back only, a second block lets the first leave out keys.
 QUERIES_OF_A_BLOCK = 128
-QUERIES_OF_A_CAUSAL_BLOCK = 64
 MOST_BLOCKS = 8
 
 
@@ -313,7 +312,8 @@ def attention(
         factors: what the weights are multiplied with, such as a dropout's mask; broadcasts as well.
         blocks: into how many blocks the queries are cut, which are computed one after the other.
             The more, the less memory the weights take, and the more steps the program has. By
-            default one for every 128 queries, or for every 64 if it is causal, and at most 8.
+            default one for every 128 queries, at most 8, and at least 2 for 128 queries that are
+            causal.
 
     Returns:
         Floats [batch, heads, queries, features of the result].
@@ -332,9 +332,9 @@ def attention(
         scale = 1.0 / math.sqrt(features) if isinstance(features, int) and features else 1.0
     if blocks is None:
         length = queries.shape[2] if queries.rank == 4 else 0
-        each = QUERIES_OF_A_CAUSAL_BLOCK if causal else QUERIES_OF_A_BLOCK
-        wanted = length // each if isinstance(length, int) else 1
-        blocks = max(1, min(wanted, MOST_BLOCKS))
+        wanted = length // QUERIES_OF_A_BLOCK if isinstance(length, int) else 0
+        least = 2 if causal and wanted else 1
+        blocks = max(least, min(wanted, MOST_BLOCKS))
     attributes = {"causal": causal, "scale": float(scale), "blocks": blocks}
     return apply(ATTENTION, queries, keys, values, *others, **attributes)
 

@@ -58,11 +58,14 @@ def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -
 
 
 def test_long_sequences_are_cut_into_a_few_blocks() -> None:
-    def blocks_of(length: int) -> int:
-        return ops.attention(*operands(*[(1, 1, length, 4)] * 3)).attributes["blocks"]
+    def blocks_of(length: int, causal: bool = False) -> int:
+        given = operands(*[(1, 1, length, 4)] * 3)
+        return ops.attention(*given, causal=causal).attributes["blocks"]
 
     counts = [blocks_of(length) for length in (1, 128, 255, 256, 512, 1024, 100_000)]
     assert counts == [1, 1, 1, 2, 4, 8, 8]
+    counts = [blocks_of(length, causal=True) for length in (1, 127, 128, 255, 256, 512, 100_000)]
+    assert counts == [1, 1, 2, 2, 2, 4, 8]
 
 
 # Memory -------------------------------------------------------------------------------------------
