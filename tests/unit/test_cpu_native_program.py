@@ -20,6 +20,7 @@ import lamina as lm
 from lamina.engines.cpu import executable
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.native_program import NativeProgram, write_program
+from lamina.engines.cpu.parts import write_parts
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.workspaces import Workspaces
 from lamina.program.program import Program
@@ -259,6 +260,32 @@ def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
     short, long = (write_program(reduction(size), PROCESSOR) for size in (1000, 100_000))
     assert (short.layout.threads, len(short.layout.placed_offsets)) == (1, 0)
     assert (long.layout.threads, len(long.layout.placed_offsets)) == (2, 1)
+
+
+def column_sums(rows: int, columns: int) -> tuple[lm.Tensor, list[lm.Tensor]]:
+    x = lm.Input(rows, columns)
+    return x, [lm.ops.sqrt(lm.ops.sum(x * x, 1)), lm.ops.sum(x, 1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "partial_sums"),
+    [(2048, 100, 2), (2048, 4000, 2), (512, 100, 0), (2048, 5000, 0), (40, 4000, 0)],
+)
+def test_long_sums_of_columns_are_cut_so_that_rows_are_read_in_order(
+    rows: int, columns: int, partial_sums: int
+) -> None:
+    x, sums = column_sums(rows, columns)
+    program = lm.Network(inputs=x, outputs=sums).plan(1).program
+    written = write_parts(program, PROCESSOR, lambda one, other: one == other)
+    assert len(written.placed) == partial_sums
+    # Both are made in one pass.
+    assert len(written.parts) == (2 if partial_sums else 1)
+    function = lm.compile(inputs=[x], outputs=sums, engine="cpu")
+    values = np.random.default_rng(0).normal(size=(1, rows, columns)).astype("float32")
+    exact = values.astype("float64")
+    expected = ((exact**2).sum(1) ** 0.5, exact.sum(1))
+    for sums_found, sums_expected in zip(function(values), expected, strict=True):
+        np.testing.assert_allclose(sums_found, sums_expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("rest", [0, 1, 17, 31])

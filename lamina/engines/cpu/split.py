@@ -1,6 +1,7 @@
-"""Long reductions to few results, cut into blocks that the threads share.
+"""Long reductions, cut into blocks that the threads share.
 
-A mean over a large batch is one number: without this, one thread would compute it. The blocks
+A mean over a large batch is one number: without this, one thread would compute it. Sums of columns
+are cut as well: what lies in memory one after the other is then read in that order. The blocks
 depend on the sizes alone, so that the result does not depend on the number of threads.
 """
 
@@ -10,17 +11,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.engines.cpu.context import Context
-from lamina.engines.cpu.reshape import Replacing
+from lamina.engines.cpu.loops import stride_along
+from lamina.engines.cpu.reshape import Replacing, merged_axes
 from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.scalar import Apply, Load, Local, Scalar, parts
 from lamina.program.steps import Loop, Reduce, Stage, Store, Write
 from lamina.shapes import size_of
 
-# Loops with more results than this have enough for all threads.
-_MOST_RESULTS = 64
+# Loops with more results than this have enough for all threads; sums of columns are cut still.
+_MOST_RESULTS, _MOST_COLUMNS = 64, 1 << 12
 # Reductions of fewer values than this are done before other threads are awake.
 _LEAST_VALUES = 1 << 16
 _BLOCKS = 32
+# So many values of a column, at least, are a block.
+_LEAST_ROWS = 16
 
 # How two partial results of a reduction are combined.
 _PRIMITIVES = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
@@ -28,13 +32,13 @@ _PRIMITIVES = {"sum": "add", "product": "multiply", "maximum": "maximum", "minim
 
 def split_reductions(context: Context, name: str, loop: Loop) -> list[Loop]:
     """The loop, after others that compute partial results of its long reductions."""
-    points = size_of([axis.extent for axis in loop.axes])
+    loop = merged_axes(loop)
     before: list[Loop] = []
     stages: list[Stage] = []
     renamed: dict[str, Scalar] = {}
     for stage in loop.stages:
         stage = _with_locals(stage, renamed)
-        if isinstance(stage, Reduce) and points <= _MOST_RESULTS and _is_long(stage, points):
+        if isinstance(stage, Reduce) and _is_long(stage, loop.axes):
             if any(isinstance(part, Local) for part in parts(stage.value)):
                 # What it depends on is finished first: threads meet before it is read.
                 label = f"{name}_before_{stage.local}"
@@ -42,6 +46,8 @@ def split_reductions(context: Context, name: str, loop: Loop) -> list[Loop]:
                 stages = []
                 stage = replace(stage, value=Replacing({}, renamed).scalar(stage.value))
             partial, combining = _cut(context, f"{name}_{stage.local}", loop.axes, stage)
+            if before and before[-1].axes == partial.axes:
+                partial = _joined(before.pop(), partial)
             before.append(partial)
             stages += combining
             results: list[Scalar] = [Local(part.local, part.dtype) for part in combining]
@@ -78,11 +84,37 @@ def _finished(
     return Loop(name, tuple(axes), (*stages, Write((), tuple(stores))))
 
 
-def _is_long(stage: Reduce, points: int) -> bool:
+def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
     if stage.combine not in _PRIMITIVES or not stage.axes:
         return False
-    values = points * size_of([axis.extent for axis in stage.axes])
-    return values >= _LEAST_VALUES and stage.axes[0].extent >= 2 * _BLOCKS
+    points = size_of([axis.extent for axis in axes])
+    each = size_of([axis.extent for axis in stage.axes])
+    if points > _MOST_RESULTS and not (
+        points <= _MOST_COLUMNS
+        and each >= _LEAST_ROWS * _BLOCKS
+        and _is_of_columns(stage, axes[-1])
+    ):
+        return False
+    return points * each >= _LEAST_VALUES and stage.axes[0].extent >= 2 * _BLOCKS
+
+
+def _is_of_columns(stage: Reduce, column: Axis) -> bool:
+    """Whether all that is reduced lies side by side along an axis of the results."""
+    loads = [part for part in parts(stage.value) if isinstance(part, Load)]
+    reduced = [one for one in loads if any(stride_along(one.index, x) != 0 for x in stage.axes)]
+    return bool(reduced) and all(stride_along(one.index, column) == 1 for one in reduced)
+
+
+def _joined(one: Loop, other: Loop) -> Loop:
+    """Two loops over partial results as one: what both read is then read once."""
+    reduces: list[Stage] = []
+    stores: list[Store] = []
+    for stage in (*one.stages, *other.stages):
+        if isinstance(stage, Write):
+            stores += stage.stores
+        else:
+            reduces.append(stage)
+    return replace(one, stages=(*reduces, Write((), tuple(stores))))
 
 
 def _cut(
