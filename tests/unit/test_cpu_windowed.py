@@ -225,6 +225,22 @@ def test_a_nan_reaches_the_results_that_see_it(size: int) -> None:
     np.testing.assert_array_equal(np.isnan(y), seen)
 
 
+@pytest.mark.usefixtures("always_filtered")
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("place", [(0, 0), (4, 5)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_reaches_only_gradients_of_the_weights_of_its_channel(
+    size: int, place: tuple[int, int], value: float
+) -> None:
+    graph, feeds = convolution(size=size)
+    feeds["x0"][(1, 3, *place)] = value
+    program = compile_graph(graph, batch=1, name="test")
+    outputs, _ = run_program(program, CpuEngine(), feeds)
+    lost = ~np.isfinite(outputs[program.outputs[2][0]])
+    assert lost[:, 3].any(axis=(1, 2)).all()
+    assert not np.delete(lost, 3, axis=1).any()
+
+
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("extent", [9, 25, 27, 30, 31])
 def test_lanes_that_are_masked_out_are_zero(

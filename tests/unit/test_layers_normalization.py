@@ -14,6 +14,7 @@ import pytest
 import lamina as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.layers.layer import Layer
+from lamina.program.steps import stores_of
 
 MSE, SGD = lm.MSE(), lm.SGD(0.1, momentum=0.9)
 
@@ -65,6 +66,27 @@ def test_inference_uses_running_averages_and_leaves_them_alone() -> None:
     model.evaluate((x, x), loss=MSE)
     for name, value in model.states().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    ("before", "size"),
+    [(lm.Conv2d(8, 3), (4, 9, 9)), (lm.Conv2d(8, 3, groups=8), (8, 9, 9)), (lm.Linear(32), (20,))],
+)
+def test_inference_normalises_as_the_product_before_it_stores_its_sums(
+    before: lm.Layer, size: tuple[int, ...]
+) -> None:
+    normalised = lm.Sequential(lm.Input(*size), before, lm.BatchNorm(), lm.ReLU())
+    alone = lm.Sequential(lm.Input(*size), before, lm.ReLU())
+    channels = before(lm.Input(*size)).shape[1]
+
+    def large_steps(network: lm.Network) -> int:
+        steps = network.plan(16).program.steps
+        stores = [store for step in steps for store in stores_of(step)]
+        buffers = network.plan(16).program.buffers
+        return sum(buffers[store.buffer].bytes > 4 * channels for store in stores)
+
+    # Factors of channels are all that is computed beside it.
+    assert large_steps(normalised) == large_steps(alone) == 1
 
 
 def test_evaluation_within_a_fit_leaves_running_averages_alone() -> None:
