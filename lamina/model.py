@@ -14,6 +14,7 @@ from lamina.explanation import Explanation, Profile
 from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Tensor
+from lamina.layers.calls import checked
 from lamina.network import Network
 from lamina.runtime import (
     Evaluation,
@@ -56,6 +57,7 @@ class Model:
         (5, 2)
     """
 
+    @checked
     def __init__(
         self,
         network: Network,
@@ -147,6 +149,7 @@ class Model:
         outputs = self._inference(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
+    @checked
     def evaluate(
         self,
         data: Data,
@@ -168,6 +171,7 @@ class Model:
             evaluation.release()
         return summary(recorded, metrics)
 
+    @checked
     def training(
         self,
         loss: Loss,
@@ -229,6 +233,7 @@ class Model:
             targets=target_specs(dataset),
         )
 
+    @checked
     def fit(
         self,
         train: Data,
@@ -396,6 +401,7 @@ class Model:
         values = parameters.read(list(parameters.memories))
         return ModelFile(self.network, parameters.dtype, self.seed, values, extra, notes)
 
+    @checked
     def explain(
         self,
         batch_size: int = 1,
@@ -429,6 +435,7 @@ class Model:
         )
         return Explanation(bill.batch_size, bill.program, parameters.engine)
 
+    @checked
     def profile(
         self,
         batch_size: int = 32,

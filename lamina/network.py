@@ -22,6 +22,7 @@ from lamina.graph import (
     source_line,
     topological,
 )
+from lamina.layers.calls import checked
 from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.layers.scope import Record
 from lamina.ops.lowering import (
@@ -220,6 +221,7 @@ class Network:
         header = ("layer", "output", "parameters", "FLOPs per example")
         return table_text(header, rows, align="llrr", footer=total)
 
+    @checked
     def plan(
         self,
         batch_size: int,
@@ -258,6 +260,7 @@ class Network:
             name = "training step"
         return MemoryBill(batch_size, compile_graph(step.graph, batch=batch_size, name=name))
 
+    @checked
     def max_batch_size(
         self,
         memory: float | str,

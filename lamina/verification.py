@@ -11,6 +11,7 @@ from lamina import shapes
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import devices, open_engine
 from lamina.graph import Graph, Tensor
+from lamina.layers.calls import checked
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
 from lamina.reports import table_text
@@ -84,6 +85,7 @@ class Report:
         return f"{table}\n{'all checks passed' if self.passed else 'SOME CHECKS FAILED'}"
 
 
+@checked
 def verify(
     network: Network,
     loss: Loss,

@@ -9,10 +9,11 @@ from typing import Any, Self, cast
 
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Origin, Tensor, described, source_line
+from lamina.layers.calls import Called
 from lamina.shapes import normalise_axis
 
 
-class Sourced:
+class Sourced(metaclass=Called):
     """A record that remembers the user's line that made it, for the errors about it."""
 
     _source: str

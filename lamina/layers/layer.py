@@ -32,6 +32,7 @@ from lamina.graph import (
     source_line,
     topological,
 )
+from lamina.layers.calls import checked
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
@@ -116,6 +117,7 @@ def _no_reference(*_: Array, **__: Any) -> Array:
 LAYER = Op("layer", _infer_application, None, _no_reference, Lowering())
 
 
+@checked
 def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:
     """A value that a network is given for every example.
 

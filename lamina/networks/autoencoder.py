@@ -16,6 +16,7 @@ from lamina.layers import (
     Reshape,
     Sigmoid,
 )
+from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
 from lamina.shapes import size_of
 
@@ -36,6 +37,7 @@ class Autoencoder:
     decoder: Network
 
 
+@checked
 def autoencoder(
     widths: Sequence[int] = (1000, 500, 250),
     code: int = 30,
@@ -74,6 +76,7 @@ def autoencoder(
     return Autoencoder(Network(example, decoder(encoder(example))), encoder, decoder)
 
 
+@checked
 def variational_autoencoder(
     widths: Sequence[int] = (500,),
     code: int = 20,

@@ -16,6 +16,7 @@ from lamina.layers import (
     Reshape,
     Tanh,
 )
+from lamina.layers.calls import checked
 from lamina.layers.init import Normal
 from lamina.network import Network, Sequential
 
@@ -23,6 +24,7 @@ from lamina.network import Network, Sequential
 _SMALLEST = 4
 
 
+@checked
 def dcgan(
     latent: int = 100, image: tuple[int, int, int] = (3, 64, 64), width: int = 64
 ) -> tuple[Network, Network]:

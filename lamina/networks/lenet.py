@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from lamina.layers import Conv2d, Flatten, Input, Linear, MaxPool2d, ReLU
+from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
 
 
+@checked
 def lenet(classes: int = 10, input: tuple[int, int, int] = (1, 28, 28)) -> Network:
     """Two convolutions, each followed by pooling, and two linear layers.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.layers import Flatten, Input, Layer, Linear, ReLU
+from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
 
 
+@checked
 def mlp(
     widths: Sequence[int] = (256, 128),
     classes: int = 10,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform, Normal
 from lamina.network import Network
 from lamina.shapes import static
@@ -21,6 +22,7 @@ _TABLE = (
 )
 
 
+@checked
 def mobilenet_v2(
     classes: int = 1000,
     width: float = 1.0,

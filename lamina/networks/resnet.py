@@ -7,6 +7,7 @@ from typing import Literal
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
 from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPool2d, ReLU
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
 from lamina.shapes import static
@@ -23,6 +24,7 @@ _WIDTHS = (64, 128, 256, 512)
 _INPUTS = {"imagenet": (3, 224, 224), "cifar": (3, 32, 32)}
 
 
+@checked
 def resnet(
     depth: int = 18,
     classes: int = 1000,

@@ -8,11 +8,13 @@ from typing import Literal
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
 from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPool2d, ReLU, concat
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
 from lamina.shapes import static
 
 
+@checked
 def unet(
     classes: int = 2,
     input: tuple[int, int, int] = (1, 256, 256),

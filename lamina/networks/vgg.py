@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
 from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Linear, MaxPool2d, ReLU
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network, Sequential
 
@@ -15,6 +16,7 @@ _DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2
 _WIDTHS = (64, 128, 256, 512, 512)
 
 
+@checked
 def vgg(
     stages: int | Sequence[Sequence[int]] = 16,
     classes: int = 1000,
