@@ -121,7 +121,11 @@ def entries_of(value: object) -> tuple[object, ...] | None:
     return tuple(cast(Sequence[object], value)) if isinstance(value, list | tuple) else None
 
 
-def require_float(layer: object, x: Tensor) -> None:
+# What makes features of things that are numbered.
+EMBEDDING = "Put an lm.Embedding(count, features) before it: it makes features of indices."
+
+
+def require_float(layer: object, x: Tensor, advice: str = "") -> None:
     """Checks that a layer is applied to floats.
 
     Raises:
@@ -131,7 +135,7 @@ def require_float(layer: object, x: Tensor) -> None:
         raise DTypeError(
             f"{type(layer).__name__} calculates with floats",
             facts=(("expected", "f32 or f64"), ("found", described(x))),
-            advice="Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
+            advice=advice or "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
         )
 
 
