@@ -34,7 +34,7 @@ from lamina.ops.lowering import (
     step_of,
 )
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, DTypeLike, as_dtype, shape_text, size_of, static
+from lamina.shapes import DType, DTypeLike, float_dtype, shape_text, size_of, static
 from lamina.step import (
     Clip,
     Loss,
@@ -179,7 +179,7 @@ class Network:
             part: a network whose layers with parameters are layers of this one, the same objects.
 
         Raises:
-            DefinitionError: if it has a layer that this one has not.
+            DefinitionError: if it is no network, or has a layer that this one has not.
             ShapeError: if a parameter has another shape there.
 
         Example:
@@ -189,6 +189,13 @@ class Network:
             >>> net.names_of(head)
             ['3.weight', '3.bias']
         """
+        if not isinstance(cast(object, part), Network):
+            raise DefinitionError(
+                "a part of a network is a network",
+                facts=(("expected", "Network"), ("found", type(part).__name__)),
+                where="names_of",
+                advice="Make one of the layers, and use it in the other: lm.Sequential(...).",
+            )
         whole, found = self.variables(shapes.float32), part.variables(shapes.float32)
         names = shared_names(whole, found)
         return [names[name] for name in found.parameters]
@@ -247,7 +254,7 @@ class Network:
             40
         """
         batch_size = check_batch_size(batch_size, "plan")
-        wanted = as_dtype(dtype)
+        wanted = float_dtype(dtype, "plan")
         if loss is None and optimizer is None:
             step, name = inference_step(self, dtype=wanted), "inference"
         elif loss is None or optimizer is None:

@@ -19,6 +19,7 @@ from lamina.layers import (
 from lamina.layers.calls import checked
 from lamina.layers.init import Normal
 from lamina.network import Network, Sequential
+from lamina.networks.arguments import check_image
 
 # Height and width of the smallest images, between noise and convolutions.
 _SMALLEST = 4
@@ -45,7 +46,7 @@ def dcgan(
         discriminator, from images to a score [batch, 1] that is above 0 for real ones.
 
     Raises:
-        DefinitionError: for another side.
+        DefinitionError: for another side, or channels that come last.
 
     Example:
         >>> import lamina as lm
@@ -53,6 +54,7 @@ def dcgan(
         >>> generator.outputs[0], discriminator.outputs[0]
         (Tensor(f32[batch, 1, 8, 8], layer), Tensor(f32[batch, 1], layer))
     """
+    check_image(image=image)
     colours, height, side = image
     widths = [width * 2**number for number in range(_halvings(height, side))]
     start = Normal(deviation=0.02)

@@ -10,6 +10,7 @@ from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPo
 from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
+from lamina.networks.arguments import check_image
 from lamina.shapes import static
 
 # Table 1 of the paper: blocks in each stage.
@@ -45,7 +46,7 @@ def resnet(
         input: (channels, height, width); by default 3 x 224 x 224 or 3 x 32 x 32, as the stem says.
 
     Raises:
-        DefinitionError: for another depth or stem.
+        DefinitionError: for another depth or stem, or a shape with the channels last.
 
     Example:
         >>> import lamina as lm
@@ -54,6 +55,7 @@ def resnet(
     """
     _check("depth", depth, list(_BLOCKS))
     _check("stem", stem, list(_INPUTS))
+    check_image(input=input or _INPUTS[stem])
     image = Input(*(input or _INPUTS[stem]))
     if stem == "cifar":
         x = _convolution(image, 64, 3)

@@ -11,6 +11,7 @@ from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPo
 from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
+from lamina.networks.arguments import check_image, check_lists
 from lamina.shapes import static
 
 
@@ -40,7 +41,7 @@ def unet(
         A network that gives [batch, classes, height, width].
 
     Raises:
-        DefinitionError: for an image that cannot be halved so often.
+        DefinitionError: for an image that cannot be halved so often, or has its channels last.
 
     Example:
         >>> import lamina as lm
@@ -57,6 +58,8 @@ def unet(
             x = ReLU()(BatchNorm()(x) if batch_norm else x)
         return x
 
+    check_image(input=input)
+    check_lists(widths=widths)
     image = Input(*input)
     x, passed = image, list[Tensor]()
     for width in widths[:-1]:

@@ -10,6 +10,7 @@ from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Lin
 from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network, Sequential
+from lamina.networks.arguments import check_image, check_lists
 
 # Table 1 of the paper, columns A, B, D and E: how many convolutions each stage has.
 _DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -41,7 +42,7 @@ def vgg(
         dropout: probability after each hidden linear layer; 0 for none.
 
     Raises:
-        DefinitionError: for a depth that the paper does not have.
+        DefinitionError: for a depth that the paper does not have, or channels that come last.
 
     Example:
         >>> import lamina as lm
@@ -49,6 +50,8 @@ def vgg(
         >>> small.outputs[0]
         Tensor(f32[batch, 10], layer)
     """
+    check_image(input=input)
+    check_lists(hidden=hidden)
     layers: list[Layer] = []
     for stage in _stages(stages):
         for channels in stage:
