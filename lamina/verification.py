@@ -21,6 +21,7 @@ from lamina.runtime.parameters import with_random_state
 from lamina.shapes import Array, DType
 from lamina.step import Loss, StepGraph, evaluation_step
 from lamina.training.optimizers import SGD
+from lamina.training.progress import counted
 
 # A gradient in float64 agrees with central differences of this relative step to about 1e-9;
 # what lies beyond the tolerance is a wrong formula, or a kink that the step crosses.
@@ -104,7 +105,8 @@ def verify(
         seed: of parameters, random examples and directions.
 
     Returns:
-        A report; `report.passed` says whether all is well.
+        A report; `report.passed` says whether all is well. On terminals a bar shows how many
+        parameters have been checked.
 
     Raises:
         DataError: if random examples cannot be made, because an input takes integers.
@@ -146,7 +148,8 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     largest = max((float(np.linalg.norm(slope)) for slope in slopes.values()), default=0.0)
     smallest = max(NEGLIGIBLE * largest, 1e-8)
     findings: list[Finding] = []
-    for number, (name, analytic) in enumerate(slopes.items()):
+    for number, name in enumerate(counted(list(slopes), "gradients")):
+        analytic = slopes[name]
         memory = parameters.memories[name]
         start = memory.read()
         scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))
