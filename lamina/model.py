@@ -555,6 +555,7 @@ def _outline(network: Network) -> str:
     return ", ".join(repr(layer) for layer in layers if layer is not None)
 
 
+@checked
 def load(
     path: str | os.PathLike[str],
     engine: str = DEFAULT_ENGINE,
@@ -575,6 +576,7 @@ def load(
     return Model.from_file(read_model(path, layers), engine)
 
 
+@checked
 def compile(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], engine: str = DEFAULT_ENGINE
 ) -> Function:

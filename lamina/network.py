@@ -66,6 +66,7 @@ class Network:
         Tensor(f32[batch, 3], layer)
     """
 
+    @checked
     def __init__(
         self, inputs: Tensor | Sequence[Tensor], outputs: Tensor | Sequence[Tensor]
     ) -> None:

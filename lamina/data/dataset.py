@@ -59,7 +59,8 @@ class Dataset:
                         (first_name, f"{len(first):,} examples, {_full_text(first)}"),
                         (name, f"{len(value):,} examples, {_full_text(value)}"),
                     ),
-                    advice="The first axis counts the examples and must be equally long in all.",
+                    advice="The first axis counts the examples and must be equally long in all; "
+                    "several inputs make a tuple.",
                 )
 
     @classmethod

@@ -54,7 +54,8 @@ class TestConstruction:
             "the inputs and the targets differ in the number of examples\n"
             "  inputs   5 examples, float32[5, 2]\n"
             "  targets  4 examples, int64[4]\n"
-            "  The first axis counts the examples and must be equally long in all."
+            "  The first axis counts the examples and must be equally long in all; "
+            "several inputs make a tuple."
         )
 
     def test_uneven_inputs_are_named_by_their_place(self) -> None:
