@@ -96,7 +96,7 @@ def float_dtype(value: DTypeLike, where: str) -> DType:
     """
     try:
         found = as_dtype(value)
-    except DTypeError:
+    except (DTypeError, TypeError):  # the latter from NumPy, of what cannot be a dtype
         found = None
     if found is None or not found.is_float:
         raise DTypeError(

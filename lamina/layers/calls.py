@@ -108,7 +108,8 @@ def _misfit(
             advice = _advice(unknown, named)
         else:
             problem = str(error)
-            advice = "" if _PAIRS.isdisjoint(named) else _NEEDLESS["y targets labels"]
+            if not problem.startswith("missing") and not _PAIRS.isdisjoint(named):
+                advice = _PAIR
         where = str(Origin(name, source_line()))
         return DefinitionError(problem, facts=facts, where=where, advice=advice)
     return None
@@ -127,6 +128,7 @@ def _advice(unknown: str, accepted: Sequence[str]) -> str:
 
 # Arguments that take inputs and targets together.
 _PAIRS = {"train", "data"}
+_PAIR = "Inputs and targets are one argument, a pair: (x, y)."
 
 # What other frameworks call our options.
 _ELSEWHERE = {
@@ -173,7 +175,7 @@ _ELSEWHERE = {
     "steps": "T_max total_iters",
     "stride": "strides",
     "strength": "l1 l2 weight_decay",
-    "train": "x data dataset",
+    "train": "data dataset",
     "validation": "validation_data",
     "vocabulary": "vocab_size",
     "weight_init": "kernel_initializer",
@@ -188,5 +190,5 @@ _NEEDLESS = {
     "in_features in_channels input_size input_dim num_features": "What comes in is found out "
     "when the layer is applied: leave it out.",
     "batch_first": "The batch always comes first: leave it out.",
-    "y targets labels": "Inputs and targets are one argument, a pair: (x, y).",
+    "x y targets labels": _PAIR,
 }

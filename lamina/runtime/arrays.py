@@ -31,7 +31,7 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
         array: Array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         tensor = hasattr(value, "detach")
-        if tensor and value.requires_grad:
+        if getattr(value, "requires_grad", False):
             return convert(value.detach(), wanted, name)
         raise DataError(
             f"{name} makes no array",

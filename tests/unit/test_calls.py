@@ -138,6 +138,12 @@ def test_inputs_and_targets_apart_are_asked_for_as_a_pair(
     assert text.endswith("Inputs and targets are one argument, a pair: (x, y).")
 
 
+def test_what_is_missing_is_no_pair() -> None:
+    text = text_of(small().fit, (X, Y), loss=lm.CrossEntropy())
+    assert "missing a required argument: 'optimizer'" in text
+    assert "pair" not in text
+
+
 # NumPy's numbers ----------------------------------------------------------------------------------
 
 
