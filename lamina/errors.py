@@ -71,6 +71,10 @@ class DataError(LaminaError):
     """Data that cannot be used: empty, of uneven length, labels out of range."""
 
 
+class UnknownNameError(LaminaError, KeyError):
+    """A name under which there is nothing."""
+
+
 class FileFormatError(LaminaError):
     """A file that is cut short, damaged, or of another kind than expected."""
 

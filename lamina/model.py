@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, Never, NoReturn, cast, final
 
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DataError, DefinitionError, DTypeError, FileFormatError
+from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.explanation import Explanation, Profile
 from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
-from lamina.graph import Tensor
+from lamina.graph import Origin, Tensor, source_line
+from lamina.layers.calls import checked
 from lamina.network import Network
 from lamina.runtime import (
     Evaluation,
@@ -24,8 +25,8 @@ from lamina.runtime import (
     target_specs,
 )
 from lamina.runtime.examples import random_examples
-from lamina.shapes import Array, DTypeLike, as_dtype
-from lamina.step import Clip, Loss, Optimizer, check_batch_size, half_a_training
+from lamina.shapes import Array, DTypeLike, float_dtype
+from lamina.step import Clip, Loss, Optimizer, check_batch_size, check_callbacks, half_a_training
 from lamina.training.fit import Fit, fit, summary
 from lamina.training.history import History
 from lamina.training.metrics import Metric
@@ -56,6 +57,7 @@ class Model:
         (5, 2)
     """
 
+    @checked
     def __init__(
         self,
         network: Network,
@@ -64,13 +66,7 @@ class Model:
         dtype: DTypeLike = "float32",
     ) -> None:
         _check_network(network, "Model")
-        wanted = as_dtype(dtype)
-        if not wanted.is_float:
-            raise DTypeError(
-                "the parameters of a model are floating-point numbers",
-                facts=(("expected", "float32 or float64"), ("found", wanted.name)),
-                where="Model",
-            )
+        wanted = float_dtype(dtype, "Model")
         _check_seed(seed)
         self._parameters = Parameters(network, open_engine(engine), wanted, seed)
         self._inference = Inference(self._parameters)
@@ -129,6 +125,14 @@ class Model:
         """The seed that the model was made with."""
         return self._parameters.seed
 
+    def __call__(self, *_: Never, **__: Never) -> NoReturn:
+        raise DefinitionError(
+            "a model is not called",
+            facts=(("expected", "model.predict(x)"), ("found", "model(x)")),
+            where=str(Origin("Model", source_line())),
+            advice="Its network is applied to tensors: model.network(x).",
+        )
+
     def predict(self, inputs: Any) -> Any:
         """The outputs for any number of examples.
 
@@ -147,6 +151,7 @@ class Model:
         outputs = self._inference(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
+    @checked
     def evaluate(
         self,
         data: Data,
@@ -168,6 +173,7 @@ class Model:
             evaluation.release()
         return summary(recorded, metrics)
 
+    @checked
     def training(
         self,
         loss: Loss,
@@ -229,6 +235,7 @@ class Model:
             targets=target_specs(dataset),
         )
 
+    @checked
     def fit(
         self,
         train: Data,
@@ -271,11 +278,13 @@ class Model:
             NonFiniteError: if the loss becomes NaN or infinite; the model is then put back to the
                 last good epoch, and the checkpoint file keeps it.
             DataError, ShapeError, DTypeError: where the data does not fit, before the first step.
+            DefinitionError: for options that mean nothing, before the first step.
         """
         dataset = as_dataset(train)
         examined = None if validation is None else as_dataset(validation)
         size = check_batch_size(batch_size, "fit")
-        if not isinstance(cast(object, epochs), int) or epochs < 1:
+        check_callbacks(callbacks)
+        if type(cast(object, epochs)) is not int or epochs < 1:
             raise DefinitionError(
                 "a fit has at least one epoch",
                 facts=(("expected", "epochs >= 1"), ("found", repr(epochs))),
@@ -396,6 +405,7 @@ class Model:
         values = parameters.read(list(parameters.memories))
         return ModelFile(self.network, parameters.dtype, self.seed, values, extra, notes)
 
+    @checked
     def explain(
         self,
         batch_size: int = 1,
@@ -429,6 +439,7 @@ class Model:
         )
         return Explanation(bill.batch_size, bill.program, parameters.engine)
 
+    @checked
     def profile(
         self,
         batch_size: int = 32,
@@ -490,6 +501,9 @@ class Model:
     def set_parameters(self, values: Mapping[str, Any]) -> None:
         """Replaces parameters or states; trainings that are attached go on with the new ones.
 
+        Args:
+            values: by name arrays, or what NumPy makes arrays of, such as PyTorch's tensors.
+
         Raises:
             DefinitionError, ShapeError, DTypeError: before anything is changed.
         """
@@ -541,6 +555,7 @@ def _outline(network: Network) -> str:
     return ", ".join(repr(layer) for layer in layers if layer is not None)
 
 
+@checked
 def load(
     path: str | os.PathLike[str],
     engine: str = DEFAULT_ENGINE,
@@ -561,6 +576,7 @@ def load(
     return Model.from_file(read_model(path, layers), engine)
 
 
+@checked
 def compile(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], engine: str = DEFAULT_ENGINE
 ) -> Function:

@@ -22,6 +22,7 @@ from lamina.graph import (
     source_line,
     topological,
 )
+from lamina.layers.calls import checked
 from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.layers.scope import Record
 from lamina.ops.lowering import (
@@ -33,7 +34,7 @@ from lamina.ops.lowering import (
     step_of,
 )
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, DTypeLike, as_dtype, shape_text, size_of, static
+from lamina.shapes import DType, DTypeLike, float_dtype, shape_text, size_of, static
 from lamina.step import (
     Clip,
     Loss,
@@ -65,6 +66,7 @@ class Network:
         Tensor(f32[batch, 3], layer)
     """
 
+    @checked
     def __init__(
         self, inputs: Tensor | Sequence[Tensor], outputs: Tensor | Sequence[Tensor]
     ) -> None:
@@ -178,7 +180,7 @@ class Network:
             part: a network whose layers with parameters are layers of this one, the same objects.
 
         Raises:
-            DefinitionError: if it has a layer that this one has not.
+            DefinitionError: if it is no network, or has a layer that this one has not.
             ShapeError: if a parameter has another shape there.
 
         Example:
@@ -188,6 +190,13 @@ class Network:
             >>> net.names_of(head)
             ['3.weight', '3.bias']
         """
+        if not isinstance(cast(object, part), Network):
+            raise DefinitionError(
+                "a part of a network is a network",
+                facts=(("expected", "Network"), ("found", type(part).__name__)),
+                where="names_of",
+                advice="Make one of the layers, and use it in the other: lm.Sequential(...).",
+            )
         whole, found = self.variables(shapes.float32), part.variables(shapes.float32)
         names = shared_names(whole, found)
         return [names[name] for name in found.parameters]
@@ -220,6 +229,7 @@ class Network:
         header = ("layer", "output", "parameters", "FLOPs per example")
         return table_text(header, rows, align="llrr", footer=total)
 
+    @checked
     def plan(
         self,
         batch_size: int,
@@ -245,7 +255,7 @@ class Network:
             40
         """
         batch_size = check_batch_size(batch_size, "plan")
-        wanted = as_dtype(dtype)
+        wanted = float_dtype(dtype, "plan")
         if loss is None and optimizer is None:
             step, name = inference_step(self, dtype=wanted), "inference"
         elif loss is None or optimizer is None:
@@ -258,6 +268,7 @@ class Network:
             name = "training step"
         return MemoryBill(batch_size, compile_graph(step.graph, batch=batch_size, name=name))
 
+    @checked
     def max_batch_size(
         self,
         memory: float | str,

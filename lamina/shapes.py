@@ -88,6 +88,28 @@ def as_dtype(value: DTypeLike) -> DType:
     return _BY_NAME[name]
 
 
+def float_dtype(value: DTypeLike, where: str) -> DType:
+    """The float type of a model.
+
+    Raises:
+        DTypeError: for another dtype.
+    """
+    try:
+        found = as_dtype(value)
+    except (DTypeError, TypeError):  # the latter from NumPy, of what cannot be a dtype
+        found = None
+    if found is None or not found.is_float:
+        raise DTypeError(
+            "the parameters of a model are floating-point numbers",
+            facts=(
+                ("expected", "float32 or float64"),
+                ("found", getattr(value, "name", str(value))),
+            ),
+            where=where,
+        )
+    return found
+
+
 def promote(left: DType, right: DType) -> DType:
     """The dtype of `left + right`.
 

@@ -6,9 +6,11 @@ It is one graph, so that the compiler sees all of it at once.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from numbers import Integral
 from operator import index
 from typing import Any, Protocol, SupportsIndex, cast
 
@@ -68,12 +70,11 @@ class Metric(Protocol):
 def check_batch_size(batch_size: SupportsIndex, where: str) -> int:
     """The batch size as an int; DefinitionError for what is no whole number above zero."""
     given: Any = batch_size
-    whole = isinstance(given, SupportsIndex) and not isinstance(given, bool)
-    size = index(given) if whole else 0
+    size = index(given) if isinstance(given, Integral) and given is not True else 0
     if size < 1:
         raise DefinitionError(
             "a batch has at least one example",
-            facts=(("expected", "batch_size >= 1"), ("found", repr(batch_size))),
+            facts=(("expected", "batch_size >= 1"), ("found", reprlib.repr(given))),
             where=where,
             advice="The batch size is a whole number.",
         )
@@ -153,6 +154,14 @@ def check_metrics(metrics: object) -> None:
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
             raise _wrong_part("metric", "lm.Accuracy()", metric)
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Raises DefinitionError for what is no sequence of functions."""
+    listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
+    if not all(callable(one) for one in listed):
+        expected = "[a function of the history]"
+        raise _wrong_part("list of callbacks", expected, cast(object, callbacks))
 
 
 def check_clip(clip: object) -> None:

@@ -11,6 +11,7 @@ from lamina import shapes
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import devices, open_engine
 from lamina.graph import Graph, Tensor
+from lamina.layers.calls import checked
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
 from lamina.reports import table_text
@@ -20,6 +21,7 @@ from lamina.runtime.parameters import with_random_state
 from lamina.shapes import Array, DType
 from lamina.step import Loss, StepGraph, evaluation_step
 from lamina.training.optimizers import SGD
+from lamina.training.progress import counted
 
 # A gradient in float64 agrees with central differences of this relative step to about 1e-9;
 # what lies beyond the tolerance is a wrong formula, or a kink that the step crosses.
@@ -84,6 +86,7 @@ class Report:
         return f"{table}\n{'all checks passed' if self.passed else 'SOME CHECKS FAILED'}"
 
 
+@checked
 def verify(
     network: Network,
     loss: Loss,
@@ -102,7 +105,8 @@ def verify(
         seed: of parameters, random examples and directions.
 
     Returns:
-        A report; `report.passed` says whether all is well.
+        A report; `report.passed` says whether all is well. On terminals a bar shows how many
+        parameters have been checked.
 
     Raises:
         DataError: if random examples cannot be made, because an input takes integers.
@@ -144,7 +148,8 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     largest = max((float(np.linalg.norm(slope)) for slope in slopes.values()), default=0.0)
     smallest = max(NEGLIGIBLE * largest, 1e-8)
     findings: list[Finding] = []
-    for number, (name, analytic) in enumerate(slopes.items()):
+    for number, name in enumerate(counted(list(slopes), "gradients")):
+        analytic = slopes[name]
         memory = parameters.memories[name]
         start = memory.read()
         scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))

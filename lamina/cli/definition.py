@@ -156,4 +156,12 @@ def _metrics(path: str, value: Any) -> tuple[Metric, ...]:
 def _count(path: str, name: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
-    raise _wrong(path, name, cast(object, value), "a whole number above zero")
+    digits = value.strip() if isinstance(value, str) else ""
+    raise DefinitionError(
+        f"{name} is not what it should be",
+        facts=(("expected", "a whole number above zero"), ("found", _kind(cast(object, value)))),
+        where=path,
+        advice=f"Write {name} = {digits}, without quotes."
+        if digits.isdecimal()
+        else f"Write for example: {name} = {BATCH_SIZE}",
+    )

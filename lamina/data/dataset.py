@@ -35,6 +35,8 @@ class Dataset:
         DataError: if there are no examples, or the arrays differ in their number.
         DTypeError: if an array is not float32, float64, int32, int64, uint8 or bool.
 
+    Lists, and tensors on the CPU, become arrays; numbers with a point in lists become float32.
+
     >>> Dataset(np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1]))
     4 examples: x f32[3], y i64[]
     """
@@ -43,6 +45,8 @@ class Dataset:
     targets: Arrays | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", _as_arrays("inputs", self.inputs))
+        object.__setattr__(self, "targets", _as_arrays("targets", self.targets))
         named = self._named_arrays()
         for name, value in named:
             _check(name, value)
@@ -55,7 +59,8 @@ class Dataset:
                         (first_name, f"{len(first):,} examples, {_full_text(first)}"),
                         (name, f"{len(value):,} examples, {_full_text(value)}"),
                     ),
-                    advice="The first axis counts the examples and must be equally long in all.",
+                    advice="The first axis counts the examples and must be equally long in all; "
+                    "several inputs make a tuple.",
                 )
 
     @classmethod
@@ -63,7 +68,7 @@ class Dataset:
         """A data set from whatever NumPy takes for an array: nested lists, tensors on the CPU.
 
         >>> Dataset.from_arrays([[0.5, 1.5], [2.5, 3.5]], [0, 1])
-        2 examples: x f64[2], y i64[]
+        2 examples: x f32[2], y i64[]
         """
         return cls(
             _to_array("inputs", inputs), None if targets is None else _to_array("targets", targets)
@@ -326,10 +331,23 @@ def _permutation(count: int, seed: int, step: int, stream: int) -> npt.NDArray[n
     return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
 
+def _as_arrays(name: str, value: Any) -> Any:
+    """What NumPy makes arrays of, as such; anything else as it is."""
+    if isinstance(value, tuple):
+        items = cast(tuple[Any, ...], value)
+        return tuple(_as_arrays(f"{name}[{number}]", item) for number, item in enumerate(items))
+    if isinstance(value, np.ndarray):
+        return cast(Array, value)
+    convertible = isinstance(value, list) or hasattr(value, "__array__")
+    return _to_array(name, cast(Any, value)) if convertible else cast(Any, value)
+
+
 def _to_array(name: str, value: npt.ArrayLike) -> Array:
     try:
-        return np.asarray(value)
-    except (ValueError, TypeError) as error:  # rows of uneven length, for one
+        array = np.asarray(value)
+        lists = isinstance(value, list | tuple) and array.dtype == np.float64
+        return array.astype(np.float32) if lists else array
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of uneven length, for one
         raise DataError(
             f"the {name} make no array",
             facts=(("expected", "rows of equal length"), ("found", str(error))),
@@ -342,7 +360,7 @@ def _check(name: str, value: object) -> None:
         raise DataError(
             f"the {name} are not an array",
             facts=(("expected", "a NumPy array"), ("found", _type_text(value))),
-            advice="Convert first: numpy.asarray(value, dtype='float32'), or Dataset.from_arrays.",
+            advice="Convert first: numpy.asarray(value, dtype='float32').",
         )
     array = cast(Array, value)
     if array.ndim == 0:

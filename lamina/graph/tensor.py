@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -171,8 +171,21 @@ class Tensor:
     origin: Origin = field(default_factory=current_origin)
     number: int = field(default_factory=lambda: next(_numbers))
 
-    # NumPy must not take over `array + tensor` by looking at elements.
-    __array_ufunc__ = None
+    def __array_ufunc__(self, function: Any, method: str, *values: Any, **options: Any) -> Tensor:
+        """`array + tensor` is a tensor; NumPy must not take it over by looking at elements."""
+        name = _UFUNCS.get(function.__name__, "")
+        if not name or method != "__call__" or options:
+            raise _no_numbers(function.__name__)
+        return operators[name](*values)
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        raise _no_numbers(function.__name__)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise _no_numbers("array")
+
+    def __float__(self) -> NoReturn:
+        raise _no_numbers("float")
 
     @property
     def rank(self) -> int:
@@ -252,6 +265,30 @@ class Tensor:
 
 
 TensorLike = Tensor | bool | int | float | Array
+
+# The ufuncs that NumPy's arrays make of operators, and ours.
+_UFUNCS = {
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "power": "pow",
+    "matmul": "matmul",
+    "less": "less",
+    "less_equal": "less_equal",
+    "greater": "greater",
+    "greater_equal": "greater_equal",
+}
+
+
+def _no_numbers(function: str) -> LaminaError:
+    """The error for what NumPy or Python would do with the elements of a tensor."""
+    advice = "Calculate with tensors by the functions in lm.ops"
+    return LaminaError(
+        f"{function}() needs numbers, and a tensor holds no data yet",
+        where=source_line(),
+        advice=f"{advice}: lm.ops.{function}." if function in _ops else f"{advice}.",
+    )
 
 
 def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:

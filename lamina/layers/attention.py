@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.activation import GELU
 from lamina.layers.checks import (
+    EMBEDDING,
     place_of,
     require_choice,
     require_float,
@@ -61,7 +62,7 @@ class MultiHeadAttention(Layer):
         DefinitionError: if heads or features are no whole numbers above zero, or dropout is no
             probability below 1.
         ShapeError: when applied to other shapes, or if the heads do not divide the features.
-        DTypeError: when applied to integers.
+        DTypeError: when applied to integers, or to a mask that is not bool.
 
     Example:
         >>> import lamina as lm
@@ -159,7 +160,7 @@ class TransformerEncoderBlock(Layer):
     Raises:
         DefinitionError: if a hyper-parameter lies outside its range.
         ShapeError: when applied to other shapes, or if the heads do not divide the features.
-        DTypeError: when applied to integers.
+        DTypeError: when applied to integers, or to a mask that is not bool.
 
     Example:
         >>> import lamina as lm
@@ -214,7 +215,7 @@ class TransformerDecoderBlock(Layer):
     Raises:
         DefinitionError: if a hyper-parameter lies outside its range.
         ShapeError: when applied to other shapes, or if the heads do not divide the features.
-        DTypeError: when applied to integers.
+        DTypeError: when applied to integers, or to a mask that is not bool.
 
     Example:
         >>> import lamina as lm
@@ -295,12 +296,20 @@ def _sorted(
 
     Raises:
         ShapeError: if there are more than the layer takes, or a sequence has other axes.
-        DTypeError: for integers.
+        DTypeError: for integers, and for masks that are not bool.
     """
     sequences = tuple(x for x in operands if x.dtype != bool_)
     masks = tuple(x for x in operands if x.dtype == bool_)
     facts = tuple((f"operand {n}", described(x)) for n, x in enumerate(operands))
     name = type(layer).__name__
+    for x in sequences:
+        if x is not operands[0] and (x.rank == 2 or not x.dtype.is_float):
+            raise DTypeError(
+                f"a mask of {name} is bool",
+                facts=(("expected", "bool[batch, keys]"), ("found", described(x))),
+                advice='Take it as lm.Input(keys, dtype="bool"), or compare: '
+                "ops.not_equal(mask, 0).",
+            )
     fits = operands == (*sequences, *masks) and len(masks) <= most_masks
     if not fits or len(sequences) not in counts:
         wanted = "one sequence" if counts == (1,) else "two sequences"
@@ -312,7 +321,7 @@ def _sorted(
             advice="A mask is bool, and comes last.",
         )
     for x in sequences:
-        require_float(layer, x)
+        require_float(layer, x, EMBEDDING if x.rank == 2 else "")
         if x.rank != 3:
             raise ShapeError(
                 f"{name} needs sequences",

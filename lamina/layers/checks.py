@@ -9,10 +9,11 @@ from typing import Any, Self, cast
 
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Origin, Tensor, described, source_line
+from lamina.layers.calls import Called
 from lamina.shapes import normalise_axis
 
 
-class Sourced:
+class Sourced(metaclass=Called):
     """A record that remembers the user's line that made it, for the errors about it."""
 
     _source: str
@@ -120,7 +121,11 @@ def entries_of(value: object) -> tuple[object, ...] | None:
     return tuple(cast(Sequence[object], value)) if isinstance(value, list | tuple) else None
 
 
-def require_float(layer: object, x: Tensor) -> None:
+# What makes features of things that are numbered.
+EMBEDDING = "Put an lm.Embedding(count, features) before it: it makes features of indices."
+
+
+def require_float(layer: object, x: Tensor, advice: str = "") -> None:
     """Checks that a layer is applied to floats.
 
     Raises:
@@ -130,7 +135,7 @@ def require_float(layer: object, x: Tensor) -> None:
         raise DTypeError(
             f"{type(layer).__name__} calculates with floats",
             facts=(("expected", "f32 or f64"), ("found", described(x))),
-            advice="Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
+            advice=advice or "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
         )
 
 

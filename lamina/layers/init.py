@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
-from lamina.layers.checks import place_of, require_choice, require_number
+from lamina.layers.checks import Sourced, place_of, require_choice, require_number
 from lamina.program.philox import philox
 from lamina.shapes import Array, int64, shape_text, size_of
 
@@ -33,7 +33,7 @@ Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"
 
 
 @dataclass(frozen=True)
-class Zeros:
+class Zeros(Sourced):
     """All elements 0.
 
     Example:
@@ -48,7 +48,7 @@ class Zeros:
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Sourced):
     """All elements the same number.
 
     Args:
@@ -74,7 +74,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Sourced):
     """Random numbers, evenly from low (included) to high.
 
     Args:
@@ -111,7 +111,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Normal:
+class Normal(Sourced):
     """Normally distributed random numbers.
 
     Args:
@@ -139,7 +139,7 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class XavierUniform:
+class XavierUniform(Sourced):
     """U(-b, b) with b = gain sqrt(6 / (fan_in + fan_out)).
 
     From Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks
@@ -169,7 +169,7 @@ class XavierUniform:
 
 
 @dataclass(frozen=True)
-class XavierNormal:
+class XavierNormal(Sourced):
     """N(0, s^2) with s = gain sqrt(2 / (fan_in + fan_out)).
 
     From Glorot, Bengio (AISTATS 2010), formula 12, as a normal distribution.
@@ -198,7 +198,7 @@ class XavierNormal:
 
 
 @dataclass(frozen=True)
-class KaimingUniform:
+class KaimingUniform(Sourced):
     """U(-b, b) with b = gain sqrt(3 / fan).
 
     From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14, with
@@ -232,7 +232,7 @@ class KaimingUniform:
 
 
 @dataclass(frozen=True)
-class KaimingNormal:
+class KaimingNormal(Sourced):
     """N(0, s^2) with s = gain / sqrt(fan).
 
     From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14.
@@ -264,7 +264,7 @@ class KaimingNormal:
 
 
 @dataclass(frozen=True)
-class Orthogonal:
+class Orthogonal(Sourced):
     """A random matrix with orthonormal rows (or columns, if it has fewer), times a gain.
 
     From Saxe, McClelland, Ganguli: Exact solutions to the nonlinear dynamics of learning in deep

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Never, cast
 
 from lamina import ops, shapes
 from lamina.errors import DefinitionError, LaminaError
@@ -32,6 +32,7 @@ from lamina.graph import (
     source_line,
     topological,
 )
+from lamina.layers.calls import checked
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
@@ -63,12 +64,24 @@ class Layer(Sourced, ABC):
                 takes: `def forward(self, scope, x)`.
         """
 
-    def __call__(self, *operands: Tensor) -> Tensor:
+    def __call__(self, *operands: Tensor, **named: Never) -> Tensor:
         """Applies the layer; shapes are checked here.
+
+        Args:
+            operands: the tensors, by their places; none has a name.
 
         Raises:
             ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
         """
+        if named:
+            name = next(iter(named))
+            raise DefinitionError(
+                "a layer is applied to tensors by their places",
+                facts=(("expected", "layer(x, ...)"), ("found", f"layer(..., {name}=...)")),
+                where=str(Origin(type(self).__name__, self.source)),
+                advice=f"Leave the name out, layer(x, {name}), or give an option where the layer "
+                f"is made: {type(self).__name__}(...).",
+            )
         if not is_frozen_record(self):
             raise DefinitionError(
                 "a layer is a frozen dataclass, so that it can be saved and shared",
@@ -76,13 +89,15 @@ class Layer(Sourced, ABC):
                 where=str(Origin(type(self).__name__, self.source)),
                 advice=f"Write @dataclass(frozen=True) above class {type(self).__name__}.",
             )
-        for operand in operands:
-            if not isinstance(cast(object, operand), Tensor):
+        for operand in cast(Sequence[object], operands):
+            if not isinstance(operand, Tensor):
                 raise DefinitionError(
                     "a layer is applied to tensors",
                     facts=(("expected", "Tensor"), ("found", type(operand).__name__)),
                     where=str(Origin(type(self).__name__, self.source)),
-                    advice="Start from lm.Input(...); arrays go to Model.predict.",
+                    advice="Tensors are compared by lm.ops.equal and lm.ops.not_equal."
+                    if isinstance(operand, bool)
+                    else "Start from lm.Input(...); arrays go to Model.predict.",
                 )
         origin = Origin(path_after(operands, type(self).__name__), self.source)
         with labelled(origin):
@@ -116,6 +131,7 @@ def _no_reference(*_: Array, **__: Any) -> Array:
 LAYER = Op("layer", _infer_application, None, _no_reference, Lowering())
 
 
+@checked
 def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:
     """A value that a network is given for every example.
 

@@ -16,6 +16,7 @@ from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import (
+    EMBEDDING,
     require_choice,
     require_number,
     require_truth,
@@ -71,10 +72,11 @@ class _Recurrent(Layer, ABC):
     def forward(self, scope: Scope, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Builds all layers, one after the other."""
         if x.rank != 3 or not x.dtype.is_float or not isinstance(x.shape[1], int):
+            reshape = "Add lm.Reshape(length, features) before it."
             raise ShapeError(
                 f"{type(self).__name__} needs sequences of features",
                 facts=(("expected", "f32[batch, length, features]"), ("found", described(x))),
-                advice="Add lm.Reshape(length, features) before it.",
+                advice=reshape if x.dtype.is_float else EMBEDDING,
             )
         (length,) = static(x.shape[1:2])
         inside = None if lengths is None else _mask(scope, lengths, x, length)
@@ -152,7 +154,9 @@ def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
         raise wrong(
             "lengths are one whole number for each sequence",
             facts=(("expected", "i64[batch]"), ("found", described(lengths))),
-            advice='Take them as lm.Input(dtype="int64").',
+            advice='A mask has them as sums: ops.sum(ops.cast(mask, "int64"), 1).'
+            if lengths.shape == x.shape[:2]
+            else 'Take them as lm.Input(dtype="int64").',
         )
     scope.limit_indices(
         lengths,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.layers.checks import require_number
+from lamina.layers.checks import Sourced, require_number
 
 
 @dataclass(frozen=True)
-class L1:
+class L1(Sourced):
     """strength sum |w|: drives parameters to exactly zero.
 
     Takes f32 or f64 of any shape and gives a tensor without axes.
@@ -37,7 +37,7 @@ class L1:
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(Sourced):
     """strength / 2 sum w^2: pulls parameters towards zero.
 
     Its gradient is strength w, so that with plain gradient descent it does what PyTorch's

@@ -16,7 +16,9 @@ from lamina.layers import (
     Reshape,
     Sigmoid,
 )
+from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
+from lamina.networks.arguments import check_lists
 from lamina.shapes import size_of
 
 
@@ -36,6 +38,7 @@ class Autoencoder:
     decoder: Network
 
 
+@checked
 def autoencoder(
     widths: Sequence[int] = (1000, 500, 250),
     code: int = 30,
@@ -55,12 +58,16 @@ def autoencoder(
         input: shape of an example.
         activation: after each hidden layer; `lm.ReLU()` by default.
 
+    Raises:
+        DefinitionError: if `widths` or `input` is a number alone.
+
     Example:
         >>> import lamina as lm
         >>> parts = lm.networks.autoencoder()
         >>> parts.network.parameter_count(), parts.encoder.outputs[0]
         (2837314, Tensor(f32[batch, 30], layer))
     """
+    check_lists(widths=widths, input=input)
     between = activation or ReLU()
     encoder = Sequential(Input(*input), Flatten(), *_hidden(widths, between), Linear(code))
     decoder = Sequential(
@@ -74,6 +81,7 @@ def autoencoder(
     return Autoencoder(Network(example, decoder(encoder(example))), encoder, decoder)
 
 
+@checked
 def variational_autoencoder(
     widths: Sequence[int] = (500,),
     code: int = 20,
@@ -97,12 +105,16 @@ def variational_autoencoder(
         variance of its code, [batch, code] each. The encoder gives the last two. The decoder
         gives the example from a code, in [0, 1].
 
+    Raises:
+        DefinitionError: if `widths` or `input` is a number alone.
+
     Example:
         >>> import lamina as lm
         >>> parts = lm.networks.variational_autoencoder(code=2)
         >>> parts.network.outputs
         (Tensor(f32[batch, 1, 28, 28], layer), Tensor(f32[batch, 2], layer), ...)
     """
+    check_lists(widths=widths, input=input)
     between = activation or ReLU()
     example = Input(*input)
     h = Flatten()(example)

@@ -16,13 +16,16 @@ from lamina.layers import (
     Reshape,
     Tanh,
 )
+from lamina.layers.calls import checked
 from lamina.layers.init import Normal
 from lamina.network import Network, Sequential
+from lamina.networks.arguments import check_image
 
 # Height and width of the smallest images, between noise and convolutions.
 _SMALLEST = 4
 
 
+@checked
 def dcgan(
     latent: int = 100, image: tuple[int, int, int] = (3, 64, 64), width: int = 64
 ) -> tuple[Network, Network]:
@@ -43,7 +46,7 @@ def dcgan(
         discriminator, from images to a score [batch, 1] that is above 0 for real ones.
 
     Raises:
-        DefinitionError: for another side.
+        DefinitionError: for another side, or channels that come last.
 
     Example:
         >>> import lamina as lm
@@ -51,6 +54,7 @@ def dcgan(
         >>> generator.outputs[0], discriminator.outputs[0]
         (Tensor(f32[batch, 1, 8, 8], layer), Tensor(f32[batch, 1], layer))
     """
+    check_image(image=image)
     colours, height, side = image
     widths = [width * 2**number for number in range(_halvings(height, side))]
     start = Normal(deviation=0.02)

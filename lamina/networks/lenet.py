@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from lamina.layers import Conv2d, Flatten, Input, Linear, MaxPool2d, ReLU
+from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
+from lamina.networks.arguments import check_image
 
 
+@checked
 def lenet(classes: int = 10, input: tuple[int, int, int] = (1, 28, 28)) -> Network:
     """Two convolutions, each followed by pooling, and two linear layers.
 
@@ -17,11 +20,15 @@ def lenet(classes: int = 10, input: tuple[int, int, int] = (1, 28, 28)) -> Netwo
         classes: the number of results.
         input: (channels, height, width), at least 16 x 16.
 
+    Raises:
+        DefinitionError: for a shape with the channels last.
+
     Example:
         >>> import lamina as lm
         >>> lm.networks.lenet().parameter_count()
         431080
     """
+    check_image(input=input)
     return Sequential(
         Input(*input),
         Conv2d(20, 5),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.layers import Flatten, Input, Layer, Linear, ReLU
+from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
+from lamina.networks.arguments import check_lists
 
 
+@checked
 def mlp(
     widths: Sequence[int] = (256, 128),
     classes: int = 10,
@@ -25,11 +28,15 @@ def mlp(
         input: shape of an example; more than one axis is flattened.
         activation: after each hidden layer; `lm.ReLU()` by default.
 
+    Raises:
+        DefinitionError: if `widths` or `input` is a number alone.
+
     Example:
         >>> import lamina as lm
         >>> lm.networks.mlp((256, 128), classes=10, input=(1, 28, 28)).parameter_count()
         235146
     """
+    check_lists(widths=widths, input=input)
     layers: list[Layer] = [] if len(input) == 1 else [Flatten()]
     for width in widths:
         layers += [Linear(width), activation or ReLU()]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform, Normal
 from lamina.network import Network
+from lamina.networks.arguments import check_image
 from lamina.shapes import static
 
 # Table 2 of the paper: expansion t, channels c, repetitions n, stride s of the first of them.
@@ -21,6 +23,7 @@ _TABLE = (
 )
 
 
+@checked
 def mobilenet_v2(
     classes: int = 1000,
     width: float = 1.0,
@@ -39,6 +42,9 @@ def mobilenet_v2(
         input: (channels, height, width); the image becomes 32 times smaller, at least 1 x 1.
         dropout: probability before the last layer, as PyTorch's; 0 for none.
 
+    Raises:
+        DefinitionError: for a width not above zero, or a shape with the channels last.
+
     Example:
         >>> import lamina as lm
         >>> lm.networks.mobilenet_v2(classes=10, input=(3, 32, 32)).outputs[0]
@@ -49,6 +55,7 @@ def mobilenet_v2(
             "the width of a MobileNet is a factor above zero",
             facts=(("expected", "0.35 to 1.4"), ("found", repr(width))),
         )
+    check_image(input=input)
     image = Input(*input)
     x = _convolution(image, _rounded(32 * width), 3, stride=2)
     for expansion, channels, repetitions, stride in _TABLE:

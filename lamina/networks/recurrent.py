@@ -5,9 +5,11 @@ from __future__ import annotations
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
 from lamina.layers import LSTM, Embedding, Input, Linear
+from lamina.layers.calls import checked
 from lamina.network import Network
 
 
+@checked
 def lstm_classifier(
     classes: int,
     length: int,

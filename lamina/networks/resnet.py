@@ -7,8 +7,10 @@ from typing import Literal
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
 from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPool2d, ReLU
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
+from lamina.networks.arguments import check_image
 from lamina.shapes import static
 
 # Table 1 of the paper: blocks in each stage.
@@ -23,6 +25,7 @@ _WIDTHS = (64, 128, 256, 512)
 _INPUTS = {"imagenet": (3, 224, 224), "cifar": (3, 32, 32)}
 
 
+@checked
 def resnet(
     depth: int = 18,
     classes: int = 1000,
@@ -43,7 +46,7 @@ def resnet(
         input: (channels, height, width); by default 3 x 224 x 224 or 3 x 32 x 32, as the stem says.
 
     Raises:
-        DefinitionError: for another depth or stem.
+        DefinitionError: for another depth or stem, or a shape with the channels last.
 
     Example:
         >>> import lamina as lm
@@ -52,6 +55,7 @@ def resnet(
     """
     _check("depth", depth, list(_BLOCKS))
     _check("stem", stem, list(_INPUTS))
+    check_image(input=input or _INPUTS[stem])
     image = Input(*(input or _INPUTS[stem]))
     if stem == "cifar":
         x = _convolution(image, 64, 3)

@@ -11,9 +11,11 @@ from lamina.layers import (
     Linear,
     TransformerEncoderBlock,
 )
+from lamina.layers.calls import checked
 from lamina.network import Network
 
 
+@checked
 def transformer_encoder(
     vocabulary: int,
     length: int,

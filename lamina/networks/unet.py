@@ -8,11 +8,14 @@ from typing import Literal
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
 from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPool2d, ReLU, concat
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
+from lamina.networks.arguments import check_image, check_lists
 from lamina.shapes import static
 
 
+@checked
 def unet(
     classes: int = 2,
     input: tuple[int, int, int] = (1, 256, 256),
@@ -38,7 +41,7 @@ def unet(
         A network that gives [batch, classes, height, width].
 
     Raises:
-        DefinitionError: for an image that cannot be halved so often.
+        DefinitionError: for an image that cannot be halved so often, or has its channels last.
 
     Example:
         >>> import lamina as lm
@@ -55,6 +58,8 @@ def unet(
             x = ReLU()(BatchNorm()(x) if batch_norm else x)
         return x
 
+    check_image(input=input)
+    check_lists(widths=widths)
     image = Input(*input)
     x, passed = image, list[Tensor]()
     for width in widths[:-1]:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
 from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Linear, MaxPool2d, ReLU
+from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network, Sequential
+from lamina.networks.arguments import check_image, check_lists
 
 # Table 1 of the paper, columns A, B, D and E: how many convolutions each stage has.
 _DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _WIDTHS = (64, 128, 256, 512, 512)
 
 
+@checked
 def vgg(
     stages: int | Sequence[Sequence[int]] = 16,
     classes: int = 1000,
@@ -39,7 +42,7 @@ def vgg(
         dropout: probability after each hidden linear layer; 0 for none.
 
     Raises:
-        DefinitionError: for a depth that the paper does not have.
+        DefinitionError: for a depth that the paper does not have, or channels that come last.
 
     Example:
         >>> import lamina as lm
@@ -47,6 +50,8 @@ def vgg(
         >>> small.outputs[0]
         Tensor(f32[batch, 10], layer)
     """
+    check_image(input=input)
+    check_lists(hidden=hidden)
     layers: list[Layer] = []
     for stage in _stages(stages):
         for channels in stage:

@@ -46,18 +46,15 @@ def _infer_concat(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
                 facts=facts,
                 advice="Bring them to one dtype with ops.cast.",
             )
-        if _without(x.shape, axis) != _without(first.shape, axis):
-            raise ShapeError(
-                f"concat: the tensors differ in another axis than {axis}",
-                facts=facts,
-                advice=f"All dimensions but that of axis {axis} must be equal.",
-            )
+        for place, (a, b) in enumerate(zip(first.shape, x.shape, strict=True)):
+            if a != b and place != axis:
+                raise ShapeError(
+                    f"concat: the tensors differ in another axis than {axis}",
+                    facts=facts,
+                    advice=f"Axis {place} differs, {a} against {b}: only axis {axis} may differ.",
+                )
     total = _offsets([x.shape[axis] for x in operands])[-1]
     return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
-
-
-def _without(shape: Shape, axis: int) -> Shape:
-    return (*shape[:axis], -1, *shape[axis + 1 :])
 
 
 def _concat_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -20,8 +20,8 @@ FEW_ELEMENTS = 32
 def convert(value: Any, wanted: DType, name: str) -> Array:
     """An array of data for a place of dtype `wanted`, in a dtype that it may arrive in.
 
-    Lists take the wanted dtype. Integers may arrive for floats (they are cast on the device), and
-    float32 for float64; what would lose precision or meaning may not.
+    Lists, and tensors of PyTorch, take the wanted dtype. Integers may arrive for floats (they are
+    cast on the device), and float32 for float64; what would lose precision or meaning may not.
 
     Raises:
         DTypeError: saying how to convert.
@@ -29,11 +29,16 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
     """
     try:
         array: Array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
+        tensor = hasattr(value, "detach")
+        if getattr(value, "requires_grad", False):
+            return convert(value.detach(), wanted, name)
         raise DataError(
             f"{name} makes no array",
             facts=(("expected", "rows of equal length"), ("found", str(error))),
-            advice="Check that all examples have the same shape.",
+            advice=f"Give {name} as an array: tensor.float().cpu().numpy()."
+            if tensor
+            else "Check that all examples have the same shape.",
         ) from None
     if not isinstance(value, np.ndarray | np.generic):
         kind = array.dtype.kind

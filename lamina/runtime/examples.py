@@ -38,7 +38,8 @@ def random_examples(
                 "random examples cannot be made for an input of integers",
                 facts=(("input", repr(tensor)),),
                 where=where,
-                advice=f"Give some: {where}(..., data=(x, y)).",
+                advice=f"Give some: {where}(..., data=(x, y)), "
+                f"or lamina {where} FILE.py --data DATA.",
             )
         noise = random_normal(bind(tensor.shape, batch), seed, number)
         inputs.append(noise.astype(dtype.numpy))

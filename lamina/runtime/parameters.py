@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -91,6 +91,13 @@ class Parameters:
             ShapeError, DTypeError: where an array does not fit its parameter.
         """
         known = {**self.variables, **self.states}
+        if not isinstance(cast(object, values), Mapping):
+            raise DefinitionError(
+                "parameters are given by their names",
+                facts=(("expected", "{'1.weight': array, ...}"), ("found", type(values).__name__)),
+                where="set_parameters",
+                advice="model.parameters() has them all.",
+            )
         ready: dict[str, Array] = {}
         for name, value in values.items():
             if name not in known:

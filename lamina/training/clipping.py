@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.layers.checks import require_number
+from lamina.layers.checks import Sourced, require_number
 
 # As in torch.nn.utils.clip_grad_norm_.
 _EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
-class ClipValue:
+class ClipValue(Sourced):
     """Brings every element into [-limit, limit].
 
     Args:
@@ -43,7 +43,7 @@ class ClipValue:
 
 
 @dataclass(frozen=True)
-class ClipNorm:
+class ClipNorm(Sourced):
     """Shortens each gradient whose Euclidean norm is above the limit to that norm.
 
     Args:
@@ -68,7 +68,7 @@ class ClipNorm:
 
 
 @dataclass(frozen=True)
-class ClipGlobalNorm:
+class ClipGlobalNorm(Sourced):
     """Shortens all gradients together, if the norm of all their elements is above the limit.
 
     The direction of the step stays. From Pascanu, Mikolov, Bengio: On the difficulty of training

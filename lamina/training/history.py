@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.errors import UnknownNameError
 from lamina.reports import plot_curves, table_text
 from lamina.shapes import Array
 
@@ -20,7 +21,7 @@ class History:
 
     Values measured on the validation data have names that begin with `validation_`. Training
     values are averages over the epoch, while the model was changing. Before the first epoch has
-    ended, all are empty.
+    ended, all are empty; afterwards other names raise UnknownNameError, which is a KeyError.
 
     Attributes:
         values: name -> one value for each epoch.
@@ -36,7 +37,17 @@ class History:
     averaged_parameters: dict[str, Array] = field(default_factory=dict[str, Array], repr=False)
 
     def __getitem__(self, name: str) -> list[float]:
+        if self.values and name not in self.values:
+            raise UnknownNameError(
+                f"nothing named {name!r} was measured",
+                facts=(("expected", ", ".join(self.values)), ("found", repr(name))),
+                where="history",
+                advice="fit(metrics=[lm.Accuracy()], validation=...) measures more.",
+            )
         return self.values[name] if self.values else []
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
 
     def __len__(self) -> int:
         return len(self.seconds)

@@ -1,13 +1,16 @@
-"""The progress bar of a fit: one line on a terminal, nothing elsewhere."""
+"""The progress bars of a fit and of other long work: on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+
+Item = TypeVar("Item")
 
 
 class Display(Protocol):
@@ -93,3 +96,12 @@ def display(wanted: bool | None) -> Generator[Display]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         yield Bar(progress)
+
+
+def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items, one after the other; on a terminal with a bar that says what is done with them."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(items, what, console=console, transient=True, disable=not console.is_terminal)

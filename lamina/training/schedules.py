@@ -18,11 +18,11 @@ import numpy as np
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, Tensor, evaluate, leaf
-from lamina.layers.checks import place_of, require_number, require_whole
+from lamina.layers.checks import Sourced, place_of, require_number, require_whole
 from lamina.shapes import float64
 
 
-class Schedule(ABC):
+class Schedule(Sourced, ABC):
     """The base of all schedules."""
 
     @abstractmethod

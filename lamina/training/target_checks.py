@@ -107,6 +107,9 @@ def _unfit(
         advice = "Drop the last axis of the targets: y[..., 0]."
     elif (*target.shape, 1) == shape:
         advice = "Give the targets a last axis: y[..., None]."
+    elif prediction.rank > 2 and target.shape == prediction.shape[:-1]:
+        order = (0, prediction.rank - 1, *range(1, prediction.rank - 1))
+        advice = f"Classes are axis 1 of the prediction: lm.ops.transpose(prediction, {order})."
     elif target.shape == prediction.shape:
         advice = f"One-hot targets must be floats: y.astype({prediction.dtype.name!r})."
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,21 @@ def test_verify_prints_the_report():
 def test_verify_takes_examples_from_a_file():
     a_table()
     succeed("verify", write("table.py", TABLE), "--data", "table.csv", "--batch-size", 5)
+
+
+@pytest.mark.parametrize("command", ["verify", "profile"])
+def test_a_network_of_integers_asks_for_data(command):
+    text = """
+        import lamina as lm
+
+        net = lm.Sequential(
+            lm.Input(2, dtype="int64"), lm.Embedding(5, 3), lm.Flatten(), lm.Linear(1)
+        )
+        loss = lm.MSE()
+        """
+    message = fail(command, write("net.py", textwrap.dedent(text)))
+    assert "random examples cannot be made for an input of integers" in message
+    assert message.endswith(f"or lamina {command} FILE.py --data DATA.\n")
 
 
 def test_verify_fails_where_a_gradient_is_wrong():
@@ -312,6 +328,8 @@ def test_check_finds_a_loss_that_does_not_fit():
         (TABLE + "metrics = lm.Accuracy()\n", "metrics = [lm.Accuracy()]"),
         (TABLE + "batch_size = 0\n", "batch_size is not what it should be"),
         (TABLE + "epochs = 2.5\n", "found     2.5"),
+        (TABLE + "epochs = 2.5\n", "Write for example: epochs = 32"),
+        (TABLE + "batch_size = '5'\n", "Write batch_size = 5, without quotes."),
     ],
 )
 def test_a_file_that_defines_the_wrong_thing(text, expected):

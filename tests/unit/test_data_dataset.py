@@ -54,7 +54,8 @@ class TestConstruction:
             "the inputs and the targets differ in the number of examples\n"
             "  inputs   5 examples, float32[5, 2]\n"
             "  targets  4 examples, int64[4]\n"
-            "  The first axis counts the examples and must be equally long in all."
+            "  The first axis counts the examples and must be equally long in all; "
+            "several inputs make a tuple."
         )
 
     def test_uneven_inputs_are_named_by_their_place(self) -> None:
@@ -68,7 +69,10 @@ class TestConstruction:
             (np.zeros((0, 3), np.float32), DataError, "the inputs hold no data"),
             (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
             (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
-            ([1.0, 2.0], DataError, "the inputs are not an array"),
+            ({"a": 1.0}, DataError, "the inputs are not an array"),
+            ([[1.0], [1.0, 2.0]], DataError, "the inputs make no array"),
+            (([1.0], [[1.0], [1.0, 2.0]]), DataError, "the inputs[1] make no array"),
+            (["cat", "dog"], DTypeError, "the inputs have a dtype"),
             ((), DataError, "the tuple of inputs is empty"),
             (np.array([[1], [1, 2]], object), DTypeError, "the inputs have a dtype"),
             (np.zeros(3, np.float16), DTypeError, "the inputs have a dtype"),
@@ -97,7 +101,18 @@ class TestConstruction:
         )
 
     def test_from_arrays_takes_lists(self) -> None:
-        assert repr(Dataset.from_arrays([[1.0, 2.0]], [3])) == "1 example: x f64[2], y i64[]"
+        assert repr(Dataset.from_arrays([[1.0, 2.0]], [3])) == "1 example: x f32[2], y i64[]"
+
+    def test_lists_become_arrays(self) -> None:
+        assert repr(Dataset([[1.0, 2.0]], [3])) == "1 example: x f32[2], y i64[]"
+        several = Dataset(([[1.0, 2.0]], [True]), ([0.5], np.array([0.5])))
+        assert repr(several) == "1 example: x0 f32[2], x1 bool[], y0 f32[], y1 f64[]"
+
+    @pytest.mark.torch
+    def test_tensors_of_pytorch_become_arrays(self) -> None:
+        torch = pytest.importorskip("torch")
+        data = Dataset(torch.zeros(2, 3), torch.tensor([1, 0]))
+        assert repr(data) == "2 examples: x f32[3], y i64[]"
 
     def test_from_arrays_refuses_uneven_rows(self) -> None:
         with pytest.raises(DataError) as caught:

@@ -145,7 +145,7 @@ def test_integers_cannot_be_made_up() -> None:
     assert str(caught.value) == (
         "in profile: random examples cannot be made for an input of integers\n"
         "  input  Tensor(i64[batch], leaf)\n"
-        "  Give some: profile(..., data=(x, y))."
+        "  Give some: profile(..., data=(x, y)), or lamina profile FILE.py --data DATA."
     )
 
 

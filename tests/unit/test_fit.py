@@ -173,6 +173,20 @@ def test_the_history_is_shown_as_a_table() -> None:
     assert str(history) == "epoch    loss\n-----  ------\n    1  1.0000\n    2  0.5000"
 
 
+def test_what_was_not_measured_is_asked_for_in_vain() -> None:
+    history = History({"loss": [1.0], "validation_loss": [2.0]}, [0.1])
+    assert "loss" in history
+    assert "accuracy" not in history
+    with pytest.raises(KeyError) as caught:
+        history["accuracy"]
+    assert str(caught.value) == (
+        "in history: nothing named 'accuracy' was measured\n"
+        "  expected  loss, validation_loss\n"
+        "  found     'accuracy'\n"
+        "  fit(metrics=[lm.Accuracy()], validation=...) measures more."
+    )
+
+
 def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others() -> None:
     history = History()
     history.add({"loss": 1.0}, 0.1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,6 +241,43 @@ def test_a_tensor_has_no_truth_value() -> None:
         bool(data(3) > 0)
     assert caught.value.problem == "a tensor has no truth value: it holds no data yet"
     assert "ops.where" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("call", "problem", "advice"),
+    [
+        (np.exp, "exp() needs numbers, and a tensor holds no data yet", ": lm.ops.exp."),
+        (np.mean, "mean() needs numbers", ": lm.ops.mean."),
+        (lambda x: np.clip(x, 0, 1), "clip() needs numbers", ": lm.ops.clip."),
+        (lambda x: np.concatenate([x, x]), "concatenate() needs numbers", "in lm.ops."),
+        (np.square, "square() needs numbers", "in lm.ops."),
+        (np.add.reduce, "add() needs numbers", ": lm.ops.add."),
+        (np.asarray, "array() needs numbers", "in lm.ops."),
+        (math.exp, "float() needs numbers", "in lm.ops."),
+    ],
+)
+def test_functions_of_numpy_are_refused(
+    call: Callable[[Any], object], problem: str, advice: str
+) -> None:
+    with pytest.raises(LaminaError) as caught:
+        call(data(3))
+    assert str(caught.value).startswith("in test_graph.py:")
+    assert caught.value.problem.startswith(problem)
+    assert caught.value.advice.endswith(advice)
+
+
+def test_operators_with_arrays_of_numpy_make_tensors() -> None:
+    x, array = data(3), np.full(3, 2.0, "float32")
+    for both, op in (
+        (array + x, "add"),
+        (array - x, "sub"),
+        (array * x, "mul"),
+        (np.float32(2) / x, "div"),
+        (array**x, "pow"),
+        (array < x, "less"),
+    ):
+        assert both.op.name == op
+        assert both.operands[1] is x
 
 
 def test_a_tensor_cannot_be_iterated_over() -> None:

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.layers.layer import Layer
+from lamina.shapes import BATCH
 
 
 def sequences(count: int, length: int, features: int, seed: int = 0) -> np.ndarray:
@@ -215,6 +217,21 @@ def test_operands_that_do_not_fit_are_named(layer: Layer, shapes: Any, expected:
 def test_attention_calculates_with_floats() -> None:
     with pytest.raises(DTypeError, match="MultiHeadAttention calculates with floats"):
         lm.MultiHeadAttention(2)(lm.Input(5, 8, dtype="int64"))
+    with pytest.raises(DTypeError, match=r"Put an lm\.Embedding\(count, features\) before it"):
+        lm.MultiHeadAttention(2)(lm.Input(5, dtype="int64"))
+
+
+@pytest.mark.parametrize("layer", [lm.MultiHeadAttention(2), lm.TransformerEncoderBlock(2, 4)])
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_a_mask_must_be_bool(layer: Layer, dtype: str) -> None:
+    mask = lm.Input(5, dtype=dtype)
+    with pytest.raises(DTypeError) as error:
+        layer(lm.Input(5, 8), mask)
+    text = str(error.value)
+    assert f"a mask of {type(layer).__name__} is bool" in text
+    assert "expected  bool[batch, keys]" in text
+    assert 'Take it as lm.Input(keys, dtype="bool"), or compare: ops.not_equal(mask, 0).' in text
+    assert layer(lm.Input(5, 8), ops.not_equal(mask, 0)).shape == (BATCH, 5, 8)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina import ops
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate
 from lamina.shapes import float64
@@ -86,6 +87,14 @@ def test_lengths_are_one_whole_number_for_each_sequence() -> None:
     assert 'Take them as lm.Input(dtype="int64")' in str(error.value)
     with pytest.raises(ShapeError, match=r"found     i64\[batch, 2\]"):
         lm.LSTM(4)(x, lm.Input(2, dtype="int64"))
+
+
+def test_a_mask_in_place_of_lengths_is_explained() -> None:
+    x, mask = lm.Input(LENGTH, INPUTS), lm.Input(LENGTH, dtype="bool")
+    with pytest.raises(ShapeError) as error:
+        lm.LSTM(4)(x, mask)
+    assert 'A mask has them as sums: ops.sum(ops.cast(mask, "int64"), 1).' in str(error.value)
+    assert lm.LSTM(4)(x, ops.sum(ops.cast(mask, "int64"), 1)).shape[1:] == (LENGTH, 4)
 
 
 # Dropout ------------------------------------------------------------------------------------------
@@ -166,6 +175,13 @@ def test_sequences_have_an_axis_of_time_and_one_of_features() -> None:
     assert "expected  f32[batch, length, features]" in text
     assert "found     f32[batch, 12]" in text
     assert "Add lm.Reshape(length, features) before it." in text
+
+
+@pytest.mark.parametrize("layer", [lm.LSTM, lm.GRU, lm.RNN])
+def test_recurrent_layers_ask_for_an_embedding_of_indices(layer: type[lm.LSTM]) -> None:
+    with pytest.raises(ShapeError) as error:
+        layer(4)(lm.Input(12, dtype="int64"))
+    assert "Put an lm.Embedding(count, features) before it" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lamina import layers as lm
+from lamina import ops
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
@@ -337,6 +338,15 @@ def test_labels_with_an_axis_too_many_are_explained() -> None:
     one_hot = leaf("y", "input", (BATCH, 4), int64)
     text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(4), one_hot))
     assert "One-hot targets must be floats: y.astype('float32')." in text
+
+
+def test_classes_on_the_last_axis_are_explained() -> None:
+    labels = leaf("y", "input", (BATCH, 12), int64)
+    text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(12, 50), labels))
+    assert "expected    i64[batch, 50]" in text
+    assert "Classes are axis 1 of the prediction: lm.ops.transpose(prediction, (0, 2, 1))." in text
+    scores = ops.transpose(lm.Input(12, 50), (0, 2, 1))
+    assert losses.CrossEntropy()(scores, labels).shape == ()
 
 
 def test_labels_of_another_kind_are_explained() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -276,9 +277,10 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "another shape": ({"3.bias": np.zeros(4, "float32")}, ShapeError),
     "a transposed weight": ({"3.weight": np.zeros((5, 3), "float32")}, ShapeError),
     "double precision": ({"3.bias": np.zeros(3)}, DTypeError),
+    "complex numbers": ({"3.bias": np.zeros(3, complex)}, DTypeError),
+    "uneven rows": ({"3.weight": [[1.0], [1.0, 2.0]]}, DataError),
     "text": ({"3.bias": np.array(["a", "b", "c"])}, DTypeError),
     "nothing": ({"3.bias": None}, DTypeError),
-    "uneven rows": ({"3.weight": [[1.0], [1.0, 2.0]]}, DataError),
 }
 
 
@@ -290,6 +292,31 @@ def test_wrong_parameters_change_nothing(name: str) -> None:
     with pytest.raises(error):
         model.set_parameters({"1.bias": np.ones(5, "float32"), **wrong})
     assert same(model.parameters(), before)
+
+
+def test_parameters_without_names_are_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network()).set_parameters([np.zeros(3)])  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "in set_parameters: parameters are given by their names\n"
+        "  expected  {'1.weight': array, ...}\n"
+        "  found     list\n"
+        "  model.parameters() has them all."
+    )
+
+
+@pytest.mark.torch
+def test_tensors_of_pytorch_are_parameters() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model, linear = lm.Model(network()), torch.nn.Linear(4, 5)
+    model.set_parameters({"1.weight": linear.weight, "1.bias": linear.state_dict()["bias"]})
+    np.testing.assert_array_equal(model.parameters()["1.weight"], linear.weight.detach().numpy())
+    with pytest.raises(DataError) as caught:
+        model.set_parameters({"1.weight": linear.weight.bfloat16()})
+    assert "parameter '1.weight' makes no array" in str(caught.value)
+    assert "Give parameter '1.weight' as an array: tensor.float().cpu().numpy()." in str(
+        caught.value
+    )
 
 
 def test_an_unknown_parameter_is_refused_with_the_known_ones() -> None:
@@ -385,6 +412,14 @@ def test_a_model_of_something_else_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.Model(lm.Linear(3))  # type: ignore[arg-type]
     assert caught.value.facts == (("expected", "Network"), ("found", "Linear"))
+
+
+def test_a_model_of_half_precision_is_refused() -> None:
+    for make in (lm.Model, lambda net, dtype: net.plan(8, dtype=dtype)):
+        with pytest.raises(DTypeError) as caught:
+            make(network(), dtype="float16")
+        assert "the parameters of a model are floating-point numbers" in str(caught.value)
+        assert caught.value.facts == (("expected", "float32 or float64"), ("found", "float16"))
 
 
 def test_a_model_of_integers_is_refused() -> None:
@@ -555,12 +590,63 @@ def test_a_model_shows_what_it_is() -> None:
         ({"batch_size": "8"}, "a batch has at least one example"),
         ({"batch_size": None}, "a batch has at least one example"),
         ({"epochs": 1.5}, "a fit has at least one epoch"),
+        ({"epochs": True}, "a fit has at least one epoch"),
+        ({"callbacks": print}, "in callbacks: this is no list of callbacks"),
+        ({"callbacks": [3]}, "in callbacks: this is no list of callbacks"),
     ],
 )
 def test_a_part_of_the_wrong_kind_is_named(parts: dict[str, Any], problem: str) -> None:
     usual: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
     with pytest.raises(DefinitionError, match=problem):
         lm.Model(network()).fit((normal(8, 4), normal(8, 3)), **{**usual, **parts})
+
+
+def test_a_callback_alone_is_asked_for_in_a_list() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network()).fit(
+            (normal(8, 4), normal(8, 3)),
+            loss=lm.MSE(),
+            optimizer=lm.SGD(0.1),
+            callbacks=print,  # type: ignore[arg-type]
+        )
+    assert str(caught.value) == (
+        "in callbacks: this is no list of callbacks\n"
+        "  expected  [a function of the history]\n"
+        "  found     <built-in function print>"
+    )
+
+
+def test_a_model_that_is_called_says_predict() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network())(normal(2, 4))  # type: ignore[arg-type]
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("in Model (test_model.py:")
+    assert lines[0].endswith("): a model is not called")
+    assert lines[1:] == [
+        "  expected  model.predict(x)",
+        "  found     model(x)",
+        "  Its network is applied to tensors: model.network(x).",
+    ]
+
+
+@pytest.mark.parametrize("call", [lm.Model.profile, lm.Model.explain])
+def test_examples_are_no_batch_size(call: Callable[..., object]) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        call(lm.Model(network()), normal(8, 4))
+    assert f"in {call.__name__}: a batch has at least one example" in str(caught.value)
+    assert "  found     array([[" in str(caught.value)
+    assert "  The batch size is a whole number." in str(caught.value)
+
+
+def test_lists_are_data() -> None:
+    model = lm.Model(network())
+    x, y = normal(8, 4), normal(8, 3)
+    data, lists = (x, y), (x.tolist(), y.tolist())
+    model.fit(lists, loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    assert model.evaluate(lists, lm.MSE()) == model.evaluate(data, lm.MSE())
+    np.testing.assert_array_equal(model.predict(x.tolist()), model.predict(x))
+    with pytest.raises(DataError, match="the inputs make no array"):
+        model.fit(([[1.0], [1.0, 2.0]], [0, 1]), loss=lm.MSE(), optimizer=lm.SGD(0.1))
 
 
 def test_a_loss_for_one_output_says_what_to_do_with_several() -> None:

@@ -504,6 +504,26 @@ def test_an_array_given_to_a_layer_is_refused() -> None:
     )
 
 
+def test_python_compares_tensors_by_identity_and_is_told_of_it() -> None:
+    x = lm.Input(4)
+    with pytest.raises(DefinitionError, match=r"compared by lm\.ops\.equal and lm\.ops\.not_equal"):
+        lm.Linear(3)(x != 0)  # type: ignore[arg-type]
+
+
+def test_a_tensor_given_to_a_layer_by_name_is_refused() -> None:
+    x, mask = lm.Input(6, 8), lm.Input(6, dtype="bool")
+    with pytest.raises(DefinitionError) as caught:
+        lm.MultiHeadAttention(2)(x, mask=mask)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"in MultiHeadAttention ({FILE}:{raised_line(caught)}): "
+        "a layer is applied to tensors by their places\n"
+        "  expected  layer(x, ...)\n"
+        "  found     layer(..., mask=...)\n"
+        "  Leave the name out, layer(x, mask), or give an option where the layer is made: "
+        "MultiHeadAttention(...)."
+    )
+
+
 def test_an_input_that_is_not_listed_is_named_with_its_line() -> None:
     a, b, line = lm.Input(4), lm.Input(2), here()
     output = lm.Linear(3)(lm.concat([a, b]))

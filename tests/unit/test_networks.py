@@ -442,3 +442,45 @@ def test_a_width_that_leaves_no_channels_is_refused(width: float) -> None:
         mobilenet_v2(width=width)
     assert "the width of a MobileNet is a factor above zero" in str(error.value)
     assert repr(width) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make", [lm.networks.lenet, lm.networks.resnet, lm.networks.mobilenet_v2, lm.networks.unet]
+)
+def test_a_network_of_images_takes_channels_first(make: Callable[..., lm.Network]) -> None:
+    with pytest.raises(DefinitionError) as error:
+        make(input=(64, 48, 3))
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("in test_networks.py:")
+    assert lines[0].endswith(": this is no shape of images")
+    assert lines[1:] == [
+        "  expected  input=(channels, height, width)",
+        "  found     input=(64, 48, 3)",
+        "  Channels come first: input=(3, 64, 48), and for the data array.transpose(0, 3, 1, 2).",
+    ]
+    with pytest.raises(DefinitionError, match="Images of one colour have one channel"):
+        make(input=(64, 64))
+
+
+def test_narrow_images_of_many_channels_are_images() -> None:
+    assert lm.networks.mobilenet_v2(10, input=(64, 8, 3)).inputs[0].shape[1:] == (64, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "name"),
+    [
+        (lm.networks.mlp, {"widths": 256}, "widths"),
+        (lm.networks.mlp, {"input": 784}, "input"),
+        (lm.networks.autoencoder, {"widths": 256}, "widths"),
+        (lm.networks.unet, {"widths": 64}, "widths"),
+        (lm.networks.vgg, {"hidden": 64}, "hidden"),
+        (lm.networks.lenet, {"input": 28}, "input"),
+    ],
+)
+def test_a_number_alone_is_no_list(
+    make: Callable[..., object], options: dict[str, int], name: str
+) -> None:
+    with pytest.raises(DefinitionError) as error:
+        make(**options)
+    assert f": {name} is a list of numbers" in str(error.value)
+    assert f"Write a single one with a comma: {name}=({options[name]},)." in str(error.value)

@@ -415,3 +415,14 @@ def test_a_part_is_made_of_a_network() -> None:
     with pytest.raises(DefinitionError) as error:
         model.part(lm.Linear(3))  # type: ignore[arg-type]
     assert str(error.value).startswith("in part: a model is made of a network")
+
+
+def test_names_are_those_of_a_network() -> None:
+    with pytest.raises(DefinitionError) as error:
+        coder()[0].names_of(lm.Linear(3))  # type: ignore[arg-type]
+    assert str(error.value) == (
+        "in names_of: a part of a network is a network\n"
+        "  expected  Network\n"
+        "  found     Linear\n"
+        "  Make one of the layers, and use it in the other: lm.Sequential(...)."
+    )

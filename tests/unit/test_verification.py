@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_integers_cannot_be_made_up() -> None:
     assert str(caught.value) == (
         "in verify: random examples cannot be made for an input of integers\n"
         "  input  Tensor(i64[batch], leaf)\n"
-        "  Give some: verify(..., data=(x, y))."
+        "  Give some: verify(..., data=(x, y)), or lamina verify FILE.py --data DATA."
     )
 
 
@@ -161,3 +162,16 @@ def test_gradients_that_are_zero_but_for_rounding_are_right(divisor: int) -> Non
     )
     report = lm.verify(net, lm.CrossEntropy(), seed=1)
     assert report.passed, str(report)
+
+
+def test_a_bar_moves_on_a_terminal_alone(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = lm.Sequential(lm.Input(3), lm.Linear(2), lm.Linear(2))
+    lm.verify(net, lm.MSE())
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    lm.verify(net, lm.MSE())
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
+    assert re.search(r"gradients ━+ +\d+%", shown)

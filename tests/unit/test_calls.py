@@ -1,0 +1,188 @@
+"""Options that do not exist, by the names that other frameworks have for them; NumPy's numbers."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError
+from lamina.layers import calls
+
+
+def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
+    with pytest.raises(DefinitionError) as error:
+        call(*values, **options)
+    return str(error.value)
+
+
+def test_an_unknown_option_is_shown_with_those_that_there_are() -> None:
+    lines = text_of(lm.LSTM, 8, num_layers=2).splitlines()
+    assert lines[0].startswith("in LSTM (test_calls.py:")
+    assert lines[0].endswith("): there is no option 'num_layers'")
+    assert lines[1].startswith("  expected  LSTM(features, layers, bidirectional, returns, ")
+    assert lines[2:] == ["  found     num_layers=2", "  Here it is called layers."]
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "advice"),
+    [
+        (lm.Conv2d, {"channels": 8, "kernel_size": 3}, "Here it is called window."),
+        (lm.Adam, {"lr": 1e-3}, "Here it is called rate."),
+        (lm.Adam, {"betas": (0.9, 0.99)}, "Here it is called beta1 and beta2."),
+        (lm.Adam, {"learning_rate": 1e-3}, "Here it is called rate."),
+        (lm.Embedding, {"num_embeddings": 8, "features": 2}, "Here it is called count."),
+        (lm.CrossEntropy, {"weight": [1, 2]}, "Here it is called class_weights."),
+        (lm.Dropout, {"p": 0.5}, "Here it is called probability."),
+        (lm.L2, {"weight_decay": 0.5}, "Here it is called strength."),
+        (lm.ClipGlobalNorm, {"max_norm": 1.0}, "Here it is called limit."),
+        (lm.init.Normal, {"std": 1.0}, "Here it is called deviation."),
+        (lm.schedules.StepDecay, {"step_size": 3}, "Here it is called every."),
+        (lm.Linear, {"units": 8}, "Here it is called features."),
+        (lm.Linear, {"features": 8, "activation": "relu"}, "An activation is a layer of its own, "),
+        (lm.Linear, {"in_features": 8, "features": 2}, "What comes in is found out when "),
+        (lm.Linear, {"feature": 8}, "Did you mean features?"),
+        (lm.networks.resnet, {"num_classes": 3}, "Here it is called classes."),
+        (lm.networks.mlp, {"hidden": 3}, "Here it is called widths."),
+        (lm.Input, {"shape": (3,)}, "expected  Input(*shape, dtype)"),
+    ],
+)
+def test_an_option_of_another_name_is_named(
+    call: Callable[..., Any], options: dict[str, Any], advice: str
+) -> None:
+    assert advice in text_of(call, **options)
+
+
+def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
+    public = [*vars(lm).values(), *vars(lm.init).values(), *vars(lm.schedules).values()]
+    public += [*vars(lm.networks).values(), *vars(lm.Model).values()]
+    known = {"", *(name for one in public if callable(one) for name in names_of(one))}
+    assert not [name for name in calls._ELSEWHERE if name not in known]
+
+
+def names_of(one: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(one).parameters)
+    except ValueError:  # of what is written in C
+        return []
+
+
+def test_too_few_and_too_many_arguments_are_told() -> None:
+    assert "missing a required argument: 'features'\n  expected  Linear(f" in text_of(lm.Linear)
+    assert "too many positional arguments" in text_of(lm.Dropout, 0.1, 0.2)
+    assert "multiple values for argument 'features'" in text_of(lm.Linear, 3, features=3)
+
+
+def test_a_type_error_from_within_is_passed_on() -> None:
+    @dataclass(frozen=True)
+    class Broken(lm.Layer):
+        size: int
+
+        def __post_init__(self) -> None:
+            raise TypeError("from within")
+
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return x
+
+    with pytest.raises(TypeError, match="from within"):
+        Broken(3)
+    assert "there is no option 'units'" in text_of(Broken, units=3)
+    with pytest.raises(TypeError, match="abstract"):
+        lm.Layer()  # type: ignore[abstract]
+
+
+def test_editors_see_the_options_of_records_and_functions() -> None:
+    assert list(inspect.signature(lm.Dropout).parameters) == ["probability"]
+    assert list(inspect.signature(lm.networks.lenet).parameters) == ["classes", "input"]
+    assert next(iter(inspect.signature(lm.Model).parameters)) == "network"
+
+
+def test_records_can_be_copied_and_pickled() -> None:
+    layer = lm.Linear(3)
+    assert copy.copy(layer) == copy.deepcopy(layer) == pickle.loads(pickle.dumps(layer)) == layer
+
+
+# Data ---------------------------------------------------------------------------------------------
+
+
+def small() -> lm.Model:
+    return lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine="interpreter")
+
+
+X = np.linspace(-1, 1, 64, dtype="float32").reshape(16, 4)
+Y = np.arange(16) % 3
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model.fit(X, Y, loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1)),
+        lambda model: model.fit(X, y=Y, loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1)),
+        lambda model: model.evaluate(X, Y, loss=lm.CrossEntropy()),
+    ],
+)
+def test_inputs_and_targets_apart_are_asked_for_as_a_pair(
+    call: Callable[[lm.Model], object],
+) -> None:
+    text = text_of(call, small())
+    assert text.startswith("in Model.")
+    assert "(test_calls.py:" in text
+    assert text.endswith("Inputs and targets are one argument, a pair: (x, y).")
+
+
+def test_what_is_missing_is_no_pair() -> None:
+    text = text_of(small().fit, (X, Y), loss=lm.CrossEntropy())
+    assert "missing a required argument: 'optimizer'" in text
+    assert "pair" not in text
+
+
+# NumPy's numbers ----------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_kept_as_pythons() -> None:
+    eight, three = np.int64(8), np.int32(3)
+    layers = [
+        lm.Conv2d(eight, (three, three), padding=np.int64(1)),
+        lm.MaxPool2d(np.uint8(2)),
+        lm.Reshape(eight, np.int64(16)),
+        lm.LSTM(eight, layers=np.int64(2), bias=np.True_),
+        lm.Dropout(np.float32(0.5)),
+    ]
+    assert repr(layers) == repr(
+        [
+            lm.Conv2d(8, (3, 3), padding=1),
+            lm.MaxPool2d(2),
+            lm.Reshape(8, 16),
+            lm.LSTM(8, layers=2),
+            lm.Dropout(0.5),
+        ]
+    )
+    net = lm.Sequential(lm.Input(np.int64(1), eight, eight), *layers)
+    assert net.plan(np.int64(2)).parameter_bytes == net.plan(2).parameter_bytes
+
+
+def test_truth_values_of_numpy_are_no_numbers() -> None:
+    assert "features must be a whole number" in text_of(lm.Linear, np.True_)
+
+
+def test_a_model_takes_numbers_of_numpy(tmp_path: Path) -> None:
+    net = lm.networks.mlp([np.int64(5)], classes=np.int64(3), input=(np.int64(4),))
+    model = lm.Model(net, "interpreter", seed=np.int64(2))
+    loss, optimizer = lm.CrossEntropy(), lm.SGD(0.1)
+    history = model.fit(
+        (X, Y), loss=loss, optimizer=optimizer, epochs=np.int64(2), batch_size=np.int64(8)
+    )
+    assert len(history) == 2
+    with model.training(loss, optimizer, batch_size=np.int64(8)) as training:
+        assert np.isfinite(float(training.step(X[:8], Y[:8])))
+    model.save(tmp_path / "model.safetensors")
+    loaded = lm.load(tmp_path / "model.safetensors", engine="interpreter")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
