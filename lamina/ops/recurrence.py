@@ -44,7 +44,7 @@ from lamina.ops.linalg import contract, matmul
 from lamina.ops.lowering import Contracting, Decomposition, Repeating, is_expensive
 from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
-from lamina.shapes import Array, DType, Shape, float32, float64, static
+from lamina.shapes import Array, DType, Shape, bind, float32, float64, size_of, static
 
 Tensors = Sequence[Tensor]
 # (states, elements of the sequences, constants) -> (new states, further results), all of one step
@@ -231,7 +231,8 @@ class _Backward:
         """The same, with what is dear to compute read from what the recurrence has kept."""
         kept: dict[Tensor, Tensor] = {}
         for number, (name, tensor) in enumerate(self.body.outputs):
-            if _is_dear(tensor) and tensor not in kept:
+            is_dear = _is_product(tensor) or is_expensive(tensor)
+            if is_dear and tensor not in kept:
                 kept[tensor] = self._leaf(name, tensor)
                 stack = self.result(number)
                 is_state = number < self.states
@@ -291,7 +292,9 @@ class _Backward:
         zeros = [broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
         sequences = [self.stacks[x] for x in elements]
         attributes: dict[str, Any] = {
-            "body": Graph((*flowing, *elements, *(x for x, _ in used)), _named(new)),
+            "body": Graph(
+                (*flowing, *elements, *(x for x, _ in used)), _named(new, [*flowing, *elements])
+            ),
             "states": len(flowing),
             "sequences": len(elements),
             "reverse": not self.reverse,
@@ -304,18 +307,40 @@ class _Backward:
 _KEPT = "kept"
 
 
-def _named(tensors: Tensors) -> tuple[tuple[str, Tensor], ...]:
-    """Results with names, and behind them what a gradient may ask for and is dear to compute."""
-    outputs = [(f"result{n}", tensor) for n, tensor in enumerate(tensors)]
-    known = set(tensors)
-    dear = [x for x in topological(tensors) if _is_dear(x) and x not in known]
-    return (*outputs, *((f"{_KEPT}{n}", x) for n, x in enumerate(dear)))
+def _named(results: Tensors, changing: Tensors) -> tuple[tuple[str, Tensor], ...]:
+    """Results with names, and behind them what a gradient may ask for and is dear to compute.
+
+    What is the same in every step, as it follows from constants alone, is not kept for each; nor is
+    a function that is larger than the states, the elements and the products.
+
+    Args:
+        results: of a step.
+        changing: its states and elements.
+    """
+    outputs = [(f"result{n}", tensor) for n, tensor in enumerate(results)]
+    inside, known, changes = topological(results), set(results), set(changing)
+    for x in inside:
+        if not changes.isdisjoint(x.operands):
+            changes.add(x)
+    products = [x for x in inside if x in changes and _is_product(x)]
+    room = max((_size(x) for x in (*changing, *products)), default=0)
+    dear = [
+        x
+        for x in inside
+        if x in changes and (_is_product(x) or (is_expensive(x) and _size(x) <= room))
+    ]
+    return (*outputs, *((f"{_KEPT}{n}", x) for n, x in enumerate(dear) if x not in known))
 
 
-def _is_dear(tensor: Tensor) -> bool:
-    """Whether computing it costs more than keeping it: a product, or a function such as tanh."""
+def _size(tensor: Tensor) -> int:
+    """The elements that it has for one example."""
+    return size_of(bind(tensor.shape, 1))
+
+
+def _is_product(tensor: Tensor) -> bool:
+    """Whether it is a product, or made of some."""
     lowering = tensor.op.lowering
-    if isinstance(lowering, Contracting) or is_expensive(tensor):
+    if isinstance(lowering, Contracting):
         return True
     return isinstance(lowering, Decomposition) and tensor.op.name in _PRODUCTS
 
@@ -357,7 +382,8 @@ def _graph(
                 advice="A step takes its states and gives new ones of the same shapes.",
             )
     results = (*new, *further)
-    return Graph(tuple(x for group in leaves for x in group), _named(results))
+    changing = [*leaves[0], *leaves[1]]
+    return Graph(tuple(x for group in leaves for x in group), _named(results, changing))
 
 
 def _sample_step(states: Tensors, elements: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:

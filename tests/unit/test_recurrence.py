@@ -502,6 +502,43 @@ def test_the_functions_of_gates_are_computed_once(kind: Any, functions: int) -> 
     assert (dear(forward), dear(backward)) == (functions, 0)
 
 
+def larger(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+    """A function of more than a state or an element has."""
+    both = ops.expand_dims(states[0], 1) * ops.expand_dims(elements[0], 2)
+    return [ops.sum(ops.exp(both), 1) + states[0] @ constants[0]], []
+
+
+def of_constants(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+    """A function that is the same in every step."""
+    return [ops.add(states[0] @ ops.exp(constants[0]), elements[0])], []
+
+
+BATCH, FEATURES = 4, 32
+
+
+@pytest.mark.parametrize(
+    ("step", "numbers"),
+    [
+        # States, products and their gradients; the function has 32 times as many as a state.
+        (larger, 6 * BATCH * FEATURES),
+        # The gradient of the weight, of each step; the function has as many.
+        (of_constants, 6 * BATCH * FEATURES + FEATURES * FEATURES),
+    ],
+)
+def test_what_is_large_or_the_same_in_every_step_is_not_kept_for_each(
+    step: Any, numbers: int
+) -> None:
+    def arena_bytes(length: int) -> int:
+        x = Leaves()
+        weight = x.add(FEATURES, FEATURES, role="parameter")
+        elements = x.add(length, BATCH, FEATURES)
+        (states,), _ = ops.recurrence(step, [x.add(BATCH, FEATURES)], [elements], [weight])
+        slopes = gradients(ops.sum(states[-1]), [weight])
+        return compile_graph(graph_of(slopes, x), batch=1, name="test").plan.arena_bytes
+
+    assert arena_bytes(120) - arena_bytes(20) <= 100 * 8 * numbers
+
+
 def test_weights_are_packed_in_front_of_the_loop() -> None:
     program = training_program(20, features=64, batch=32)
     written = write_parts(program, replace(host(), threads=2), lambda one, other: one == other)
