@@ -262,30 +262,46 @@ def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
     assert (long.layout.threads, len(long.layout.placed_offsets)) == (2, 1)
 
 
-def column_sums(rows: int, columns: int) -> tuple[lm.Tensor, list[lm.Tensor]]:
-    x = lm.Input(rows, columns)
-    return x, [lm.ops.sqrt(lm.ops.sum(x * x, 1)), lm.ops.sum(x, 1)]
-
-
 @pytest.mark.parametrize(
-    ("rows", "columns", "partial_sums"),
-    [(2048, 100, 2), (2048, 4000, 2), (512, 100, 0), (2048, 5000, 0), (40, 4000, 0)],
+    ("rows", "columns", "cut"),
+    [
+        *((2048, 100, True), (2085, 4000, True)),
+        *((2047, 100, False), (2048, 5000, False), (40, 4000, False)),
+    ],
 )
-def test_long_sums_of_columns_are_cut_so_that_rows_are_read_in_order(
-    rows: int, columns: int, partial_sums: int
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_columns_are_cut_so_that_rows_are_read_in_order(
+    rows: int, columns: int, cut: bool, dtype: str
 ) -> None:
-    x, sums = column_sums(rows, columns)
+    x = lm.Input(rows, columns, dtype=dtype)
+    mean = lm.ops.mean(x, 1, keepdims=True)
+    results = [
+        *(mean, lm.ops.max(x, 1), lm.ops.argmax(x, 1), lm.ops.sqrt(lm.ops.sum(x * x, 1))),
+        # What depends on another reduction.
+        lm.ops.sum((x - mean) * (x - mean), 1),
+    ]
+    program = lm.Network(inputs=x, outputs=results).plan(1).program
+    written = write_parts(program, PROCESSOR, lambda one, other: one == other)
+    assert bool(written.placed) == cut
+    function = lm.compile(inputs=[x], outputs=results, engine="cpu")
+    values = np.random.default_rng(0).normal(size=(1, rows, columns)).astype(dtype)
+    exact = values.astype("float64")
+    expected = (
+        *(exact.mean(1, keepdims=True), exact.max(1), exact.argmax(1), (exact**2).sum(1) ** 0.5),
+        exact.var(1) * rows,
+    )
+    tolerance = 1e-4 if dtype == "float32" else 1e-11
+    for one, other in zip(function(values), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_columns_that_are_reduced_alike_are_read_once() -> None:
+    x = lm.Input(2048, 100)
+    sums = [lm.ops.sqrt(lm.ops.sum(x * x, 1)), lm.ops.sum(x, 1)]
     program = lm.Network(inputs=x, outputs=sums).plan(1).program
     written = write_parts(program, PROCESSOR, lambda one, other: one == other)
-    assert len(written.placed) == partial_sums
-    # Both are made in one pass.
-    assert len(written.parts) == (2 if partial_sums else 1)
-    function = lm.compile(inputs=[x], outputs=sums, engine="cpu")
-    values = np.random.default_rng(0).normal(size=(1, rows, columns)).astype("float32")
-    exact = values.astype("float64")
-    expected = ((exact**2).sum(1) ** 0.5, exact.sum(1))
-    for sums_found, sums_expected in zip(function(values), expected, strict=True):
-        np.testing.assert_allclose(sums_found, sums_expected, rtol=1e-5, atol=1e-4)
+    # One part for what both add up of a block, one for what becomes of the blocks.
+    assert (len(program.steps), len(written.parts), len(written.placed)) == (1, 2, 2)
 
 
 @pytest.mark.parametrize("rest", [0, 1, 17, 31])

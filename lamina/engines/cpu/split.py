@@ -23,8 +23,8 @@ _MOST_RESULTS, _MOST_COLUMNS = 64, 1 << 12
 # Reductions of fewer values than this are done before other threads are awake.
 _LEAST_VALUES = 1 << 16
 _BLOCKS = 32
-# So many values of a column, at least, are a block.
-_LEAST_ROWS = 16
+# So many values of a column, at least, are a block: partial results must be few beside them.
+_LEAST_ROWS = 64
 
 # How two partial results of a reduction are combined.
 _PRIMITIVES = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
