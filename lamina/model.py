@@ -11,6 +11,7 @@ from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.explanation import Explanation, Profile
+from lamina.files.atomic import require_writable
 from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
@@ -277,8 +278,10 @@ class Model:
         Raises:
             NonFiniteError: if the loss becomes NaN or infinite; the model is then put back to the
                 last good epoch, and the checkpoint file keeps it.
-            DataError, ShapeError, DTypeError: where the data does not fit, before the first step.
+            DataError, ShapeError, DTypeError: where the data does not fit, or the checkpoint could
+                not be written, before the first step.
             DefinitionError: for options that mean nothing, before the first step.
+            EngineError: if a step needs more memory than the device has.
         """
         dataset = as_dataset(train)
         examined = None if validation is None else as_dataset(validation)
@@ -304,6 +307,8 @@ class Model:
                 where="fit",
                 advice="Name the checkpoint file that the earlier fit wrote.",
             )
+        if checkpoint is not None:
+            require_writable(checkpoint)
         chosen = self.seed if seed is None else seed
         history = History()
         training = self.training(

@@ -19,7 +19,7 @@ from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
 from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
-from lamina.ops.differentiate import gradients
+from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.shapes import DType, Shape, shape_text
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
@@ -311,6 +311,12 @@ def training_step(
                 ("parameters", ", ".join(variable.name for variable in reachable)),
             ),
             advice="Leave some parameters out of `frozen`.",
+        )
+    if value not in smoothly_depending(value, {variable.tensor for variable in trained}):
+        raise DefinitionError(
+            "there is nothing to train: no gradient of the loss reaches a parameter",
+            facts=(("found", "comparisons, casts or indices between the loss and all of them"),),
+            advice="Use what changes smoothly: lm.CrossEntropy() in place of an accuracy.",
         )
     flowing: Sequence[Tensor] = gradients(value, [variable.tensor for variable in trained])
     if clip is not None:

@@ -27,7 +27,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | bytearray | mem
     b'all of it'
     """
     target = Path(os.path.realpath(path))
-    temporary = target.parent / f".lamina-{secrets.token_hex(8)}.tmp"
+    temporary = _temporary(target)
     try:
         try:
             _write_durably(temporary, data)
@@ -40,15 +40,40 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | bytearray | mem
             raise
         _make_name_durable(target.parent)
     except OSError as error:
-        raise DataError(
-            "the file could not be written",
-            facts=(
-                ("writing", f"{memoryview(data).nbytes:,} bytes"),
-                ("reason", error.strerror or str(error)),
-            ),
-            advice=_advice(error, target),
-            where=os.fspath(path),
-        ) from error
+        size = f"{memoryview(data).nbytes:,} bytes"
+        raise _not_written(error, path, target, ("writing", size)) from error
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Checks that a file could be written there, before there is anything to write.
+
+    Raises:
+        DataError: if it cannot; a file that is there is not touched.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = _temporary(target)
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary.touch(exist_ok=False)
+        temporary.unlink()
+    except OSError as error:
+        raise _not_written(error, path, target) from error
+
+
+def _temporary(target: Path) -> Path:
+    return target.parent / f".lamina-{secrets.token_hex(8)}.tmp"
+
+
+def _not_written(
+    error: OSError, path: str | os.PathLike[str], target: Path, *facts: tuple[str, str]
+) -> DataError:
+    return DataError(
+        "the file could not be written",
+        facts=(*facts, ("reason", error.strerror or str(error))),
+        advice=_advice(error, target),
+        where=os.fspath(path),
+    )
 
 
 def _write_durably(path: Path, data: bytes | bytearray | memoryview) -> None:

@@ -7,6 +7,7 @@ the compiler treats them like anything else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import reduce
 
 from lamina.errors import GradientError, ShapeError
@@ -64,7 +65,7 @@ def gradients(
             advice="Leave the seed out for a gradient of the sum of the output.",
         )
     sources = set(with_respect_to)
-    needed = _depending_on(output, sources)
+    needed = smoothly_depending(output, sources)
     upstream: dict[Tensor, Tensor] = {output: seed}
     order = topological([output])
     together = _results_together(order)
@@ -144,8 +145,8 @@ def _axis_of_cut(parts: Sequence[Tensor]) -> int | None:
     return axis if fits else None
 
 
-def _depending_on(output: Tensor, sources: set[Tensor]) -> set[Tensor]:
-    """The tensors on the way from the sources to the output, floats only."""
+def smoothly_depending(output: Tensor, sources: AbstractSet[Tensor]) -> set[Tensor]:
+    """The tensors on the way from the sources to the output; no way leads through integers."""
     found: set[Tensor] = set()
     for node in topological([output]):
         if node.dtype.is_float and (

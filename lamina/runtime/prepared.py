@@ -6,9 +6,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
+from lamina.bill import MemoryBill
 from lamina.compiler.planned import compile_cached
-from lamina.engines.engine import Engine, Executable, Memory
+from lamina.engines.engine import Device, Engine, Executable, Memory
+from lamina.errors import EngineError
 from lamina.program.program import Program
+from lamina.reports import bytes_text
 from lamina.shapes import Array
 from lamina.step import StepGraph
 
@@ -49,13 +52,31 @@ def prepare(
     *,
     timed: bool = False,
 ) -> Prepared:
-    """Compiles a step for a batch size; timed, if the time of its parts is wanted."""
+    """Compiles a step for a batch size; timed, if the time of its parts is wanted.
+
+    Raises:
+        EngineError: if it needs more memory than the device has.
+    """
     program = compile_cached(graph.graph, batch=batch, name=name)
+    _require_room(MemoryBill(batch, program), engine.device)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     as_given = order == tuple(range(len(names)))
     executable = engine.compile(program, shared, timed=timed)
     return Prepared(program, executable, None if as_given else order)
+
+
+def _require_room(bill: MemoryBill, device: Device) -> None:
+    if device.memory_bytes is not None and bill.peak_bytes > device.memory_bytes:
+        raise EngineError(
+            "this step needs more memory than there is",
+            facts=(
+                ("expected", f"at most {bytes_text(device.memory_bytes)}"),
+                ("found", f"{bytes_text(bill.peak_bytes)} for {bill.batch_size:,} examples"),
+            ),
+            where=device.engine,
+            advice="Take a smaller batch; Network.max_batch_size says which one fits.",
+        )
 
 
 @final

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lamina.errors import DataError
-from lamina.files.atomic import write_atomically
+from lamina.files.atomic import require_writable, write_atomically
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="permissions and links as on POSIX")
 
@@ -69,18 +70,34 @@ def test_an_interruption_removes_the_temporary_file(
     assert names(tmp_path) == []
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def asked(path: Path, data: bytes) -> None:
+    """Whether it could be written."""
+    assert data
+    require_writable(path)
+
+
+@pytest.mark.parametrize("write", [write_atomically, asked])
+def test_a_missing_folder_is_named(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        write_atomically(tmp_path / "absent" / "file", b"data")
+        write(tmp_path / "absent" / "file", b"data")
     assert caught.value.advice == f"Create the folder first: {tmp_path / 'absent'}"
 
 
-def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [write_atomically, asked])
+def test_a_folder_is_not_replaced(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError) as caught:
-        write_atomically(tmp_path / "folder", b"data")
+        write(tmp_path / "folder", b"data")
     assert caught.value.advice == "This is a folder: add a file name."
     assert names(tmp_path) == ["folder"]
+
+
+def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"old")
+    for name in ("old", "new"):
+        require_writable(tmp_path / name)
+    assert names(tmp_path) == ["old"]
+    assert (tmp_path / "old").read_bytes() == b"old"
 
 
 @posix_only

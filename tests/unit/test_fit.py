@@ -720,3 +720,14 @@ def test_an_unknown_class_inside_a_function_ends_the_fit() -> None:
             (TRAIN.inputs, y),
             loss=lambda prediction, target: lm.CrossEntropy()(prediction, target),
         )
+
+
+def test_a_checkpoint_that_could_not_be_written_is_refused_before_the_first_step(
+    tmp_path: Path,
+) -> None:
+    model = lm.Model(network())
+    before = model.parameters()
+    with pytest.raises(DataError, match="Create the folder first"):
+        fit(model, epochs=1, checkpoint=tmp_path / "absent" / "checkpoint")
+    for name, value in model.parameters().items():
+        np.testing.assert_array_equal(value, before[name])

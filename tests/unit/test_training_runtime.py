@@ -18,11 +18,14 @@ import lamina as lm
 import lamina.model
 from lamina import ops
 from lamina.data import Dataset
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.engine import Device
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import (
     DataError,
     DefinitionError,
     DTypeError,
+    EngineError,
     LaminaError,
     ReleasedError,
     ShapeError,
@@ -314,6 +317,33 @@ def test_a_loss_that_is_no_single_number_is_refused() -> None:
 def test_a_loss_that_depends_on_no_parameter_is_refused() -> None:
     with pytest.raises(DefinitionError, match="nothing to train"):
         training(lm.Model(network()), loss=lambda p, t: ops.mean(t))
+
+
+def test_a_loss_without_a_gradient_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        training(lm.Model(network()), loss=lambda p, t: ops.mean(ops.cast(p > t, "float32")))
+    assert str(caught.value) == (
+        "there is nothing to train: no gradient of the loss reaches a parameter\n"
+        "  found  comparisons, casts or indices between the loss and all of them\n"
+        "  Use what changes smoothly: lm.CrossEntropy() in place of an accuracy."
+    )
+
+
+def test_a_step_that_needs_more_memory_than_there_is_is_refused_before_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = lm.Model(network())
+    device = Device("cpu", "a small one", 1 << 20)
+    monkeypatch.setattr(CpuEngine, "device", property(lambda _: device))
+    monkeypatch.setattr(CpuEngine, "compile", None)
+    with pytest.raises(EngineError) as caught:
+        training(model, batch_size=1_000_000)
+    assert str(caught.value) == (
+        "in cpu: this step needs more memory than there is\n"
+        "  expected  at most 1 MiB\n"
+        "  found     80.11 MiB for 1,000,000 examples\n"
+        "  Take a smaller batch; Network.max_batch_size says which one fits."
+    )
 
 
 def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are() -> None:
