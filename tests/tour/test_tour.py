@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["tour.md", "guide.md", "networks.md"])
+@pytest.mark.parametrize("page", ["tour.md", "guide.md", "networks.md", "ops.md"])
 def test_every_example_of_a_page_gives_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

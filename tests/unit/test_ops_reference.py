@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -135,3 +139,17 @@ def test_every_op_has_samples() -> None:
 
 def test_names_are_unique() -> None:
     assert len({op.name for op in ops.ALL}) == len(ops.ALL)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
+
+
+def test_every_function_stands_in_the_page_about_ops_with_its_arguments() -> None:
+    rows = re.findall(r"^\| `(\w+)\((.*?)\)` \| .+ \|$", PAGE.read_text(), re.MULTILINE)
+    shown = {name: re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", arguments) for name, arguments in rows}
+    functions = {
+        name: list(inspect.signature(value).parameters)
+        for name, value in vars(ops).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    assert shown == functions
