@@ -422,6 +422,12 @@ def test_a_model_of_half_precision_is_refused() -> None:
         assert caught.value.facts == (("expected", "float32 or float64"), ("found", "float16"))
 
 
+def test_a_model_without_a_dtype_is_refused() -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network(), dtype=None)  # type: ignore[arg-type]
+    assert caught.value.facts == (("expected", "float32 or float64"), ("found", "None"))
+
+
 def test_a_model_of_integers_is_refused() -> None:
     with pytest.raises(DTypeError) as caught:
         lm.Model(network(), dtype="int64")
