@@ -108,6 +108,7 @@ class Network:
                     advice="Add it: Network(inputs=[...], outputs=...).",
                 )
 
+    @checked
     def __call__(self, *operands: Tensor) -> Any:
         """Applies the network as a part of another one; its parameters are shared by all uses.
 
@@ -314,6 +315,7 @@ class Network:
         return low
 
 
+@checked
 def Sequential(*layers: Tensor | Layer | Network) -> Network:
     """A network whose layers follow one another.
 

@@ -106,6 +106,13 @@ def test_too_few_and_too_many_arguments_are_told() -> None:
     assert "multiple values for argument 'features'" in text_of(lm.Linear, 3, features=3)
 
 
+def test_what_is_called_with_tensors_layers_or_a_path_is_checked_too() -> None:
+    x, net = lm.Input(4), small().network
+    assert "there is no option 'layers'" in text_of(lm.Sequential, x, layers=[lm.Linear(3)])
+    assert "there is no option 'training'" in text_of(net, x, training=True)
+    assert "Did you mean path?" in text_of(small().save, pth="x")
+
+
 def test_options_without_a_place_are_shown_and_asked_for_by_name() -> None:
     text = text_of(small().fit, (X, Y), lm.CrossEntropy(), lm.SGD(0.1))
     assert "expected  Model.fit(train, *, loss, optimizer, validation, " in text

@@ -556,6 +556,13 @@ def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path: Path) -> No
     assert lm.load(tmp_path / "tenth.safetensors").predict(np.ones((1, 1)))[0, 0] == 0.1
 
 
+def test_a_function_of_one_tensor_needs_no_lists() -> None:
+    x = lm.Input(3)
+    (found,) = lm.compile(x, ops.exp(x))(np.zeros((2, 3), "float32"))
+    assert found.tolist() == [[1.0] * 3] * 2
+    assert len(lm.compile([x], (x, x + 1))(np.zeros((2, 3), "float32"))) == 2
+
+
 def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
     double, single = lm.Input(dtype="float64"), lm.Input()
     for inputs in ([double, single], [single, double]):
