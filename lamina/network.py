@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast, final
 
 from lamina import shapes
@@ -404,7 +404,9 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    listed = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    # Callers without a type checker pass anything, a layer for one.
+    alone = isinstance(tensors, Tensor) or not isinstance(cast(object, tensors), Iterable)
+    listed = cast(tuple[Tensor, ...], (tensors,) if alone else tuple(tensors))
     for tensor in listed:
         if not isinstance(cast(object, tensor), Tensor):
             raise DefinitionError(

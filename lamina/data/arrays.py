@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.errors import DataError, DefinitionError
-from lamina.graph import Tensor
+from lamina.graph import Tensor, source_line
 from lamina.shapes import Array
 
 
@@ -41,6 +41,7 @@ def to_array(value: Any, problem: str) -> Array:
         raise DefinitionError(
             "data is an array, and this is a tensor, which holds no data yet",
             facts=(("expected", "an array"), ("found", repr(value))),
+            where=source_line(),
             advice="Arrays go here, and tensors to the network: model.network(x).",
         )
     try:

@@ -122,12 +122,14 @@ class TestConstruction:
     def test_a_tensor_is_no_data(self) -> None:
         with pytest.raises(DefinitionError) as caught:
             Dataset(lm.Input(3), np.zeros(2))  # type: ignore[arg-type]
-        assert str(caught.value) == (
-            "data is an array, and this is a tensor, which holds no data yet\n"
-            "  expected  an array\n"
-            "  found     Tensor(f32[batch, 3], leaf)\n"
-            "  Arrays go here, and tensors to the network: model.network(x)."
-        )
+        first, *others = str(caught.value).splitlines()
+        assert first.startswith("in test_data_dataset.py:")
+        assert first.endswith(": data is an array, and this is a tensor, which holds no data yet")
+        assert others == [
+            "  expected  an array",
+            "  found     Tensor(f32[batch, 3], leaf)",
+            "  Arrays go here, and tensors to the network: model.network(x).",
+        ]
 
     @pytest.mark.torch
     def test_tensors_of_pytorch_become_arrays(self) -> None:

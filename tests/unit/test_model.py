@@ -561,6 +561,8 @@ def test_a_function_of_one_tensor_needs_no_lists() -> None:
     (found,) = lm.compile(x, ops.exp(x))(np.zeros((2, 3), "float32"))
     assert found.tolist() == [[1.0] * 3] * 2
     assert len(lm.compile([x], (x, x + 1))(np.zeros((2, 3), "float32"))) == 2
+    with pytest.raises(DefinitionError, match="inputs and outputs of a network are tensors"):
+        lm.compile(x, lm.Linear(3))  # type: ignore[arg-type]
 
 
 def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
@@ -692,7 +694,7 @@ def test_tensors_are_no_data() -> None:
     for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
         with pytest.raises(DefinitionError) as caught:
             call(x)
-        assert str(caught.value).startswith("data is an array, and this is a tensor, which holds")
+        assert caught.value.problem.startswith("data is an array, and this is a tensor, which")
         assert str(caught.value).endswith("and tensors to the network: model.network(x).")
 
 
