@@ -29,8 +29,9 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
         DataError: for nested lists that make no array.
         DefinitionError: for Lamina's own tensors.
     """
-    array = to_array(value, f"{name} makes no array")
-    if isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic):
+    plain = type(value) is np.ndarray  # the usual case, and the fast one
+    array: Array = value if plain else to_array(value, f"{name} makes no array")
+    if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
         if kind in "fiub" and (wanted.is_float or kind != "f"):
             array = array.astype(wanted.numpy)
