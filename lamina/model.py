@@ -514,6 +514,7 @@ class Model:
         """
         self._parameters.write(values)
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes network and parameters to a safetensors file, all or nothing.
 
@@ -583,13 +584,15 @@ def load(
 
 @checked
 def compile(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor], engine: str = DEFAULT_ENGINE
+    inputs: Tensor | Sequence[Tensor],
+    outputs: Tensor | Sequence[Tensor],
+    engine: str = DEFAULT_ENGINE,
 ) -> Function:
     """A graph of ops, compiled to a function of arrays.
 
     Args:
-        inputs: what `lamina.Input` made.
-        outputs: tensors computed from them.
+        inputs: what `lamina.Input` made; one or several.
+        outputs: tensors computed from them; one or several.
 
     Returns:
         A function: arrays in the order of the inputs, batch first, to a tuple of arrays.
@@ -601,4 +604,4 @@ def compile(
         >>> square([1.0, 2.0])[0].tolist()
         [1.0, 4.0]
     """
-    return Function(tuple(inputs), tuple(outputs), open_engine(engine))
+    return Function(inputs, outputs, open_engine(engine))

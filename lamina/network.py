@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast, final
 
 from lamina import shapes
@@ -108,6 +108,7 @@ class Network:
                     advice="Add it: Network(inputs=[...], outputs=...).",
                 )
 
+    @checked
     def __call__(self, *operands: Tensor) -> Any:
         """Applies the network as a part of another one; its parameters are shared by all uses.
 
@@ -314,6 +315,7 @@ class Network:
         return low
 
 
+@checked
 def Sequential(*layers: Tensor | Layer | Network) -> Network:
     """A network whose layers follow one another.
 
@@ -402,7 +404,9 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    listed = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    # Callers without a type checker pass anything, a layer for one.
+    alone = isinstance(tensors, Tensor) or not isinstance(cast(object, tensors), Iterable)
+    listed = cast(tuple[Tensor, ...], (tensors,) if alone else tuple(tensors))
     for tensor in listed:
         if not isinstance(cast(object, tensor), Tensor):
             raise DefinitionError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +95,8 @@ def float_dtype(value: DTypeLike, where: str) -> DType:
         DTypeError: for another dtype.
     """
     try:
-        found = as_dtype(value)
+        # NumPy takes None for float64.
+        found = None if cast(object, value) is None else as_dtype(value)
     except (DTypeError, TypeError):  # the latter from NumPy, of what cannot be a dtype
         found = None
     if found is None or not found.is_float:

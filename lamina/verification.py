@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from lamina import shapes
 from lamina.data import Dataset, as_dataset
 from lamina.engines.discovery import devices, open_engine
-from lamina.graph import Graph, Tensor
+from lamina.errors import DefinitionError
+from lamina.graph import Graph, Origin, Tensor, source_line
 from lamina.layers.calls import checked
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
@@ -110,6 +111,7 @@ def verify(
 
     Raises:
         DataError: if random examples cannot be made, because an input takes integers.
+        DefinitionError: if it is no network.
 
     Example:
         >>> import lamina as lm
@@ -117,6 +119,13 @@ def verify(
         >>> lm.verify(net, loss=lm.CrossEntropy()).passed
         True
     """
+    if not isinstance(cast(object, network), Network):
+        raise DefinitionError(
+            "a network is verified",
+            facts=(("expected", "Network"), ("found", type(network).__name__)),
+            where=str(Origin("verify", source_line())),
+            advice="A model has one: lm.verify(model.network, loss).",
+        )
     dataset = (
         as_dataset(data)
         if data is not None
@@ -224,7 +233,7 @@ def _trained(
     def fitting(array: Array) -> Array:
         return array.astype(dtype.numpy) if array.dtype.kind == "f" else array
 
-    cast = Dataset(
+    converted = Dataset(
         tuple(fitting(array) for array in dataset.input_arrays),
         tuple(fitting(array) for array in dataset.target_arrays) or None,
     )
@@ -233,10 +242,10 @@ def _trained(
         parameters,
         loss,
         SGD(0.1),
-        len(cast),
+        len(converted),
         seed=seed,
-        input_dtypes=cast.input_dtypes,
-        targets=target_specs(cast),
+        input_dtypes=converted.input_dtypes,
+        targets=target_specs(converted),
     ) as training:
-        training.step(cast.input_arrays, cast.target_arrays)
+        training.step(converted.input_arrays, converted.target_arrays)
         return parameters.read(list(parameters.variables))

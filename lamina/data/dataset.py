@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from lamina.data.arrays import Listed, listed
 from lamina.errors import DataError, DTypeError
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, random_bits
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
@@ -35,7 +36,8 @@ class Dataset:
         DataError: if there are no examples, or the arrays differ in their number.
         DTypeError: if an array is not float32, float64, int32, int64, uint8 or bool.
 
-    Lists, and tensors on the CPU, become arrays; numbers with a point in lists become float32.
+    Lists, and tensors on the CPU, become arrays. Numbers with a point in lists have no dtype of
+    their own, and take that of the model where they meet it, without a loss before.
 
     >>> Dataset(np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1]))
     4 examples: x f32[3], y i64[]
@@ -68,10 +70,11 @@ class Dataset:
         """A data set from whatever NumPy takes for an array: nested lists, tensors on the CPU.
 
         >>> Dataset.from_arrays([[0.5, 1.5], [2.5, 3.5]], [0, 1])
-        2 examples: x f32[2], y i64[]
+        2 examples: x float[2], y i64[]
         """
         return cls(
-            _to_array("inputs", inputs), None if targets is None else _to_array("targets", targets)
+            listed(inputs, "the inputs make no array"),
+            None if targets is None else listed(targets, "the targets make no array"),
         )
 
     @property
@@ -339,20 +342,7 @@ def _as_arrays(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cast(Array, value)
     convertible = isinstance(value, list) or hasattr(value, "__array__")
-    return _to_array(name, cast(Any, value)) if convertible else cast(Any, value)
-
-
-def _to_array(name: str, value: npt.ArrayLike) -> Array:
-    try:
-        array = np.asarray(value)
-        lists = isinstance(value, list | tuple) and array.dtype == np.float64
-        return array.astype(np.float32) if lists else array
-    except (ValueError, TypeError, RuntimeError) as error:  # rows of uneven length, for one
-        raise DataError(
-            f"the {name} make no array",
-            facts=(("expected", "rows of equal length"), ("found", str(error))),
-            advice="Check that all examples have the same shape.",
-        ) from error
+    return listed(value, f"the {name} make no array") if convertible else cast(Any, value)
 
 
 def _check(name: str, value: object) -> None:
@@ -409,6 +399,8 @@ def _dtype_advice(dtype: np.dtype[Any]) -> str:
 
 
 def _example_text(array: Array) -> str:
+    if isinstance(array, Listed):
+        return f"float{shape_text(array.shape[1:])}"
     return shape_text(array.shape[1:], as_dtype(array.dtype))
 
 

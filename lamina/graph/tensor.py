@@ -174,6 +174,13 @@ class Tensor:
     def __array_ufunc__(self, function: Any, method: str, *values: Any, **options: Any) -> Tensor:
         """`array + tensor` is a tensor; NumPy must not take it over by looking at elements."""
         name = _UFUNCS.get(function.__name__, "")
+        if function.__name__ in _SYMBOLS and method == "__call__" and list(options) == ["out"]:
+            symbol = _SYMBOLS[function.__name__]
+            raise LaminaError(
+                f"array {symbol}= tensor would write numbers, and a tensor holds no data yet",
+                where=source_line(),
+                advice=f"It makes a tensor: array = array {symbol} tensor.",
+            )
         if not name or method != "__call__" or options:
             raise _no_numbers(function.__name__)
         return operators[name](*values)
@@ -279,15 +286,32 @@ _UFUNCS = {
     "greater": "greater",
     "greater_equal": "greater_equal",
 }
+_SYMBOLS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "power": "**",
+    "matmul": "@",
+}
+# NumPy's names of functions that are called otherwise here.
+_RENAMED = {
+    **_UFUNCS,
+    "absolute": "abs",
+    "concatenate": "concat",
+    "negative": "neg",
+    "var": "variance",
+}
 
 
 def _no_numbers(function: str) -> LaminaError:
     """The error for what NumPy or Python would do with the elements of a tensor."""
     advice = "Calculate with tensors by the functions in lm.ops"
+    ours = _RENAMED.get(function, function)
     return LaminaError(
         f"{function}() needs numbers, and a tensor holds no data yet",
         where=source_line(),
-        advice=f"{advice}: lm.ops.{function}." if function in _ops else f"{advice}.",
+        advice=f"{advice}: lm.ops.{ours}." if ours in _ops else f"{advice}.",
     )
 
 

@@ -289,6 +289,9 @@ def _fed_forward(block: _Block, scope: Scope, x: Tensor) -> Tensor:
     return _with_way_past(block, scope, "feedforward", x, part)
 
 
+_NO_MASK = " Or, if it is a second sequence: put an lm.Embedding(count, features) before it."
+
+
 def _sorted(
     layer: Layer, operands: tuple[Tensor, ...], counts: tuple[int, ...], most_masks: int
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -302,13 +305,15 @@ def _sorted(
     masks = tuple(x for x in operands if x.dtype == bool_)
     facts = tuple((f"operand {n}", described(x)) for n, x in enumerate(operands))
     name = type(layer).__name__
-    for x in sequences:
-        if x is not operands[0] and (x.rank == 2 or not x.dtype.is_float):
+    for place, x in enumerate(operands):
+        # Of so few axes it is a mask that is not bool, unless only a sequence can stand here.
+        if place >= min(counts) and x.rank == 2 and x.dtype != bool_:
+            indices = place < max(counts) and x.dtype.kind == "int"
             raise DTypeError(
                 f"a mask of {name} is bool",
                 facts=(("expected", "bool[batch, keys]"), ("found", described(x))),
                 advice='Take it as lm.Input(keys, dtype="bool"), or compare: '
-                "ops.not_equal(mask, 0).",
+                "ops.not_equal(mask, 0)." + (_NO_MASK if indices else ""),
             )
     fits = operands == (*sequences, *masks) and len(masks) <= most_masks
     if not fits or len(sequences) not in counts:

@@ -66,7 +66,8 @@ def _called(
         DefinitionError: if it does not take these arguments.
     """
     try:
-        return function(*map(_plain, values), **{k: _plain(v) for k, v in options.items()})
+        plain = {option: _plain(value) for option, value in options.items()}
+        return function(*map(_plain, values), **plain)
     except TypeError:
         # Only now is it worth the time to look whether the arguments were to blame.
         misfit = _misfit(shown, name, values, options)
@@ -79,13 +80,14 @@ def _plain(value: Any) -> Any:
     """NumPy's numbers as Python's, also those in a list or tuple."""
     if isinstance(value, np.generic):
         return cast(Any, value).item()
-    if not isinstance(value, tuple | list):
+    kind = type(cast(object, value))
+    if kind is not tuple and kind is not list:  # named tuples, too, stay what they are
         return value
     entries = cast(Sequence[Any], value)
     if not any(isinstance(one, np.generic) for one in entries):
         return entries
     plain = [_plain(one) for one in entries]
-    return tuple(plain) if isinstance(value, tuple) else plain
+    return tuple(plain) if kind is tuple else plain
 
 
 def _misfit(
@@ -93,38 +95,60 @@ def _misfit(
 ) -> DefinitionError | None:
     """What is wrong with the arguments; None if nothing is."""
     signature = inspect.signature(shown)
-    parameters = [one for one in signature.parameters.values() if one.name != "self"]
-    named = [one.name for one in parameters if one.kind != one.VAR_POSITIONAL]
-    written = ", ".join(one.name if one.name in named else f"*{one.name}" for one in parameters)
-    facts = (("expected", f"{name}({written})"),)
-    unknown = next((option for option in options if option not in named), "")
-    advice = ""
     try:
         signature.bind(*values, **options)
+        return None
     except TypeError as error:
-        if unknown:
-            problem = f"there is no option {unknown!r}"
-            facts += (("found", f"{unknown}={reprlib.repr(options[unknown])}"),)
-            advice = _advice(unknown, named)
-        else:
-            problem = str(error)
-            if not problem.startswith("missing") and not _PAIRS.isdisjoint(named):
-                advice = _PAIR
-        where = str(Origin(name, source_line()))
-        return DefinitionError(problem, facts=facts, where=where, advice=advice)
-    return None
+        problem = str(error)
+    empty = inspect.Parameter.empty
+    method = "self" in signature.parameters
+    parameters = [
+        one.replace(default=empty, annotation=empty)
+        for one in signature.parameters.values()
+        if one.name != "self"
+    ]
+    bare = signature.replace(parameters=parameters, return_annotation=empty)
+    facts = (("expected", f"{name}{bare}"),)
+    accepted = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY)]
+    takes_any = any(one.kind == _ANY for one in parameters)
+    unknown = next((one for one in options if one not in accepted and not takes_any), "")
+    advice = ""
+    if unknown:
+        problem = f"there is no option {unknown!r}"
+        facts += (("found", f"{unknown}={reprlib.repr(options[unknown])}"),)
+        advice = _advice(unknown, shown, accepted)
+    elif not problem.startswith("missing"):
+        places = values[1:] if method else values
+        by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
+        lacking = next((option for option in by_name if option not in options), "")
+        if not _PAIRS.isdisjoint(accepted) and len(places) > 1 and all(map(_is_data, places[:2])):
+            advice = _PAIR
+        elif problem.startswith("too many positional") and lacking:
+            advice = f"Give it by name: {lacking}=..."
+    where = str(Origin(name, source_line()))
+    return DefinitionError(problem, facts=facts, where=where, advice=advice)
 
 
-def _advice(unknown: str, accepted: Sequence[str]) -> str:
+def _is_data(value: object) -> bool:
+    return isinstance(value, list) or hasattr(value, "__array__")
+
+
+def _advice(unknown: str, shown: Callable[..., Any], accepted: Sequence[str]) -> str:
+    """What to do about an option that there is not.
+
+    First what it is called here, then what to do in its place, last what is written much like it.
+    """
     ours = [option for option in accepted if unknown in _ELSEWHERE.get(option, "").split()]
     if ours:
         return f"Here it is called {' and '.join(ours)}."
-    for words, advice in _NEEDLESS.items():
-        if unknown in words.split():
+    for words, fits, advice in _INSTEAD:
+        if unknown in words.split() and fits(shown, accepted):
             return advice
     near = get_close_matches(unknown, accepted, 1)
     return f"Did you mean {near[0]}?" if near else ""
 
+
+_ANY = inspect.Parameter.VAR_KEYWORD
 
 # Arguments that take inputs and targets together.
 _PAIRS = {"train", "data"}
@@ -132,8 +156,9 @@ _PAIR = "Inputs and targets are one argument, a pair: (x, y)."
 
 # What other frameworks call our options.
 _ELSEWHERE = {
+    "activation": "nonlinearity",
     "affine": "elementwise_affine scale center",
-    "axes": "normalized_shape axis dim",
+    "axes": "axis dim",
     "axis": "dim",
     "beta1": "betas b1",
     "beta2": "betas b2",
@@ -153,11 +178,12 @@ _ELSEWHERE = {
     "epsilon": "eps",
     "every": "step_size",
     "factor": "gamma upscale_factor downscale_factor",
-    "features": "units out_features hidden_size embed_dim embedding_dim output_dim d_model key_dim",
+    "features": "units out_features hidden_size embed_dim embedding_dim output_dim d_model",
     "groups": "num_groups",
     "heads": "num_heads nhead",
     "hidden": "dim_feedforward intermediate_size",
-    "input": "input_shape shape",
+    "input": "input_shape shape in_channels in_features input_dim input_size",
+    "inputs": "input_shape in_channels in_features input_dim input_size",
     "k": "top_k n",
     "layers": "num_layers n_layers",
     "limit": "max_norm clip_value",
@@ -166,12 +192,13 @@ _ELSEWHERE = {
     "padding": "padding_idx",
     "positive_weight": "pos_weight",
     "probability": "p rate",
+    "progress": "verbose",
     "rate": "lr learning_rate",
     "rate_decay": "lr_decay",
     "returns": "return_sequences",
     "scale": "scale_factor",
     "shape": "dims size target_shape",
-    "slope": "negative_slope",
+    "slope": "negative_slope alpha",
     "steps": "T_max total_iters",
     "stride": "strides",
     "strength": "l1 l2 weight_decay",
@@ -184,11 +211,34 @@ _ELSEWHERE = {
     "window": "kernel_size pool_size kernel",
 }
 
-# What they ask for and nobody needs to say here.
-_NEEDLESS = {
-    "activation": "An activation is a layer of its own, lm.ReLU() for example, behind this one.",
-    "in_features in_channels input_size input_dim num_features": "What comes in is found out "
-    "when the layer is applied: leave it out.",
-    "batch_first": "The batch always comes first: leave it out.",
-    "x y targets labels": _PAIR,
-}
+
+def _is_layer(shown: Callable[..., Any], _: Sequence[str]) -> bool:
+    return hasattr(shown, "forward")
+
+
+# What they ask for and is said in another way here: the words, the callables that this holds for
+# (of themselves and their options), and what to do.
+_INSTEAD: tuple[tuple[str, Callable[[Callable[..., Any], Sequence[str]], bool], str], ...] = (
+    (
+        "activation",
+        lambda shown, _: "Linear" in shown.__name__ or shown.__name__.startswith("Conv"),
+        "An activation is a layer of its own, lm.ReLU() for example, behind this one.",
+    ),
+    (
+        "in_features in_channels input_size input_dim num_features",
+        _is_layer,
+        "What comes in is found out when the layer is applied: leave it out.",
+    ),
+    ("batch_first", _is_layer, "The batch always comes first: leave it out."),
+    (
+        "normalized_shape",
+        lambda shown, _: shown.__name__ == "LayerNorm",
+        "LayerNorm normalises axes, the last one by default.",
+    ),
+    (
+        "validation_split",
+        lambda _, accepted: "validation" in accepted,
+        "Split the data set first: train, validation = lm.data.Dataset(x, y).split(0.9).",
+    ),
+    ("x y targets labels", lambda _, accepted: not _PAIRS.isdisjoint(accepted), _PAIR),
+)

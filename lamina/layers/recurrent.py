@@ -18,6 +18,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import (
     EMBEDDING,
     require_choice,
+    require_float,
     require_number,
     require_truth,
     require_whole,
@@ -71,13 +72,14 @@ class _Recurrent(Layer, ABC):
 
     def forward(self, scope: Scope, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Builds all layers, one after the other."""
-        if x.rank != 3 or not x.dtype.is_float or not isinstance(x.shape[1], int):
-            reshape = "Add lm.Reshape(length, features) before it."
+        if x.rank != 3 or not isinstance(x.shape[1], int):
+            indices = x.rank == 2 and x.dtype.kind == "int"
             raise ShapeError(
                 f"{type(self).__name__} needs sequences of features",
                 facts=(("expected", "f32[batch, length, features]"), ("found", described(x))),
-                advice=reshape if x.dtype.is_float else EMBEDDING,
+                advice=EMBEDDING if indices else "Add lm.Reshape(length, features) before it.",
             )
+        require_float(self, x)
         (length,) = static(x.shape[1:2])
         inside = None if lengths is None else _mask(scope, lengths, x, length)
         last: list[Tensor] = []
@@ -203,6 +205,7 @@ class RNN(_Recurrent):
     Raises:
         DefinitionError: for a number out of range.
         ShapeError: when applied to something else than sequences of features.
+        DTypeError: when applied to integers, or if lengths are no integers.
 
     Example:
         >>> import lamina as lm
@@ -251,6 +254,7 @@ class LSTM(_Recurrent):
     Raises:
         DefinitionError: for a number out of range.
         ShapeError: when applied to something else than sequences of features.
+        DTypeError: when applied to integers, or if lengths are no integers.
 
     Example:
         >>> import lamina as lm
@@ -296,6 +300,7 @@ class GRU(_Recurrent):
     Raises:
         DefinitionError: for a number out of range.
         ShapeError: when applied to something else than sequences of features.
+        DTypeError: when applied to integers, or if lengths are no integers.
 
     Example:
         >>> import lamina as lm

@@ -35,16 +35,18 @@ def check_image(**given: object) -> None:
         given: by the name of the argument what was given for it.
 
     Raises:
-        DefinitionError: unless there are three extents, or if the channels come last.
+        DefinitionError: unless there are three extents, or if the channels clearly come last.
     """
-    check_lists(**given)
     for name, value in given.items():
-        extents = tuple(cast(Iterable[int], value))
+        listed = isinstance(value, Iterable)
+        extents = tuple(cast(Iterable[int], value)) if listed else ()
         advice = "Images of one colour have one channel."
-        if len(extents) == 3:
-            # So narrow an image of so many channels is one whose channels were put last.
+        if isinstance(value, int):
+            advice = f"{advice[:-1]}: {name}=(1, {value}, {value})."
+        elif len(extents) == 3:
+            # Images are often square, and have so many colours; networks of that width are rare.
             height, width, channels = extents
-            if channels not in (1, 3, 4) or min(height, width) <= 8:
+            if channels not in (1, 3, 4) or height != width or height < 16:
                 continue
             advice = f"Channels come first: {name}=({channels}, {height}, {width}), and for the "
             advice += "data array.transpose(0, 3, 1, 2)."
@@ -52,7 +54,7 @@ def check_image(**given: object) -> None:
             "this is no shape of images",
             facts=(
                 ("expected", f"{name}=(channels, height, width)"),
-                ("found", f"{name}={extents}"),
+                ("found", f"{name}={extents if listed else value}"),
             ),
             where=source_line(),
             advice=advice,

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.data import Dataset
+from lamina.data.arrays import Listed, to_array
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor
 from lamina.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
@@ -26,21 +27,11 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
     Raises:
         DTypeError: saying how to convert.
         DataError: for nested lists that make no array.
+        DefinitionError: for Lamina's own tensors.
     """
-    try:
-        array: Array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        tensor = hasattr(value, "detach")
-        if getattr(value, "requires_grad", False):
-            return convert(value.detach(), wanted, name)
-        raise DataError(
-            f"{name} makes no array",
-            facts=(("expected", "rows of equal length"), ("found", str(error))),
-            advice=f"Give {name} as an array: tensor.float().cpu().numpy()."
-            if tensor
-            else "Check that all examples have the same shape.",
-        ) from None
-    if not isinstance(value, np.ndarray | np.generic):
+    plain = type(value) is np.ndarray  # the usual case, and the fast one
+    array: Array = value if plain else to_array(value, f"{name} makes no array")
+    if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
         if kind in "fiub" and (wanted.is_float or kind != "f"):
             array = array.astype(wanted.numpy)

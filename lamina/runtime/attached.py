@@ -86,14 +86,11 @@ class Attached:
         network, dtype = parameters.network, parameters.dtype
         inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
         arriving = tuple(input_dtypes or (dtype for _, dtype in inputs))
-        self._input_dtypes: tuple[DType, ...] = as_arrays(arriving, len(inputs), "input")
+        arriving = as_arrays(arriving, len(inputs), "input")
+        self._input_dtypes: tuple[DType, ...] = tuple(_at_most(dtype, one) for one in arriving)
         self._wanted_inputs = inputs
         specs = targets if targets is not None else default_targets(network, loss, dtype)
-        # Floats wider than the model's are refused when they arrive, as they are for inputs.
-        self._targets = tuple(
-            (shape, dtype if found.is_float and found.rank > dtype.rank else found)
-            for shape, found in specs
-        )
+        self._targets = tuple((shape, _at_most(dtype, found)) for shape, found in specs)
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._prepared: dict[int, Prepared] = {}
         self._released = False
@@ -217,6 +214,11 @@ class Attached:
                 where=type(self).__name__,
                 advice="Make a new one with model.training(...); the model still works.",
             )
+
+
+def _at_most(model: DType, found: DType) -> DType:
+    """The dtype of data in a step: wider floats become the model's, or are refused on arrival."""
+    return model if found.is_float and found.rank > model.rank else found
 
 
 def batches_of_rows(rows: Array, size: int) -> list[Array]:

@@ -134,7 +134,10 @@ class Function:
     """A compiled graph: called with arrays, it gives arrays. Made by `lamina.compile`."""
 
     def __init__(
-        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], engine: Engine
+        self,
+        inputs: Tensor | Sequence[Tensor],
+        outputs: Tensor | Sequence[Tensor],
+        engine: Engine,
     ) -> None:
         self._network = Network(inputs, outputs)
         self._engine = engine
@@ -142,7 +145,7 @@ class Function:
         self._prepared: RecentSteps[int] = RecentSteps()
         # Every input keeps the dtype it was written down with.
         self._graph = inference_step(
-            self._network, dtype=float32, input_dtypes=[t.dtype for t in inputs]
+            self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
         )
         record = self._graph.trace.record
         self._index_checks = index_checks(record.index_limits)

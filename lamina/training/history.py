@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from lamina.errors import UnknownNameError
 from lamina.reports import plot_curves, table_text
@@ -22,6 +22,7 @@ class History:
     Values measured on the validation data have names that begin with `validation_`. Training
     values are averages over the epoch, while the model was changing. Before the first epoch has
     ended, all are empty; afterwards other names raise UnknownNameError, which is a KeyError.
+    `list(history)` are the names, `len(history)` the number of epochs.
 
     Attributes:
         values: name -> one value for each epoch.
@@ -42,12 +43,21 @@ class History:
                 f"nothing named {name!r} was measured",
                 facts=(("expected", ", ".join(self.values)), ("found", repr(name))),
                 where="history",
-                advice="fit(metrics=[lm.Accuracy()], validation=...) measures more.",
+                advice="fit(metrics=[lm.Accuracy()], validation=...) measures more."
+                if isinstance(cast(object, name), str)
+                else f"It is asked by name: history['loss'][{name!r}].",
             )
         return self.values[name] if self.values else []
 
     def __contains__(self, name: object) -> bool:
         return name in self.values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def keys(self) -> Iterable[str]:
+        """The names; `dict(history)` has the values too."""
+        return self.values.keys()
 
     def __len__(self) -> int:
         return len(self.seconds)

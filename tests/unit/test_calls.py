@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -50,6 +50,14 @@ def test_an_unknown_option_is_shown_with_those_that_there_are() -> None:
         (lm.Linear, {"features": 8, "activation": "relu"}, "An activation is a layer of its own, "),
         (lm.Linear, {"in_features": 8, "features": 2}, "What comes in is found out when "),
         (lm.Linear, {"feature": 8}, "Did you mean features?"),
+        (lm.Conv2d, {"activation": "relu"}, "An activation is a layer of its own, "),
+        (lm.RNN, {"nonlinearity": "relu"}, "Here it is called activation."),
+        (lm.LeakyReLU, {"alpha": 0.2}, "Here it is called slope."),
+        (lm.LayerNorm, {"normalized_shape": 8}, "LayerNorm normalises axes, the last one by "),
+        (lm.networks.lenet, {"in_channels": 3}, "Here it is called input."),
+        (lm.networks.lstm_classifier, {"input_size": 3}, "Here it is called inputs."),
+        (lm.Model.fit, {"verbose": 0}, "Here it is called progress."),
+        (lm.Model.fit, {"validation_split": 0.1}, "= lm.data.Dataset(x, y).split(0.9)."),
         (lm.networks.resnet, {"num_classes": 3}, "Here it is called classes."),
         (lm.networks.mlp, {"hidden": 3}, "Here it is called widths."),
         (lm.Input, {"shape": (3,)}, "expected  Input(*shape, dtype)"),
@@ -59,6 +67,23 @@ def test_an_option_of_another_name_is_named(
     call: Callable[..., Any], options: dict[str, Any], advice: str
 ) -> None:
     assert advice in text_of(call, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "options"),
+    [
+        (lm.LSTM, {"features": 8, "activation": "tanh"}),
+        (lm.GRU, {"features": 8, "activation": "tanh"}),
+        (lm.networks.lenet, {"num_features": 3}),
+        (lm.Adam, {"in_features": 3}),
+        (lm.MultiHeadAttention, {"heads": 2, "key_dim": 8}),
+        (lm.RMSNorm, {"normalized_shape": 8}),
+    ],
+)
+def test_advice_for_other_callables_is_not_given(
+    call: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    assert text_of(call, **options).splitlines()[-1].startswith("  found ")
 
 
 def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
@@ -79,6 +104,37 @@ def test_too_few_and_too_many_arguments_are_told() -> None:
     assert "missing a required argument: 'features'\n  expected  Linear(f" in text_of(lm.Linear)
     assert "too many positional arguments" in text_of(lm.Dropout, 0.1, 0.2)
     assert "multiple values for argument 'features'" in text_of(lm.Linear, 3, features=3)
+
+
+def test_what_is_called_with_tensors_layers_or_a_path_is_checked_too() -> None:
+    x, net = lm.Input(4), small().network
+    assert "there is no option 'layers'" in text_of(lm.Sequential, x, layers=[lm.Linear(3)])
+    assert "there is no option 'training'" in text_of(net, x, training=True)
+    assert "Did you mean path?" in text_of(small().save, pth="x")
+
+
+def test_options_without_a_place_are_shown_and_asked_for_by_name() -> None:
+    text = text_of(small().fit, (X, Y), lm.CrossEntropy(), lm.SGD(0.1))
+    assert "expected  Model.fit(train, *, loss, optimizer, validation, " in text
+    assert text.endswith("Give it by name: loss=...")
+    text = text_of(small().fit, (X, Y), lm.SGD(0.1), loss=lm.CrossEntropy())
+    assert text.endswith("Give it by name: optimizer=...")
+    text = text_of(small().training, lm.CrossEntropy(), lm.SGD(0.1), 8, [lm.Accuracy()])
+    assert text.endswith("Give it by name: metrics=...")
+
+
+def test_a_layer_that_takes_any_options_has_no_unknown_ones() -> None:
+    class Open(lm.Layer):
+        def __init__(self, size: int, **options: object) -> None:
+            del size, options
+
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return x
+
+    Open(3, units=4)
+    text = text_of(Open, units=3)
+    assert "missing a required argument: 'size'\n  expected  Open(size, **options)" in text
+    assert "option '" not in text
 
 
 def test_a_type_error_from_within_is_passed_on() -> None:
@@ -138,6 +194,11 @@ def test_inputs_and_targets_apart_are_asked_for_as_a_pair(
     assert text.endswith("Inputs and targets are one argument, a pair: (x, y).")
 
 
+def test_a_pair_with_something_behind_it_is_one() -> None:
+    text = text_of(small().fit, (X, Y), (X, Y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1))
+    assert text.endswith("Give it by name: validation=...")
+
+
 def test_what_is_missing_is_no_pair() -> None:
     text = text_of(small().fit, (X, Y), loss=lm.CrossEntropy())
     assert "missing a required argument: 'optimizer'" in text
@@ -167,6 +228,21 @@ def test_numbers_of_numpy_are_kept_as_pythons() -> None:
     )
     net = lm.Sequential(lm.Input(np.int64(1), eight, eight), *layers)
     assert net.plan(np.int64(2)).parameter_bytes == net.plan(2).parameter_bytes
+
+
+def test_named_tuples_stay_named() -> None:
+    class Range(NamedTuple):
+        low: float
+        high: float
+
+    @dataclass(frozen=True)
+    class Bounded(lm.Layer):
+        limits: Range
+
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return x
+
+    assert Bounded(Range(np.float32(0), 1.0)).limits.high == 1.0
 
 
 def test_truth_values_of_numpy_are_no_numbers() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina.data import Dataset, as_dataset
-from lamina.errors import DataError, DTypeError, LaminaError
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
 
 
 def numbered(count: int) -> Dataset:
@@ -101,18 +102,44 @@ class TestConstruction:
         )
 
     def test_from_arrays_takes_lists(self) -> None:
-        assert repr(Dataset.from_arrays([[1.0, 2.0]], [3])) == "1 example: x f32[2], y i64[]"
+        assert repr(Dataset.from_arrays([[1.0, 2.0]], [3])) == "1 example: x float[2], y i64[]"
 
     def test_lists_become_arrays(self) -> None:
-        assert repr(Dataset([[1.0, 2.0]], [3])) == "1 example: x f32[2], y i64[]"
+        assert repr(Dataset([[1.0, 2.0]], [3])) == "1 example: x float[2], y i64[]"
         several = Dataset(([[1.0, 2.0]], [True]), ([0.5], np.array([0.5])))
-        assert repr(several) == "1 example: x0 f32[2], x1 bool[], y0 f32[], y1 f64[]"
+        assert repr(several) == "1 example: x0 float[2], x1 bool[], y0 float[], y1 f64[]"
+
+    def test_lists_of_arrays_keep_their_dtype(self) -> None:
+        rows = [np.array([0.1, 0.2]), np.array([0.3, 0.4])]
+        assert repr(Dataset(rows)) == "2 examples: x f64[2]"
+        assert repr(Dataset([np.float64(0.1)])) == "1 example: x f64[]"
+
+    def test_numbers_of_lists_are_exact(self) -> None:
+        for data in (Dataset([[0.1], [0.2]]), Dataset.from_arrays([[0.1], [0.2]])):
+            assert data.input_arrays[0].tolist() == [[0.1], [0.2]]
+            assert repr(data.take([1])) == "1 example: x float[1]"
+
+    def test_a_tensor_is_no_data(self) -> None:
+        with pytest.raises(DefinitionError) as caught:
+            Dataset(lm.Input(3), np.zeros(2))  # type: ignore[arg-type]
+        first, *others = str(caught.value).splitlines()
+        assert first.startswith("in test_data_dataset.py:")
+        assert first.endswith(": data is an array, and this is a tensor, which holds no data yet")
+        assert others == [
+            "  expected  an array",
+            "  found     Tensor(f32[batch, 3], leaf)",
+            "  Arrays go here, and tensors to the network: model.network(x).",
+        ]
 
     @pytest.mark.torch
     def test_tensors_of_pytorch_become_arrays(self) -> None:
         torch = pytest.importorskip("torch")
-        data = Dataset(torch.zeros(2, 3), torch.tensor([1, 0]))
+        data = Dataset(torch.zeros(2, 3, requires_grad=True), torch.tensor([1, 0]))
         assert repr(data) == "2 examples: x f32[3], y i64[]"
+        with pytest.raises(DataError) as caught:
+            Dataset(torch.zeros(2, 3).bfloat16())
+        assert caught.value.problem == "the inputs make no array"
+        assert caught.value.advice == "Give it as an array: tensor.float().cpu().numpy()."
 
     def test_from_arrays_refuses_uneven_rows(self) -> None:
         with pytest.raises(DataError) as caught:

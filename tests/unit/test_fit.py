@@ -187,6 +187,15 @@ def test_what_was_not_measured_is_asked_for_in_vain() -> None:
     )
 
 
+def test_the_history_is_gone_through_by_name() -> None:
+    history = History({"loss": [1.0], "validation_loss": [2.0]}, [0.1])
+    assert list(history) == ["loss", "validation_loss"]
+    assert dict(history) == history.values
+    with pytest.raises(KeyError) as caught:
+        history[0]  # type: ignore[index]
+    assert str(caught.value).endswith("It is asked by name: history['loss'][0].")
+
+
 def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others() -> None:
     history = History()
     history.add({"loss": 1.0}, 0.1)

@@ -249,7 +249,9 @@ def test_a_tensor_has_no_truth_value() -> None:
         (np.exp, "exp() needs numbers, and a tensor holds no data yet", ": lm.ops.exp."),
         (np.mean, "mean() needs numbers", ": lm.ops.mean."),
         (lambda x: np.clip(x, 0, 1), "clip() needs numbers", ": lm.ops.clip."),
-        (lambda x: np.concatenate([x, x]), "concatenate() needs numbers", "in lm.ops."),
+        (lambda x: np.concatenate([x, x]), "concatenate() needs numbers", ": lm.ops.concat."),
+        (np.abs, "absolute() needs numbers", ": lm.ops.abs."),
+        (np.negative, "negative() needs numbers", ": lm.ops.neg."),
         (np.square, "square() needs numbers", "in lm.ops."),
         (np.add.reduce, "add() needs numbers", ": lm.ops.add."),
         (np.asarray, "array() needs numbers", "in lm.ops."),
@@ -278,6 +280,16 @@ def test_operators_with_arrays_of_numpy_make_tensors() -> None:
     ):
         assert both.op.name == op
         assert both.operands[1] is x
+
+
+def test_an_array_cannot_be_changed_by_a_tensor() -> None:
+    x, array = data(3), np.full(3, 2.0, "float32")
+    with pytest.raises(LaminaError) as caught:
+        array += x
+    assert caught.value.problem.startswith("array += tensor would write numbers")
+    assert caught.value.advice == "It makes a tensor: array = array + tensor."
+    with pytest.raises(LaminaError, match=r"array = array / tensor"):
+        array /= x
 
 
 def test_a_tensor_cannot_be_iterated_over() -> None:

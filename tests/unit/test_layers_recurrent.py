@@ -182,6 +182,15 @@ def test_recurrent_layers_ask_for_an_embedding_of_indices(layer: type[lm.LSTM]) 
     with pytest.raises(ShapeError) as error:
         layer(4)(lm.Input(12, dtype="int64"))
     assert "Put an lm.Embedding(count, features) before it" in str(error.value)
+    with pytest.raises(ShapeError, match=r"Add lm\.Reshape\(length, features\) before it"):
+        layer(4)(lm.Input(3, 4, 5, dtype="uint8"))
+
+
+def test_recurrent_layers_calculate_with_floats() -> None:
+    with pytest.raises(DTypeError) as error:
+        lm.GRU(4)(lm.Input(12, 3, dtype="int64"))
+    assert "GRU calculates with floats" in str(error.value)
+    assert "Leave dtype out of lm.Input" in str(error.value)
 
 
 @pytest.mark.parametrize(

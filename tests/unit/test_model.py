@@ -314,9 +314,7 @@ def test_tensors_of_pytorch_are_parameters() -> None:
     with pytest.raises(DataError) as caught:
         model.set_parameters({"1.weight": linear.weight.bfloat16()})
     assert "parameter '1.weight' makes no array" in str(caught.value)
-    assert "Give parameter '1.weight' as an array: tensor.float().cpu().numpy()." in str(
-        caught.value
-    )
+    assert str(caught.value).endswith("Give it as an array: tensor.float().cpu().numpy().")
 
 
 def test_an_unknown_parameter_is_refused_with_the_known_ones() -> None:
@@ -420,6 +418,12 @@ def test_a_model_of_half_precision_is_refused() -> None:
             make(network(), dtype="float16")
         assert "the parameters of a model are floating-point numbers" in str(caught.value)
         assert caught.value.facts == (("expected", "float32 or float64"), ("found", "float16"))
+
+
+def test_a_model_without_a_dtype_is_refused() -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network(), dtype=None)  # type: ignore[arg-type]
+    assert caught.value.facts == (("expected", "float32 or float64"), ("found", "None"))
 
 
 def test_a_model_of_integers_is_refused() -> None:
@@ -552,6 +556,15 @@ def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path: Path) -> No
     assert lm.load(tmp_path / "tenth.safetensors").predict(np.ones((1, 1)))[0, 0] == 0.1
 
 
+def test_a_function_of_one_tensor_needs_no_lists() -> None:
+    x = lm.Input(3)
+    (found,) = lm.compile(x, ops.exp(x))(np.zeros((2, 3), "float32"))
+    assert found.tolist() == [[1.0] * 3] * 2
+    assert len(lm.compile([x], (x, x + 1))(np.zeros((2, 3), "float32"))) == 2
+    with pytest.raises(DefinitionError, match="inputs and outputs of a network are tensors"):
+        lm.compile(x, lm.Linear(3))  # type: ignore[arg-type]
+
+
 def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
     double, single = lm.Input(dtype="float64"), lm.Input()
     for inputs in ([double, single], [single, double]):
@@ -647,6 +660,42 @@ def test_lists_are_data() -> None:
     np.testing.assert_array_equal(model.predict(x.tolist()), model.predict(x))
     with pytest.raises(DataError, match="the inputs make no array"):
         model.fit(([[1.0], [1.0, 2.0]], [0, 1]), loss=lm.MSE(), optimizer=lm.SGD(0.1))
+
+
+def test_lists_are_not_rounded_for_a_model_of_float64() -> None:
+    x, y = normal(8, 4).astype("float64") / 3, normal(8, 3).astype("float64") / 3
+    assert x.dtype == y.dtype == np.float64
+    lists = lm.data.Dataset(x.tolist(), y.tolist())
+    found = {}
+    for data in ((x, y), lists):
+        model = lm.Model(network(), dtype="float64")
+        model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=3)
+        with model.training(lm.MSE(), lm.SGD(0.1), batch_size=8) as training:
+            training.run(data, 2)
+        found[data is lists] = (model.evaluate(data, lm.MSE()), model.predict(x).tolist())
+    assert found[True] == found[False]
+    np.testing.assert_array_equal(model.predict(lists), model.predict(x))
+
+
+def test_lists_of_a_data_set_fit_a_model_of_float32() -> None:
+    x, y = normal(8, 4), normal(8, 3)
+    model, data = lm.Model(network()), lm.data.Dataset(x.tolist(), y.tolist())
+    model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    with model.training(lm.MSE(), lm.SGD(0.1), batch_size=4) as training:
+        for inputs, targets in data.batches(4):
+            training.step(inputs, targets)
+    np.testing.assert_array_equal(model.predict(data), model.predict(x))
+    assert lm.verify(model.network, lm.MSE(), data=data).passed
+
+
+def test_tensors_are_no_data() -> None:
+    model = lm.Model(network())
+    x = lm.Input(4)
+    for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
+        with pytest.raises(DefinitionError) as caught:
+            call(x)
+        assert caught.value.problem.startswith("data is an array, and this is a tensor, which")
+        assert str(caught.value).endswith("and tensors to the network: model.network(x).")
 
 
 def test_a_loss_for_one_output_says_what_to_do_with_several() -> None:

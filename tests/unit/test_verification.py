@@ -10,7 +10,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DataError, ShapeError
+from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Op, Tensor, apply
 from lamina.ops.elementwise import EXP
 
@@ -129,6 +129,17 @@ def test_data_that_does_not_fit_is_refused() -> None:
         lm.verify(network, loss, data=(np.zeros((4, 5)), np.zeros((4, 2))))
 
 
+def test_a_model_is_no_network() -> None:
+    network, loss = SOUND["a regression"]
+    with pytest.raises(DefinitionError) as caught:
+        lm.verify(lm.Model(network), loss)  # type: ignore[arg-type]
+    assert str(caught.value).splitlines()[1:] == [
+        "  expected  Network",
+        "  found     Model",
+        "  A model has one: lm.verify(model.network, loss).",
+    ]
+
+
 def test_the_same_seed_gives_the_same_report() -> None:
     assert lm.verify(*SOUND["branches"], seed=3) == lm.verify(*SOUND["branches"], seed=3)
 
@@ -168,6 +179,8 @@ def test_a_bar_moves_on_a_terminal_alone(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = lm.Sequential(lm.Input(3), lm.Linear(2), lm.Linear(2))
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # what rich reads
+        monkeypatch.delenv(name, raising=False)
     lm.verify(net, lm.MSE())
     assert capfd.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")

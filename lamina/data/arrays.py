@@ -1,0 +1,64 @@
+"""Arrays of what is given for data: lists, tensors of PyTorch, and whatever else NumPy takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast, final
+
+import numpy as np
+
+from lamina.errors import DataError, DefinitionError
+from lamina.graph import Tensor, source_line
+from lamina.shapes import Array
+
+
+@final
+class Listed(np.ndarray[Any, np.dtype[Any]]):
+    """Python's numbers as an array, and what is selected from it.
+
+    They have no dtype of their own: exact here, in float64, they take that of the model.
+    """
+
+
+def listed(value: Any, problem: str) -> Array:
+    """As `to_array`, but lists of Python's numbers with a point become `Listed`."""
+    array = to_array(value, problem)
+    return array.view(Listed) if array.dtype == np.float64 and _of_python(value) else array
+
+
+def to_array(value: Any, problem: str) -> Array:
+    """What NumPy makes of data; of tensors that require a gradient their values.
+
+    Args:
+        value: lists, tensors on the CPU, numbers, arrays.
+        problem: of the error, if that is no array.
+
+    Raises:
+        DataError: for rows of uneven length, and tensors that NumPy cannot read.
+        DefinitionError: for Lamina's own tensors.
+    """
+    if isinstance(value, Tensor):
+        raise DefinitionError(
+            "data is an array, and this is a tensor, which holds no data yet",
+            facts=(("expected", "an array"), ("found", repr(value))),
+            where=source_line(),
+            advice="Arrays go here, and tensors to the network: model.network(x).",
+        )
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        if getattr(value, "requires_grad", False):
+            return to_array(value.detach(), problem)
+        raise DataError(
+            problem,
+            facts=(("expected", "rows of equal length"), ("found", str(error))),
+            advice="Give it as an array: tensor.float().cpu().numpy()."
+            if hasattr(value, "detach")
+            else "Check that all examples have the same shape.",
+        ) from None
+
+
+def _of_python(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_of_python, cast(Sequence[object], value)))
+    return isinstance(value, float | int) and not isinstance(value, np.generic)
