@@ -209,6 +209,18 @@ class Tensor:
             advice="Use ops.where(condition, a, b) to choose between values.",
         )
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same tensor; elements are compared by `ops.equal`."""
+        if isinstance(other, _NUMBERS):
+            raise LaminaError(
+                "== and != do not compare the elements of a tensor",
+                where=source_line(),
+                advice="Use lm.ops.equal(x, y) or lm.ops.not_equal(x, y).",
+            )
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __iter__(self) -> Iterator[Tensor]:
         raise LaminaError(
             "a tensor cannot be iterated over",
@@ -272,6 +284,7 @@ class Tensor:
 
 
 TensorLike = Tensor | bool | int | float | Array
+_NUMBERS = (int, float, np.generic, np.ndarray)
 
 # The ufuncs that NumPy's arrays make of operators, and ours.
 _UFUNCS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any, Self, cast
@@ -81,7 +82,7 @@ def require_number(owner: object, name: str, value: object, interval: str = "(-i
             f"{name} is not a number in its range" if left or right else f"{name} is not a number",
             facts=(
                 ("expected", bounds if left or right else "a finite number"),
-                ("found", repr(value)),
+                ("found", reprlib.repr(value)),
             ),
             where=place_of(owner),
         )

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Tensor, TensorLike, constant, described, located
-from lamina.shapes import normalise_axes, normalise_axis
+from lamina.graph import Tensor, TensorLike, constant, described, located, source_line
+from lamina.shapes import Size, normalise_axes, normalise_axis
 
 
 def as_tensor(value: TensorLike) -> Tensor:
-    """The tensor itself, or a constant."""
-    return value if isinstance(value, Tensor) else constant(value)
+    """The tensor itself, or a constant.
+
+    Raises:
+        LaminaError: for a batch size that is still open.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(cast(object, value), Size):
+        raise LaminaError(
+            "the batch size is open as long as a network is written down",
+            where=source_line(),
+            advice="ops.mean(x, 0) averages over it; ops.element_count(x, 0, 'float32') is the "
+            "number as a tensor.",
+        )
+    return constant(value)
 
 
 def axis_of(x: Tensor, axis: int) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -266,6 +267,41 @@ def test_functions_of_numpy_are_refused(
     assert str(caught.value).startswith("in test_graph.py:")
     assert caught.value.problem.startswith(problem)
     assert caught.value.advice.endswith(advice)
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda x: x == 0,
+        lambda x: x != 2.5,
+        lambda x: x == np.zeros(3, "float32"),
+        lambda x: x in [1, 2],
+    ],
+)
+def test_comparing_a_tensor_with_numbers_names_the_op(compare: Callable[[Any], object]) -> None:
+    with pytest.raises(LaminaError) as caught:
+        compare(data(3))
+    assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
+        "in test_graph.py:N: == and != do not compare the elements of a tensor\n"
+        "  Use lm.ops.equal(x, y) or lm.ops.not_equal(x, y)."
+    )
+
+
+def test_a_tensor_is_equal_to_itself_alone() -> None:
+    x, y = data(3), data(3)
+    assert (x == y, x != y, x in (y, None, "x"), x in (y, x)) == (False, True, False, True)
+    assert {x: 1, y: 2}[x] == 1
+
+
+def test_an_open_batch_size_is_no_number() -> None:
+    x = leaf("x", "input", (BATCH, 3), float32)
+    with pytest.raises(LaminaError) as caught:
+        x / cast(Any, x.shape[0])
+    assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
+        "in test_graph.py:N: the batch size is open as long as a network is written down\n"
+        "  ops.mean(x, 0) averages over it; ops.element_count(x, 0, 'float32') is the number as "
+        "a tensor."
+    )
 
 
 def test_operators_with_arrays_of_numpy_make_tensors() -> None:
