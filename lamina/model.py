@@ -134,8 +134,8 @@ class Model:
             advice="Its network is applied to tensors: model.network(x).",
         )
 
-    def predict(self, inputs: Any) -> Any:
-        """The outputs for any number of examples.
+    def predict(self, inputs: Any, *others: Never, **options: Never) -> Any:
+        """The outputs for any number of examples; it cuts them into batches itself.
 
         Args:
             inputs: an array, batch first; a tuple of arrays for several inputs; or a `Dataset`,
@@ -146,7 +146,15 @@ class Model:
 
         Raises:
             ShapeError, DTypeError, DataError: where the arrays do not fit the network's inputs.
+            DefinitionError: for anything beside the inputs.
         """
+        if others or options:
+            raise DefinitionError(
+                "predict takes the inputs and nothing else",
+                facts=(("expected", "predict(x), or predict((x1, x2)) for several inputs"),),
+                where=str(Origin("Model.predict", source_line())),
+                advice="It cuts them into batches itself.",
+            )
         if isinstance(inputs, Dataset):
             inputs = inputs.inputs
         outputs = self._inference(inputs)

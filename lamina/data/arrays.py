@@ -49,13 +49,13 @@ def to_array(value: Any, problem: str) -> Array:
     except (ValueError, TypeError, RuntimeError) as error:
         if getattr(value, "requires_grad", False):
             return to_array(value.detach(), problem)
-        raise DataError(
-            problem,
-            facts=(("expected", "rows of equal length"), ("found", str(error))),
-            advice="Give it as an array: tensor.float().cpu().numpy()."
-            if hasattr(value, "detach")
-            else "Check that all examples have the same shape.",
-        ) from None
+        advice = "Check that all examples have the same shape."
+        if hasattr(value, "detach"):
+            advice = "Give it as an array: tensor.float().cpu().numpy()."
+        elif isinstance(value, list) and all(hasattr(one, "shape") for one in cast(Any, value)):
+            advice = "Several inputs make a tuple: (a, b). All examples of one have the same shape."
+        facts = (("expected", "rows of equal length"), ("found", str(error)))
+        raise DataError(problem, facts=facts, advice=advice) from None
 
 
 def _of_python(value: object) -> bool:

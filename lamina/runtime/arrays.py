@@ -93,7 +93,7 @@ def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[
         raise DataError("there are no examples", where=names[0], advice="Give at least one.")
     if len(set(counts)) > 1:
         raise DataError(
-            "inputs and targets differ in their number of examples",
+            "the arrays differ in their number of examples",
             facts=tuple((name, str(count)) for name, count in zip(names, counts, strict=True)),
             advice="Every array has one row for each example.",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -719,3 +720,22 @@ def test_numpy_integers_are_batch_sizes() -> None:
     data = (normal(8, 4), normal(8, 3))
     history = model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=np.int64(4))
     assert len(history["loss"]) == 1
+
+
+@pytest.mark.parametrize("call", [lambda m, x: m.predict(x, x), lambda m, x: m.predict(x, size=2)])
+def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
+    with pytest.raises(DefinitionError) as caught:
+        call(model, np.zeros((4, 3), "float32"))
+    assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
+        "in Model.predict (test_model.py:N): predict takes the inputs and nothing else\n"
+        "  expected  predict(x), or predict((x1, x2)) for several inputs\n"
+        "  It cuts them into batches itself."
+    )
+
+
+def test_a_list_of_arrays_is_not_several_inputs() -> None:
+    arrays = [np.zeros((4, 3)), np.zeros(4)]
+    with pytest.raises(DataError) as caught:
+        lm.data.Dataset(arrays)
+    assert caught.value.advice.startswith("Several inputs make a tuple: (a, b).")
