@@ -505,9 +505,9 @@ def test_an_array_given_to_a_layer_is_refused() -> None:
 
 
 def test_python_compares_tensors_by_identity_and_is_told_of_it() -> None:
-    x = lm.Input(4)
+    x, other = lm.Input(4), lm.Input(4)
     with pytest.raises(DefinitionError, match=r"compared by lm\.ops\.equal and lm\.ops\.not_equal"):
-        lm.Linear(3)(x != 0)  # type: ignore[arg-type]
+        lm.Linear(3)(x != other)  # type: ignore[arg-type]
 
 
 def test_a_tensor_given_to_a_layer_by_name_is_refused() -> None:
