@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
@@ -38,24 +38,30 @@ def check_image(**given: object) -> None:
         DefinitionError: unless there are three extents, or if the channels clearly come last.
     """
     for name, value in given.items():
-        listed = isinstance(value, Iterable)
-        extents = tuple(cast(Iterable[int], value)) if listed else ()
-        advice = "Images of one colour have one channel."
-        if isinstance(value, int):
-            advice = f"{advice[:-1]}: {name}=(1, {value}, {value})."
-        elif len(extents) == 3:
-            # Images are often square, and have so many colours; networks of that width are rare.
-            height, width, channels = extents
-            if channels not in (1, 3, 4) or height != width or height < 16:
-                continue
-            advice = f"Channels come first: {name}=({channels}, {height}, {width}), and for the "
-            advice += "data array.transpose(0, 3, 1, 2)."
-        raise DefinitionError(
-            "this is no shape of images",
-            facts=(
-                ("expected", f"{name}=(channels, height, width)"),
-                ("found", f"{name}={extents if listed else value}"),
-            ),
-            where=source_line(),
-            advice=advice,
-        )
+        extents = tuple(cast(Iterable[int], value)) if isinstance(value, Iterable) else value
+        advice = _what_to_do(name, cast(Any, extents))
+        if advice:
+            raise DefinitionError(
+                "this is no shape of images",
+                facts=(
+                    ("expected", f"{name}=(channels, height, width)"),
+                    ("found", f"{name}={extents}"),
+                ),
+                where=source_line(),
+                advice=advice,
+            )
+
+
+def _what_to_do(name: str, extents: tuple[int, ...] | int) -> str:
+    """Nothing, if they are those of images."""
+    match extents:
+        # Images are often square, and have so many colours; networks of that width are rare.
+        case (int(height), int(width), 1 | 3 | 4 as channels) if height == width >= 16:
+            first = f"{name}=({channels}, {height}, {width})"
+            return f"Channels come first: {first}, and for the data array.transpose(0, 3, 1, 2)."
+        case (_, _, _):
+            return ""
+        case int(extent):
+            return f"Images of one colour have one channel: {name}=(1, {extent}, {extent})."
+        case _:
+            return "Images of one colour have one channel."
