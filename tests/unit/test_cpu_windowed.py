@@ -19,6 +19,7 @@ from lamina.engines.cpu import winograd
 from lamina.engines.cpu.contractions import windows_of
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.parts import write_parts
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.window_way import Windowed
 from lamina.engines.cpu.windowed import windowed
@@ -209,6 +210,31 @@ def test_minimal_filtering_does_not_depend_on_the_number_of_threads() -> None:
     for outputs in found[1:]:
         for name, value in outputs.items():
             np.testing.assert_array_equal(value, found[0][name], name)
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_gradients_of_few_weights_are_sums_of_blocks_whatever_the_number_of_threads(
+    padding: int,
+) -> None:
+    generator, leaves = np.random.default_rng(0), Leaves()
+    x, weight, upstream = (
+        leaves.add(generator.uniform(-1, 1, shape).astype("float32"))
+        for shape in ((7, 1, 14, 14), (20, 1, 5, 5), (7, 20, 10 + 2 * padding, 10 + 2 * padding))
+    )
+    y = ops.conv(x, weight, [1, 1], [(padding, padding)] * 2, [1, 1])
+    graph = leaves.graph(gradients(ops.sum(y * upstream), [weight]))
+    program = check(graph, CpuEngine(), leaves.feeds, {"float32": Tolerance(1e-5, 1e-4)})
+    assert [how.way for how in ways_of(program)] == ["elements"]
+    found: list[bytes] = []
+    for threads in (1, 2, 5):
+        engine = CpuEngine()
+        engine.processor = replace(engine.processor, threads=threads)
+        written = write_parts(program, engine.processor, lambda one, other: one == other)
+        assert [part.function for part in written.parts][-2:] == ["step0", "step0_total"]
+        assert written.parts[-2].units >= 7
+        outputs, _ = run_program(program, engine, leaves.feeds)
+        found.append(outputs[program.outputs[0][0]].tobytes())
+    assert len(set(found)) == 1
 
 
 @pytest.mark.usefixtures("always_filtered")

@@ -21,7 +21,7 @@ from typing import final
 
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.image import Image, image_of, pack_image
-from lamina.engines.cpu.ir import I64, Function, Type, Value, constant
+from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
 from lamina.engines.cpu.loops import PART_PARAMETERS, Part, stride_along
 from lamina.engines.cpu.matrix import as_matrix, as_plain
 from lamina.engines.cpu.packing import PackedRight, Panel, Panels, pack_panel
@@ -41,13 +41,15 @@ from lamina.engines.cpu.winograd import minimal
 from lamina.engines.cpu.winograd_ways import MinimalElements, MinimalPlaces
 from lamina.program.index import Axis, Remainder, axes_of, axis_index
 from lamina.program.scalar import Apply, Load, Scalar
-from lamina.program.steps import Contraction
+from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.shapes import size_of
 
 # A unit has about so many rows, so that a panel that comes from a far cache is worth it.
 ROWS_OF_UNIT = 128
 # The numbers of an image, or of some images, take so much of the second cache.
 IMAGE_SHARE = 3
+# So many units there are at least where there are few tiles.
+UNITS_OF_FEW_TILES = 16
 # Sums wait in memory while so many k at least are added.
 SHORTEST_CHUNK = 256
 # Scattering loads and stores sums more often: gathering may do so much more work.
@@ -336,7 +338,11 @@ class _Places(Way):
 
 @final
 class _Elements(Way):
-    """Units are (batch, panel of columns, cut of the rows); each goes through all places."""
+    """Units are (batch, panel of columns, cut of the rows, block of the outer places).
+
+    Where there are few tiles there are several blocks, each with sums of its own, which are added
+    up at the end.
+    """
 
     def write(self) -> list[Part]:
         step, image = self._step, self._image
@@ -361,31 +367,49 @@ class _Elements(Way):
         self._tiles = RowTiles(tuple(extent for extent, _ in runs), self._most)
         rows_bytes = row.extent * self._panels.width * self._bytes
         self._context.workspaces.need_own(self._sums + rows_bytes)
-        cuts = self._cuts()
+        matrices = self._batch.extent * self._panels.count
+        cuts, self._sums_of = self._cuts(matrices)
+        if self._sums_of > 1:
+            self._context.need_shared(self._sums_of * matrices * rows_bytes)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_epilogue(f"{self._name}_{kind}", panel, [row], [panel.width])
             for label, (size, _) in self._sizes.items():
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
             self._write_panel(kind, panel)
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        part = self._over_units(self._name, "sums", cuts, self._sums_of)
+        if self._sums_of == 1:
+            return [part]
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_total(kind, panel)
+        shared = frozenset([self._context.SHARED])
+        total = self._over_units(f"{self._name}_total", "total", 1, 1)
+        cycles = float(self._sums_of * matrices * row.extent * self._panels.vectors)
+        return [
+            replace(part, writes=shared),
+            replace(total, cycles=cycles, reads=total.reads | shared),
+        ]
+
+    def _over_units(self, name: str, what: str, cuts: int, blocks: int) -> Part:
+        """A part that calls `what(table, thread, batch, panel, low, high, block)` for all units."""
+        code = self._context.module.function(name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
-        cut = code.binary("urem", loop.index, constant(cuts, I64))
-        remaining = code.binary("udiv", loop.index, constant(cuts, I64))
-        count = constant(self._panels.count, I64)
-        batch = code.binary("udiv", remaining, count)
-        panel = code.binary("urem", remaining, count)
-        all_tiles = constant(self._tiles.count, I64)
-        low = code.binary("udiv", code.multiply(cut, all_tiles), constant(cuts, I64))
-        following = code.add(cut, constant(1, I64))
-        high = code.binary("udiv", code.multiply(following, all_tiles), constant(cuts, I64))
+        remaining = loop.index
+        numbers: list[Value] = []
+        for extent in (blocks, cuts, self._panels.count):
+            numbers.append(code.binary("urem", remaining, constant(extent, I64)))
+            remaining = code.binary("udiv", remaining, constant(extent, I64))
+        block, cut, panel = numbers
+        low = _share(code, cut, self._tiles.count, cuts)
+        high = _share(code, code.add(cut, constant(1, I64)), self._tiles.count, cuts)
         for kind, _, condition, limit in self._panels.kinds():
             with code.when(code.compare(condition, panel, constant(limit, I64))):
-                operands = (table, thread, batch, panel, low, high)
-                code.call_void(f"{self._name}_{kind}", *operands)
+                operands = (table, thread, remaining, panel, low, high, block)
+                code.call_void(f"{self._name}_{kind}_{what}", *operands)
         code.end_loop(loop)
         code.finish()
-        return [self._part(self._batch.extent * self._panels.count * cuts)]
+        units = self._batch.extent * self._panels.count * cuts * blocks
+        return replace(self._part(units), function=name)
 
     def _blocks(self) -> tuple[int, int]:
         """How many places along the first axis are a chunk, and how many outer ones at once."""
@@ -405,54 +429,106 @@ class _Elements(Way):
         fitting = min(SHORTEST_CHUNK // (first * run), room // taken(block))
         return block, divisor_near(self._outer.extent, fitting)
 
-    def _cuts(self) -> int:
-        """In how many pieces rows are cut, so that threads have as much to do.
+    def _cuts(self, matrices: int) -> tuple[int, int]:
+        """In how many pieces rows are cut, and outer places, so that threads have as much to do.
 
-        Each piece makes an image of its own, where numbers are not read directly.
+        Each piece makes an image of its own, where numbers are not read directly. Into how many
+        sums a result is cut depends on the sizes alone, and not on the number of threads.
         """
+        direct, tiles = self._image.is_direct, self._tiles.count
+        if matrices * tiles < UNITS_OF_FEW_TILES:
+            cuts = tiles if direct else 1
+            blocks = -(-UNITS_OF_FEW_TILES // (matrices * cuts))
+            blocks = min(blocks, self._outer.extent // self._slots)
+            if blocks > 1:
+                return cuts, blocks
         threads = self._context.processor.threads
-        units = self._batch.extent * self._panels.count
-        wanted = 4 * threads if self._image.is_direct else 2 * threads
-        are_equal = units % threads == 0 and self._panels.columns % self._panels.width == 0
-        if units >= 4 * threads or are_equal:
-            return 1
-        return min(self._tiles.count, -(-wanted // units))
+        wanted = 4 * threads if direct else 2 * threads
+        are_equal = matrices % threads == 0 and self._panels.columns % self._panels.width == 0
+        if matrices >= 4 * threads or are_equal:
+            return 1, 1
+        return min(tiles, -(-wanted // matrices)), 1
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
-        """`panel(table, thread, batch, panel, low, high)`: all chunks of places, then the rows."""
+        """`sums(table, thread, batch, panel, low, high, block)`: all chunks, then the rows."""
         name = f"{self._name}_{kind}"
-        points = self._begin(name, ("thread", "batch", "panel", "low", "high"))
+        points = self._begin(f"{name}_sums", _UNIT)
         code = points.code
-        table, thread, batch, number, low, high = code.parameters
-        sums = code.offset(self._own(code), self._sums, "i8")
+        table, thread, batch, number, low, high, block = code.parameters
         column = code.multiply(number, constant(self._panels.width, I64))
-        row_range = self._row_range(code, low, high)
+        first, end = self._row_range(code, low, high)
+        if self._sums_of == 1:
+            sums = code.offset(self._own(code), self._sums, "i8")
+        else:
+            sums = self._waiting(code, batch, number, block)
         zero = constant(0, Type(self._element, panel.lanes))
-        loop = code.begin_loop(*row_range)
+        loop = code.begin_loop(first, end)
         here = address(code, sums, [(loop.index, panel.width)], self._element)
         for vector in range(panel.vectors):
             code.store(zero, code.offset(here, vector * panel.lanes, self._element))
         code.end_loop(loop)
-        outer = code.begin_loop(0, self._outer.extent, self._slots)
+        groups = self._outer.extent // self._slots
+        following = code.add(block, constant(1, I64))
+        loop = code.begin_loop(
+            _share(code, block, groups, self._sums_of),
+            _share(code, following, groups, self._sums_of),
+        )
+        outer = code.multiply(loop.index, constant(self._slots, I64))
         for label, (_, count) in self._sizes.items():
             chunk = f"{name}_{label}"
-            operands = (table, thread, batch, outer.index)
+            operands = (table, thread, batch, outer)
             if label == "whole":
                 inside = code.begin_loop(0, count)
                 start = code.multiply(inside.index, constant(self._block, I64))
-                code.call_void(chunk, *operands, start, column, low, high)
+                code.call_void(chunk, *operands, start, column, low, high, sums)
                 code.end_loop(inside)
             else:
                 start = constant(self._sizes["whole"][1] * self._block, I64)
-                code.call_void(chunk, *operands, start, column, low, high)
-        code.end_loop(outer)
-        first, end = row_range
-        zero_number = constant(0, I64)
+                code.call_void(chunk, *operands, start, column, low, high, sums)
+        code.end_loop(loop)
+        if self._sums_of == 1:
+            self._finish_rows(code, name, panel, sums, first, end)
+        code.finish()
+
+    def _finish_rows(
+        self, code: Function, name: str, panel: Panel, sums: Value, first: Value, end: Value
+    ) -> None:
+        """The epilogue of some rows."""
+        table, _, batch, number, *_ = code.parameters
+        column = code.multiply(number, constant(self._panels.width, I64))
         start = address(code, sums, [(first, panel.width)], self._element)
-        code.call_void(
-            f"{name}_epilogue",
-            *(table, start, batch, zero_number, first, code.subtract(end, first), column),
-        )
+        numbers = (batch, constant(0, I64), first, code.subtract(end, first), column)
+        code.call_void(f"{name}_epilogue", table, start, *numbers)
+
+    def _waiting(self, code: Function, batch: Value, panel: Value, block: Value) -> Value:
+        """Where the sums of a block wait."""
+        number = code.add(code.multiply(batch, constant(self._panels.count, I64)), panel)
+        number = code.add(code.multiply(number, constant(self._sums_of, I64)), block)
+        shared = self._context.address(code, self._context.SHARED)
+        size = self._row.extent * self._panels.width
+        return address(code, shared, [(number, size)], self._element)
+
+    def _write_total(self, kind: str, panel: Panel) -> None:
+        """`total(table, thread, batch, panel, low, high, block)`: adds up the blocks' sums."""
+        name = f"{self._name}_{kind}"
+        code = self._begin(f"{name}_total", _UNIT).code
+        _, _, batch, number, low, high, zero = code.parameters
+        blocks = self._waiting(code, batch, number, zero)
+        totals = code.offset(self._own(code), self._sums, "i8")
+        first, end = self._row_range(code, low, high)
+        rows = code.begin_loop(first, end)
+        vector = Type(self._element, panel.lanes)
+        source = address(code, blocks, [(rows.index, panel.width)], self._element)
+        target = address(code, totals, [(rows.index, panel.width)], self._element)
+        size = self._row.extent * self._panels.width
+        for skipped in range(0, panel.vectors * panel.lanes, panel.lanes):
+            total = constant(0, vector)
+            for block in range(self._sums_of):
+                place = code.offset(source, block * size + skipped, self._element)
+                total = code.add(total, code.load(place, vector))
+            code.store(total, code.offset(target, skipped, self._element))
+        code.end_loop(rows)
+        self._finish_rows(code, name, panel, totals, first, end)
         code.finish()
 
     def _row_range(self, code: Function, low: Value, high: Value) -> tuple[Value, Value]:
@@ -460,12 +536,14 @@ class _Elements(Way):
         return self._tiles.row_of(code, low), self._tiles.row_of(code, high)
 
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
-        """`chunk(table, thread, batch, outer, start, column, low, high)`: adds some places."""
+        """`chunk(table, thread, batch, outer, start, column, low, high, sums)`: adds places."""
         image = self._image
         numbers = ("thread", "batch", "outer", "start", "column", "low", "high")
-        points = self._begin(name, numbers)
+        parameters = (("table", POINTER), *((number, I64) for number in numbers))
+        used = reads_of(self._step) | writes_of(self._step)
+        points = self._context.begin(name, (*parameters, ("sums", POINTER)), used)
         code = points.code
-        _, _, batch, outer, start, column, low, high = code.parameters
+        _, _, batch, outer, start, column, low, high, sums = code.parameters
         own = self._own(code)
         size, run = image.size(block), self._places_of_run
         strides, skipped = image.moves(block)
@@ -497,7 +575,6 @@ class _Elements(Way):
                 right, right_stride = code.offset(own, self._rights, "i8"), panel.width
                 count = self._slots * block * run
                 pack_panel(points, self._matrix, panel, right, column, first, count)
-        sums = code.offset(own, self._sums, "i8")
         loops = merged(
             [
                 (self._slots, slot),
@@ -535,6 +612,16 @@ class _Elements(Way):
         load = self._image.view
         assert isinstance(load, Load)
         return stride_along(load.index, self._outer)
+
+
+# What functions of units are called with, beside the table.
+_UNIT = ("thread", "batch", "panel", "low", "high", "block")
+
+
+def _share(code: Function, number: Value, whole: int, parts: int) -> Value:
+    """Where a part of the whole begins."""
+    of_all = code.multiply(number, constant(whole, I64))
+    return code.binary("udiv", of_all, constant(parts, I64))
 
 
 # Scattered ----------------------------------------------------------------------------------------
