@@ -296,6 +296,12 @@ def divisor_near(number: int, wanted: int) -> int:
     return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
 
 
+def start_of_part(code: Function, number: Value, whole: int, parts: int) -> Value:
+    """Where a part begins of a whole that is cut into parts about equally long."""
+    of_all = code.multiply(number, constant(whole, I64))
+    return code.binary("udiv", of_all, constant(parts, I64))
+
+
 def address(code: Function, base: Value, places: Sequence[tuple[Value, int]], kind: str) -> Value:
     """The base moved by some numbers of strides."""
     for value, stride in places:

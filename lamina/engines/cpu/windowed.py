@@ -36,6 +36,7 @@ from lamina.engines.cpu.window_way import (
     divisor_near,
     merged,
     offsets,
+    start_of_part,
 )
 from lamina.engines.cpu.winograd import minimal
 from lamina.engines.cpu.winograd_ways import MinimalElements, MinimalPlaces
@@ -400,8 +401,8 @@ class _Elements(Way):
             numbers.append(code.binary("urem", remaining, constant(extent, I64)))
             remaining = code.binary("udiv", remaining, constant(extent, I64))
         block, cut, panel = numbers
-        low = _share(code, cut, self._tiles.count, cuts)
-        high = _share(code, code.add(cut, constant(1, I64)), self._tiles.count, cuts)
+        low = start_of_part(code, cut, self._tiles.count, cuts)
+        high = start_of_part(code, code.add(cut, constant(1, I64)), self._tiles.count, cuts)
         for kind, _, condition, limit in self._panels.kinds():
             with code.when(code.compare(condition, panel, constant(limit, I64))):
                 operands = (table, thread, remaining, panel, low, high, block)
@@ -470,8 +471,8 @@ class _Elements(Way):
         groups = self._outer.extent // self._slots
         following = code.add(block, constant(1, I64))
         loop = code.begin_loop(
-            _share(code, block, groups, self._sums_of),
-            _share(code, following, groups, self._sums_of),
+            start_of_part(code, block, groups, self._sums_of),
+            start_of_part(code, following, groups, self._sums_of),
         )
         outer = code.multiply(loop.index, constant(self._slots, I64))
         for label, (_, count) in self._sizes.items():
@@ -616,12 +617,6 @@ class _Elements(Way):
 
 # What functions of units are called with, beside the table.
 _UNIT = ("thread", "batch", "panel", "low", "high", "block")
-
-
-def _share(code: Function, number: Value, whole: int, parts: int) -> Value:
-    """Where a part of the whole begins."""
-    of_all = code.multiply(number, constant(whole, I64))
-    return code.binary("udiv", of_all, constant(parts, I64))
 
 
 # Scattered ----------------------------------------------------------------------------------------

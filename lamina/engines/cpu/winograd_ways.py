@@ -17,7 +17,7 @@ from lamina.engines.cpu.packing import Panel
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.reshape import Replacing, flattened
 from lamina.engines.cpu.tiles import LINE_BYTES, Tile, emit_tile, rows_of_tiles
-from lamina.engines.cpu.window_way import Way, address, divisor_near
+from lamina.engines.cpu.window_way import Way, address, divisor_near, start_of_part
 from lamina.engines.cpu.winograd import (
     RESULTS,
     Filtering,
@@ -459,12 +459,7 @@ class MinimalElements(_Minimal):
         code.end_loop(fill)
         column = code.multiply(panel_number, constant(self._panels.width, I64))
         following = code.add(block, constant(1, I64))
-        begin, end = (
-            code.binary(
-                "udiv", code.multiply(one, constant(chunks, I64)), constant(self._blocks, I64)
-            )
-            for one in (block, following)
-        )
+        begin, end = (start_of_part(code, one, chunks, self._blocks) for one in (block, following))
         loop = code.begin_loop(begin, end)
 
         def chunk(label: str, outer: Value, start: Value) -> None:
