@@ -17,11 +17,16 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.engines.cpu import executable
 from lamina.engines.cpu.compilation import compile_program
-from lamina.engines.cpu.native_program import NativeProgram, write_program
+from lamina.engines.cpu.native_program import (
+    Entry,
+    NativeProgram,
+    exported_name,
+    write_program,
+)
 from lamina.engines.cpu.parts import write_parts
 from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.thread_pool import Job
 from lamina.engines.cpu.workspaces import Workspaces
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -42,6 +47,20 @@ def classifier(*widths: int) -> lm.Network:
 
 def functions(native: NativeProgram) -> set[str]:
     return set(re.findall(r"^define .*@(\w+)\(", native.text, re.MULTILINE))
+
+
+def kernels(native: NativeProgram, entry: str) -> list[str]:
+    """The functions that an entry's kernels call, in their order."""
+    layout: Entry = getattr(native.layout, entry)
+    table = re.search(
+        rf"^@{exported_name(entry)} = .*? x ptr\] \[(.*)\]", native.text, re.MULTILINE
+    )
+    if table is None:
+        return []
+    names = re.findall(r"@(\w+)", table.group(1))
+    if names == [entry]:
+        return calls(native, entry)
+    return [names[kernel.function] for kernel in layout.kernels]
 
 
 def calls(native: NativeProgram, function: str) -> list[str]:
@@ -90,7 +109,7 @@ def test_steps_of_equal_blocks_share_their_functions() -> None:
     assert len(functions_of_steps(written[0])) == len(functions_of_steps(written[1]))
     assert len(functions_of_steps(written[0])) < len(few.steps)
     # Each calls with a section of the table of its own: no part is left out.
-    called = [name for name in calls(written[1], "program") if name.startswith("step")]
+    called = [name for name in kernels(written[1], "program") if name.startswith("step")]
     assert len(called) == len(written[1].layout.steps)
 
 
@@ -104,7 +123,7 @@ def test_what_differs_in_a_size_is_no_equal_step() -> None:
 def test_operands_of_one_form_are_packed_by_one_function_each_into_its_own_place() -> None:
     program = classifier(96, 96, 96, 96).plan(64).program
     native = write_program(program, PROCESSOR)
-    assert [name for name in calls(native, "load") if name != "barrier"] == ["pack0"] * 3
+    assert kernels(native, "load") == ["pack0"] * 3
     assert native.layout.placed_offsets == (0, 4 * 96 * 96, 2 * 4 * 96 * 96)
 
 
@@ -122,17 +141,17 @@ def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
 def test_inference_packs_its_weights_when_they_change() -> None:
     program = classifier(200, 96, 64).plan(64).program
     native = write_program(program, PROCESSOR)
-    assert native.layout.load_threads >= 1
+    assert native.layout.load.threads >= 1
     assert native.layout.placed_bytes == 4 * (200 * 96 + 96 * 64)
-    assert [name for name in calls(native, "load") if name != "barrier"] == ["pack0", "pack1"]
-    assert not [name for name in calls(native, "program") if name.startswith("pack")]
+    assert kernels(native, "load") == ["pack0", "pack1"]
+    assert not [name for name in kernels(native, "program") if name.startswith("pack")]
 
 
 def test_training_keeps_no_packed_weights() -> None:
     native = write_program(training_program(classifier(200, 96, 64), 64), PROCESSOR)
-    assert native.layout.load_threads == 0
-    assert not any(name.startswith("pack") for name in calls(native, "program"))
-    assert "load" not in functions(native)
+    assert native.layout.load.threads == 0
+    assert not any(name.startswith("pack") for name in kernels(native, "program"))
+    assert kernels(native, "load") == []
 
 
 def test_weights_that_several_contractions_use_are_packed_once() -> None:
@@ -141,7 +160,7 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     net = lm.Network(inputs=[a, b], outputs=shared(a) - shared(b))
     program = net.plan(64, lm.MSE(), lm.SGD(0.1)).program
     native = write_program(program, PROCESSOR)
-    packing = [name for name in calls(native, "program") if name.startswith("pack")]
+    packing = [name for name in kernels(native, "program") if name.startswith("pack")]
     assert len(packing) == 1
     assert native.layout.placed_bytes == 4 * 200 * 96
 
@@ -151,7 +170,7 @@ def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
     net = lm.Sequential(lm.Input(32, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
     native = write_program(program, PROCESSOR)
-    packing = [name for name in calls(native, "program") if name.startswith("pack")]
+    packing = [name for name in kernels(native, "program") if name.startswith("pack")]
     assert len(packing) >= len(layers)
     # Of one contraction, and of the next; weights of 3x3 elements are transformed to 4x4.
     two = 2 * 4 * (32 * 32 * 16)
@@ -194,8 +213,8 @@ def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch: pytest.Monkey
     net = classifier(200, 96, 64)
     model = lm.Model(net)
     jobs: list[object] = []
-    run = executable.run
-    monkeypatch.setattr(executable, "run", lambda job: (jobs.append(job), run(job)))
+    run = Job.run
+    monkeypatch.setattr(Job, "run", lambda job: (jobs.append(job), run(job)))
     x, y = np.ones((64, 200), "float32"), np.zeros(64, np.int64)
     frozen = [name for name in model.parameters() if name.startswith("1.")]
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), 64, frozen=frozen) as training:
@@ -389,7 +408,7 @@ lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3
 
 def test_small_programs_are_run_by_one_thread_without_barriers() -> None:
     native = write_program(training_program(classifier(2, 40, 10, 2), 1), PROCESSOR)
-    assert (native.layout.threads, native.layout.barriers) == (1, 0)
+    assert (native.layout.threads, len(native.layout.program.phases)) == (1, 1)
 
 
 def test_threads_meet_only_where_they_need_each_other() -> None:
@@ -397,7 +416,7 @@ def test_threads_meet_only_where_they_need_each_other() -> None:
     native = write_program(program, PROCESSOR)
     assert native.layout.threads == 2
     # Two chains of dependent steps, forward and backward; updates wait for nobody.
-    assert native.layout.barriers < len(native.layout.steps)
+    assert len(native.layout.program.phases) < len(native.layout.steps)
 
 
 def test_two_independent_steps_need_no_barrier() -> None:
@@ -405,7 +424,7 @@ def test_two_independent_steps_need_no_barrier() -> None:
     net = lm.Network(inputs=[a, b], outputs=[lm.Linear(200)(a), lm.Linear(200)(b)])
     native = write_program(net.plan(100).program, PROCESSOR)
     assert native.layout.threads == 2
-    assert native.layout.barriers == 0
+    assert [phase.shared for phase in native.layout.program.phases] == [True]
 
 
 # Inputs -------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import pytest
 
 import lamina as lm
 from lamina.engines.cpu.machine_code import listing
-from lamina.engines.cpu.native_loop import Waiting, emit_native_loop
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import Processor, host
+from lamina.engines.cpu.scheduler import emit_scheduler
+from lamina.engines.cpu.waiting import Waiting
 from lamina.errors import EngineError
 from lamina.program.program import Program
 
@@ -70,7 +71,7 @@ def test_code_can_be_generated_for_neon() -> None:
     binding.initialize_all_asmprinters()
     assembly = listing(write_program(step_program(), processor).text, processor)
     assert re.search(r"fmla\s+v\d+\.4s", assembly)
-    waiting = emit_native_loop(Waiting("aarch64", futex=True)).text()
+    waiting = emit_scheduler(Waiting("aarch64", futex=True)).text()
     assert "yield" in listing(waiting, processor)
 
 

@@ -44,9 +44,7 @@ def compile_program(
     length = int.from_bytes(entry[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + length
     fields: dict[str, Any] = json.loads(entry[_LENGTH_BYTES:end])
-    for name in ("placed_offsets", "places", "steps"):
-        fields[name] = tuple(fields[name])
-    return Layout(**fields), entry[end:]
+    return Layout.of(fields), entry[end:]
 
 
 # As they are now, when they are imported: an upgrade may exchange them while the process runs.

@@ -73,5 +73,5 @@ class Context:
         sizes = {buffer: self.buffers[buffer].size for buffer in used}
         points = Points(code, bases, sizes, calling=calling)
         if self.turn is not None:
-            points.fix(self.turn, self.workspaces.turn(code, code.parameters[0]))
+            points.fix(self.turn, self.workspaces.iteration(code, code.parameters[0]))
         return points

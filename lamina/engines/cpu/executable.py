@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
 
-from lamina.engines.cpu.clock import ticks_per_second
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.machine_code import Library
-from lamina.engines.cpu.native_program import Layout
+from lamina.engines.cpu.native_program import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.team import Job, mend_after_fork, run
+from lamina.engines.cpu.thread_pool import Job, ticks_per_second
 from lamina.engines.engine import Memory
 from lamina.engines.host import HostMemory, address_of, aligned, host_array, host_memory
 from lamina.program.program import Program
@@ -48,26 +48,37 @@ class CpuProgram:
         timed: bool = False,
     ) -> None:
         layout, code = compile_program(program, processor, timed=timed)
-        exported = ("program", "load") if layout.load_threads else ("program",)
-        self._library = Library(code, exported)
+        entries = {"program": layout.program, "load": layout.load}
+        entries = {name: entry for name, entry in entries.items() if entry.threads}
+        self._library = Library(code, tuple(map(exported_name, entries)))
         self._program = program
-        self._unit_counters = aligned(layout.counter_bytes)
-        mend_after_fork(self)
         self._arrays = _buffers_of(program, memories)
         self._outputs = {
             name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
             for name, buffer in program.outputs
         }
         self._steps = layout.steps
-        self._ticks = np.zeros(len(layout.steps), np.int64)
+        self._iteration = np.zeros(1, np.int64)
         self._workspaces = _workspaces_of(layout)
         self._table = self._addresses(layout)
-        self._job = Job(self._library.address("program"), self._table, layout.threads)
-        self._load: Job | None = None
-        if layout.load_threads:
-            self._load = Job(self._library.address("load"), self._table, layout.load_threads)
+        jobs = {name: self._job_of(name, entry, timed=timed) for name, entry in entries.items()}
+        self._job, self._load = jobs.get("program"), jobs.get("load")
         self._take_inputs(layout)
         self._watch(memories)
+
+    def _job_of(self, name: str, entry: Entry, *, timed: bool) -> Job:
+        address = self._library.address(exported_name(name))
+        functions = list((ctypes.c_uint64 * entry.functions).from_address(address))
+        timed = timed and name == "program"
+        return Job(
+            functions,
+            entry.kernels,
+            entry.phases,
+            entry.threads,
+            self._table,
+            self._iteration,
+            timed=timed,
+        )
 
     def _addresses(self, layout: Layout) -> Array:
         """The table of addresses, as the layout wants it."""
@@ -76,9 +87,7 @@ class CpuProgram:
         start = placed.ctypes.data
         addresses += [start + offset for offset in layout.placed_offsets]
         addresses += [own.ctypes.data, layout.thread_bytes]
-        addresses += [self._ticks.ctypes.data, self._unit_counters.ctypes.data]
-        # The turn of repeated steps: each thread has its own, in a table of its own.
-        addresses.append(0)
+        addresses.append(self._iteration.ctypes.data)
         return np.array(addresses, np.uint64)[list(layout.places)]
 
     def _take_inputs(self, layout: Layout) -> None:
@@ -109,10 +118,6 @@ class CpuProgram:
         self._changes_memories = any(program.buffers[n].kind in _OUTSIDE for n in written)
         self._loaded = -1
 
-    def after_fork(self) -> None:
-        """In the child, where a run that was under way in another thread does not go on."""
-        self._unit_counters[:] = 0
-
     def run(self, inputs: Sequence[Array]) -> None:
         for number, staging in self._copied:
             staging[...] = inputs[number]
@@ -125,7 +130,7 @@ class CpuProgram:
         if self._load is not None:
             count = sum(changes.count for changes in self._changes)
             if count != self._loaded:
-                run(self._load)
+                self._load.run()
                 self._loaded = count
         if self._changes_memories:
             # Before the run: when Ctrl-C was pressed meanwhile, nothing after it is done.
@@ -133,7 +138,7 @@ class CpuProgram:
                 changes.count += 1
             # What was packed depends on nothing that the program itself changes.
             self._loaded += len(self._changes)
-        run(self._job)
+        self._job.run()
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -157,8 +162,7 @@ class CpuProgram:
 
     def step_seconds(self) -> Array:
         ticks = np.zeros(len(self._program.steps), np.int64)
-        np.add.at(ticks, list(self._steps), self._ticks)
-        self._ticks[:] = 0
+        np.add.at(ticks, list(self._steps), self._job.phase_ticks())
         return ticks / ticks_per_second()
 
     def output(self, name: str) -> Array:

@@ -181,6 +181,11 @@ class Module:
         )
         return Value(f"@{name}", POINTER)
 
+    def export_functions(self, name: str, functions: Sequence[str]) -> None:
+        """A table of the addresses of functions, which others find by its name."""
+        entries = ", ".join(f"ptr @{function}" for function in functions)
+        self._globals.append(f"@{name} = constant [{len(functions)} x ptr] [{entries}], align 64")
+
     def table_once(self, name: str, values: Sequence[Value]) -> Value:
         """The same, of that name only once; the name says what is in it."""
         if name not in self._tables:
@@ -258,6 +263,27 @@ class Function:
         after = self.new_block()
         before.jump = f"br {condition}, label %{inside.label}, label %{after.label}"
         last.jump = f"br label %{after.label}"
+
+    @contextmanager
+    def forever(self) -> Generator[Block]:
+        """The instructions inside run again and again, until `leave_when` leaves them.
+
+        Gives the block behind, for `leave_when`.
+        """
+        before = self.block
+        again = self.new_block()
+        before.jump = f"br label %{again.label}"
+        behind = Block(self._name("b"))
+        yield behind
+        self.block.jump = f"br label %{again.label}"
+        self.blocks.append(behind)
+        self.block = behind
+
+    def leave_when(self, condition: Value, behind: Block) -> None:
+        """Leaves a loop of `forever` where the condition holds, and goes on where it does not."""
+        before = self.block
+        following = self.new_block()
+        before.jump = f"br {condition}, label %{behind.label}, label %{following.label}"
 
     def begin_loop(
         self,

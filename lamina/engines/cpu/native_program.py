@@ -1,7 +1,7 @@
-"""A program as one native function that all threads run together.
+"""A program as native code: kernels in phases, which threads share, or one function.
 
-Every step becomes one or more parts; the threads share the units of a part and meet at a barrier
-only where a part needs what others have done since the last one.
+Every step becomes one or more parts. A part is a kernel; parts that do not need each other form a
+phase. What is worth one thread only is one function that calls all parts in order.
 """
 
 from __future__ import annotations
@@ -9,56 +9,96 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from lamina.engines.cpu.clock import emit_ticks
-from lamina.engines.cpu.ir import I64, Function, OpenLoop, Value, constant
+from lamina.engines.cpu.ir import I64, OpenLoop, constant
 from lamina.engines.cpu.loops import Part
-from lamina.engines.cpu.native_loop import PROGRAM_PARAMETERS, emit_barrier, waiting_for
 from lamina.engines.cpu.parts import Parts, RepeatedParts, write_parts
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.sharing import emit_shared
+from lamina.engines.cpu.scheduler import (
+    CYCLES_WORTH_SHARING,
+    KERNEL_PARAMETERS,
+    Kernel,
+    Phase,
+    slices,
+)
 from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.program.program import Plan, Program
 
 # Threads are worth waking for parts of so many cycles each; once they are awake, they take their
 # share of smaller parts as well.
-CYCLES_WORTH_WAKING, CYCLES_WORTH_SHARING = 4000.0, 1500.0
+CYCLES_WORTH_WAKING = 4000.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is run at once: kernels in phases.
+
+    Attributes:
+        threads: how many threads it is worth; 0 if there is nothing to run.
+        functions: how many functions its kernels call. Where the module exports their addresses
+            is `native_program.exported_name`.
+        kernels, phases: what is run; see `scheduler`.
+    """
+
+    threads: int
+    functions: int
+    kernels: tuple[Kernel, ...]
+    phases: tuple[Phase, ...]
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Entry:
+        """The entry from plain data, as `dataclasses.asdict` makes it."""
+        return cls(
+            fields["threads"],
+            fields["functions"],
+            tuple(Kernel(**one) for one in fields["kernels"]),
+            tuple(Phase(**one) for one in fields["phases"]),
+        )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a native program is to be run: threads, and memory beside the program's buffers.
+    """How a native program is to be run: kernels, and memory beside the program's buffers.
 
     Attributes:
-        threads: how many threads `program` is worth.
-        load_threads: the same of `load`, which is run once after the parameters were changed; 0 if
-            there is none.
-        barriers: how often the threads meet in `program`.
+        program: what is run each time.
+        load: what is run once after the parameters were changed.
         thread_bytes: a workspace of every thread.
         placed_bytes: operands that are packed ahead, and what steps asked for. Packed parameters
             stay from run to run; all else takes the place of what was used before.
-        counter_bytes: counters, which are zero between runs.
         placed_offsets: where each of them begins.
         places: what stands at each place of the table of addresses: a number among the program's
             buffers, in its order, then what was placed; or below zero, counted from the end, one
             of the places of the workspaces.
-        steps: for each part of `program` the number of its step.
+        steps: for each part of the program the number of its step.
     """
 
-    threads: int
-    load_threads: int
-    barriers: int
+    program: Entry
+    load: Entry
     thread_bytes: int
     placed_bytes: int
-    counter_bytes: int
     placed_offsets: tuple[int, ...]
     places: tuple[int, ...]
     steps: tuple[int, ...]
 
     @property
+    def threads(self) -> int:
+        """How many threads need a workspace."""
+        return max(self.program.threads, self.load.threads, 1)
+
+    @property
     def total_bytes(self) -> int:
         """What all of the memory takes."""
-        return self.thread_bytes * self.threads + self.placed_bytes + self.counter_bytes
+        return self.thread_bytes * self.threads + self.placed_bytes
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Layout:
+        """The layout from plain data, as `dataclasses.asdict` makes it."""
+        entries = {name: Entry.of(fields.pop(name)) for name in ("program", "load")}
+        for name in ("placed_offsets", "places", "steps"):
+            fields[name] = tuple(fields[name])
+        return cls(**entries, **fields)
 
 
 @dataclass(frozen=True)
@@ -66,8 +106,8 @@ class NativeProgram:
     """The text of a program, and how it is to be run.
 
     Attributes:
-        text: the module in LLVM's assembly language; it exports `program`, and `load` if there is
-            something to be done once after the parameters were changed.
+        text: the module in LLVM's assembly language; it exports a table of functions for each
+            entry that has kernels.
         layout: what it needs to run.
     """
 
@@ -81,39 +121,42 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
     Args:
         program: what to write.
         processor: what it is written for.
-        timed: whether the threads meet after every part and add the ticks of the processor's
-            counter that it took to the part's place in the counters.
+        timed: whether each part is a phase of its own, so that its time can be taken.
     """
     written = write_parts(program, processor, _meeting(program.plan))
-    emit_barrier(written.module, waiting_for(processor.triple.partition("-")[0]))
-    load_threads = 0
+    load = Entry(0, 0, (), ())
     if written.load:
-        shares = _shares(written.load, (), processor)
-        _write_entry(written, "load", written.load, shares, [False] * len(shares), ())
-        load_threads = max(shares)
+        load = _entry(written, "load", written.load, (), program.plan, processor)
     used = [number for number, part in enumerate(written.parts) if part.units]
-    parts = [written.parts[number] for number in used]
     loops = [
         RepeatedParts(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
         for loop in written.loops
     ]
-    loops = [loop for loop in loops if loop.first < loop.last]
-    shares = _shares(parts, loops, processor)
-    barriers = _barriers(program.plan, written.workspaces, parts, shares, loops)
-    _write_entry(written, "program", parts, shares, barriers, loops, timed=timed)
+    entry = _entry(
+        written,
+        "program",
+        [written.parts[number] for number in used],
+        [loop for loop in loops if loop.first < loop.last],
+        program.plan,
+        processor,
+        timed=timed,
+    )
     workspaces = written.workspaces
     layout = Layout(
-        threads=max(shares, default=1),
-        load_threads=load_threads,
-        barriers=sum(barriers),
+        program=entry,
+        load=load,
         thread_bytes=workspaces.thread_bytes,
         placed_bytes=workspaces.placed_bytes,
-        counter_bytes=workspaces.counter_bytes,
         placed_offsets=tuple(written.placed.values()),
         places=_places(program, written),
         steps=tuple(written.steps[number] for number in used),
     )
     return NativeProgram(written.module.text(), layout)
+
+
+def exported_name(entry: str) -> str:
+    """The name of the table of functions of an entry, `"program"` or `"load"`."""
+    return f"kernels_of_{entry}"
 
 
 def text_of_step(program: Program, number: int, processor: Processor) -> str:
@@ -133,23 +176,60 @@ def _places(program: Program, written: Parts) -> tuple[int, ...]:
     return tuple(places)
 
 
-def _shares(
-    parts: Sequence[Part], loops: Sequence[RepeatedParts], processor: Processor
-) -> list[int]:
-    """How many threads take part in each part."""
+def _entry(
+    written: Parts,
+    name: str,
+    parts: Sequence[Part],
+    loops: Sequence[RepeatedParts],
+    plan: Plan,
+    processor: Processor,
+    *,
+    timed: bool = False,
+) -> Entry:
+    """Kernels and phases for parts, and the table of their functions in the module."""
+    threads = _threads(parts, loops, processor)
+    if not parts or (threads == 1 and not timed):
+        _write_sequence(written, name, parts, loops)
+        written.module.export_functions(exported_name(name), [name])
+        return Entry(1, 1, (Kernel(0, 0, 1, 1, 1, 0),), (Phase(0, 1, False),))
+    numbers = {part.function: 0 for part in parts}
+    numbers = {function: number for number, function in enumerate(numbers)}
+    written.module.export_functions(exported_name(name), list(numbers))
+    begins = [True] * len(parts) if timed else _begins(plan, written.workspaces, parts, loops)
+    kernels: list[Kernel] = []
+    phases: list[Phase] = []
+    # Which phase begins with a part.
+    phase_of: dict[int, int] = {}
+    ends = {loop.last: loop for loop in loops}
+    edges = [number for number, begin in enumerate(begins) if begin]
+    for first, last in zip(edges, [*edges[1:], len(parts)], strict=True):
+        phase_of[first] = len(phases)
+        offset = 0
+        for part in parts[first:last]:
+            share, at_once = slices(part.units, part.cycles, threads)
+            number = numbers[part.function]
+            # What all threads share, each finds in the same slot all the time.
+            where = offset if share < threads else 0
+            kernels.append(Kernel(number, part.section, part.units, at_once, share, where))
+            offset = (offset + share) % threads
+        cycles = sum(part.cycles for part in parts[first:last])
+        several = last - first > 1 or kernels[-1].share > 1
+        shared = several and cycles >= 2 * CYCLES_WORTH_SHARING
+        loop = ends.get(last)
+        back, iterations = (phase_of[loop.first], loop.turns) if loop is not None else (0, 0)
+        phases.append(Phase(first, last, shared, back, iterations))
+    return Entry(threads, len(numbers), tuple(kernels), tuple(phases))
 
-    def threads_for(part: Part, cycles: float) -> int:
-        return max(1, min(processor.threads, part.units, int(part.cycles / cycles)))
 
+def _threads(parts: Sequence[Part], loops: Sequence[RepeatedParts], processor: Processor) -> int:
+    """How many threads parts are worth."""
     turns = {n: loop.turns for loop in loops for n in range(loop.first, loop.last)}
-    most = max(
-        (
-            threads_for(part, CYCLES_WORTH_WAKING / turns.get(number, 1))
-            for number, part in enumerate(parts)
-        ),
-        default=1,
-    )
-    return [min(most, threads_for(part, CYCLES_WORTH_SHARING)) for part in parts]
+
+    def worth(number: int, part: Part) -> int:
+        cycles = part.cycles * turns.get(number, 1)
+        return max(1, min(processor.threads, part.units, int(cycles / CYCLES_WORTH_WAKING)))
+
+    return max((worth(number, part) for number, part in enumerate(parts)), default=1)
 
 
 def _meeting(plan: Plan) -> Callable[[str, str], bool]:
@@ -168,16 +248,15 @@ def _meeting(plan: Plan) -> Callable[[str, str], bool]:
     return meet
 
 
-def _barriers(
+def _begins(
     plan: Plan,
     workspaces: Workspaces,
     parts: Sequence[Part],
-    shares: Sequence[int],
     loops: Sequence[RepeatedParts],
 ) -> list[bool]:
-    """Whether the threads must meet before each part."""
+    """Whether a phase begins with each part: it needs what others of the last phase have done."""
     in_arena = _meeting(plan)
-    # At the beginning of each turn, and behind the last one.
+    # At the beginning of each iteration, and behind the last one.
     edges = {edge for loop in loops for edge in (loop.first, loop.last)}
 
     def meet(one: str, other: str) -> bool:
@@ -188,76 +267,32 @@ def _barriers(
         return any(meet(a, b) for left, right in pairs for a in left for b in right)
 
     result: list[bool] = []
-    since: list[int] = []
+    phase: list[Part] = []
     for number, part in enumerate(parts):
-        needed = any(
-            (shares[number] > 1 or shares[earlier] > 1) and conflict(parts[earlier], part)
-            for earlier in since
-        )
-        needed = needed or number in edges
-        if needed:
-            since.clear()
-        since.append(number)
-        result.append(needed)
+        begins = not phase or number in edges or any(conflict(one, part) for one in phase)
+        if begins:
+            phase.clear()
+        phase.append(part)
+        result.append(begins)
     return result
 
 
-def _write_entry(
-    written: Parts,
-    name: str,
-    parts: Sequence[Part],
-    shares: Sequence[int],
-    barriers: Sequence[bool],
-    loops: Sequence[RepeatedParts],
-    *,
-    timed: bool = False,
+def _write_sequence(
+    written: Parts, name: str, parts: Sequence[Part], loops: Sequence[RepeatedParts]
 ) -> None:
-    """The function that each thread runs: its share of every part, in order."""
-    code = written.module.function(name, PROGRAM_PARAMETERS, internal=False)
-    table, thread, threads, barrier = code.parameters
-    workspaces = written.workspaces
-    if loops:
-        table = _own_table(code, table, written.words)
-    everyone = max(shares, default=1)
+    """A function that calls all parts in order."""
+    code = written.module.function(name, KERNEL_PARAMETERS)
+    table, thread, *_ = code.parameters
     first = {loop.first: loop for loop in loops}
-    last = {loop.last: loop for loop in loops}
+    last = {loop.last for loop in loops}
     opened: OpenLoop | None = None
-    before = emit_ticks(code) if timed else None
-    for number, (part, share, meet) in enumerate(zip(parts, shares, barriers, strict=True)):
+    for number, part in enumerate(parts):
         if number in first:
             opened = code.begin_loop(0, first[number].turns)
-            repeated = parts[first[number].first : first[number].last]
-            for section in sorted({part.section for part in repeated}):
-                workspaces.begin_turn(code, code.offset(table, section, "ptr"), opened.index)
-            before = emit_ticks(code) if timed else None
-        if meet and not timed:
-            code.call_void("barrier", barrier, threads)
-        if share == everyone:
-            emit_shared(code, part, share, workspaces, table, thread)
-        else:
-            with code.when(code.compare("slt", thread, constant(share, I64))):
-                emit_shared(code, part, share, workspaces, table, thread)
-        if before is not None:
-            code.call_void("barrier", barrier, threads)
-            now = emit_ticks(code)
-            with code.when(code.compare("eq", thread, constant(0, I64))):
-                counters = workspaces.ticks(code, table)
-                place = code.offset(counters, number, "i64")
-                spent = code.subtract(now, before)
-                code.store(code.add(code.load(place, I64), spent), place)
-            before = now
+            code.store(opened.index, written.workspaces.iteration_place(code, table))
+        section = code.offset(table, part.section, "ptr")
+        code.call_void(part.function, section, thread, constant(0, I64), constant(part.units, I64))
         if number + 1 in last and opened is not None:
             code.end_loop(opened)
             opened = None
-            before = emit_ticks(code) if timed else None
     code.finish()
-
-
-def _own_table(code: Function, table: Value, words: int) -> Value:
-    """A copy of the table for one thread, in which it says what turn it is at."""
-    own = code.allocate(words, "i64")
-    loop = code.begin_loop(0, words)
-    entry = code.load(code.offset(table, loop.index, "i64"), I64)
-    code.store(entry, code.offset(own, loop.index, "i64"))
-    code.end_loop(loop)
-    return own

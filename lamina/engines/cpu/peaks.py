@@ -10,9 +10,9 @@ import numpy as np
 from lamina.engines.cpu.executable import CpuProgram
 from lamina.engines.cpu.ir import I64, POINTER, Module, constant
 from lamina.engines.cpu.machine_code import Library, compiled
-from lamina.engines.cpu.native_loop import PROGRAM_PARAMETERS
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.team import Job, run
+from lamina.engines.cpu.scheduler import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.thread_pool import Job
 from lamina.engines.cpu.tiles import VECTORS, Tile, emit_tile, most_rows
 from lamina.engines.engine import Peaks
 from lamina.engines.host import HostMemory
@@ -44,8 +44,8 @@ def _operations(processor: Processor, dtype: DType) -> float:
     loops = ((_INNER, rows),)
     tile = Tile(tuple(range(rows)), own_sums, VECTORS, lanes, lanes, name, loops, width)
     kernel = emit_tile(module, tile)
-    code = module.function("program", PROGRAM_PARAMETERS, internal=False)
-    table, thread, *_ = code.parameters
+    code = module.function("program", KERNEL_PARAMETERS, internal=False)
+    table, _, thread, _ = code.parameters
     # Left operand, right operand and sums of a thread, one after the other.
     starts = (0, _INNER * rows, _INNER * (rows + width))
     each = starts[-1] + rows * width
@@ -60,8 +60,11 @@ def _operations(processor: Processor, dtype: DType) -> float:
     memory = HostMemory((processor.threads, each), dtype.numpy)
     memory.array[:] = 1.0 / _INNER
     addresses = np.array([memory.array.ctypes.data], np.uint64)
-    job = Job(library.address("program"), addresses, processor.threads)
-    seconds = _best(lambda: run(job))
+    threads = processor.threads
+    kernels, phases = [Kernel(0, 0, threads, 1, threads, 0)], [Phase(0, 1, threads > 1)]
+    iteration = np.zeros(1, np.int64)
+    job = Job([library.address("program")], kernels, phases, threads, addresses, iteration)
+    seconds = _best(job.run)
     library.release()
     return 2.0 * _CALLS * _INNER * rows * width * processor.threads / seconds
 

@@ -23,7 +23,7 @@ _VECTORS = {
     "sse2": (16, 16, False),
     "neon": (16, 32, True),
 }
-# Whether threads can wait for each other in native code; see `native_loop`.
+# Whether threads can wait for each other in native code; see `waiting`.
 _CAN_WAIT = os.name == "posix"
 # Where the system does not say: what processors of these years have at least.
 _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10

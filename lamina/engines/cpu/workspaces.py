@@ -13,8 +13,8 @@ from lamina.engines.cpu.ir import I64, POINTER, Function, Value
 
 _ALIGNMENT = 64
 # Every section of the table of addresses begins with these places, and buffers follow.
-SLOTS = ("own", "own bytes", "ticks", "counters", "turn")
-_OWN, _OWN_BYTES, _TICKS, _COUNTERS, _TURN = range(len(SLOTS))
+SLOTS = ("own", "own bytes", "iteration")
+_OWN, _OWN_BYTES, _ITERATION = range(len(SLOTS))
 
 
 @final
@@ -22,14 +22,12 @@ class Workspaces:
     """Collects what the steps of a program need, and says where they find it.
 
     A section of the table of addresses begins with the memory of the single threads, how many
-    bytes each of them has, the counters of ticks, those of units, and the turn of the steps that
-    are repeated (in a table of the thread's own).
+    bytes each of them has, and where the iteration of the steps that are repeated is noted.
     """
 
     def __init__(self) -> None:
         self.thread_bytes = 0
         self.placed_bytes = 0
-        self.counter_bytes = 0
         # By name: where it begins, where it ends, and during which steps it needs its place.
         self._placed: dict[str, tuple[int, int, range]] = {}
 
@@ -65,26 +63,13 @@ class Workspaces:
         (start, end, _), (first, last, _) = self._placed[one], self._placed[other]
         return start < last and first < end
 
-    def count(self, size: int) -> int:
-        """Asks for bytes of counters, which are zero between runs; gives where they begin."""
-        self.counter_bytes += size
-        return self.counter_bytes - size
+    def iteration(self, code: Function, table: Value) -> Value:
+        """The iteration of the steps that are repeated."""
+        return code.load(self.iteration_place(code, table), I64)
 
-    def ticks(self, code: Function, table: Value) -> Value:
-        """The address of the counters of ticks."""
-        return code.load(code.offset(table, _TICKS, "ptr"), POINTER)
-
-    def counters(self, code: Function, table: Value) -> Value:
-        """The address of the counters of units."""
-        return code.load(code.offset(table, _COUNTERS, "ptr"), POINTER)
-
-    def turn(self, code: Function, table: Value) -> Value:
-        """The turn of the steps that are repeated."""
-        return code.load(code.offset(table, _TURN, "i64"), I64)
-
-    def begin_turn(self, code: Function, table: Value, turn: Value) -> None:
-        """Says in a section of a thread's own table which turn it is."""
-        code.store(turn, code.offset(table, _TURN, "i64"))
+    def iteration_place(self, code: Function, table: Value) -> Value:
+        """Where it is noted."""
+        return code.load(code.offset(table, _ITERATION, "ptr"), POINTER)
 
     def own(self, code: Function, table: Value, thread: Value) -> Value:
         """The address of a thread's own memory."""

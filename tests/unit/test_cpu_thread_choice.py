@@ -1,0 +1,92 @@
+"""The choice between one thread and all of them, fed with times that are made up."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from lamina.engines.cpu.thread_choice import LONG_SECONDS, ThreadChoice
+
+# A counter of a nanosecond.
+SECOND = 1e9
+
+# Seconds of a run, by the time that has passed and whether it is made alone.
+Machine = Callable[[float, bool], float]
+
+
+def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[float, float]:
+    """Runs for some time; gives the mean time of a run and which part of the runs was alone."""
+    passed, runs, alone = 0.0, 0, 0
+    while passed < seconds:
+        count = choice.runs
+        spent = sum(machine(passed, choice.alone) for _ in range(count))
+        passed, runs = passed + spent, runs + count
+        alone += count * choice.alone
+        choice.ran(int(spent * SECOND))
+    return passed / runs, alone / runs
+
+
+@pytest.mark.parametrize(("together", "alone"), [(20e-6, 30e-6), (30e-6, 20e-6), (7e-4, 12e-4)])
+def test_the_faster_way_is_taken_and_the_other_costs_little(together: float, alone: float) -> None:
+    def machine(passed: float, is_alone: bool) -> float:
+        return alone if is_alone else together
+
+    mean, part = simulated(ThreadChoice(SECOND), machine, 2.0)
+    assert mean < 1.02 * min(together, alone)
+    assert (part > 0.5) == (alone < together)
+
+
+def test_rare_long_waits_count() -> None:
+    generator = random.Random(0)
+
+    def machine(passed: float, is_alone: bool) -> float:
+        if is_alone:
+            return 20e-6
+        # Every hundredth time a core is missing for 3 milliseconds.
+        return 15e-6 + (3e-3 if generator.random() < 0.01 else 0.0)
+
+    mean, part = simulated(ThreadChoice(SECOND), machine, 2.0)
+    assert mean < 1.1 * 20e-6
+    assert part > 0.95
+
+
+def test_a_machine_that_gets_busy_is_noticed_and_so_is_its_rest() -> None:
+    def machine(passed: float, is_alone: bool) -> float:
+        if is_alone:
+            return 20e-6
+        return 12e-6 if not 1.0 < passed < 2.0 else 600e-6
+
+    choice = ThreadChoice(SECOND)
+    _, part = simulated(choice, machine, 1.0)
+    assert part < 0.1
+    passed = [1.0]
+
+    def later(since: float, is_alone: bool) -> float:
+        return machine(passed[0] + since, is_alone)
+
+    mean, part = simulated(choice, later, 1.0)
+    assert mean < 1.5 * 20e-6
+    assert part > 0.8
+    passed[0] = 2.0
+    simulated(choice, later, 4.0)
+    _, part = simulated(choice, later, 0.5)
+    assert part < 0.2
+
+
+def test_one_thread_is_never_tried_for_long_jobs() -> None:
+    def machine(passed: float, is_alone: bool) -> float:
+        assert not is_alone
+        return 2 * LONG_SECONDS
+
+    simulated(ThreadChoice(SECOND), machine, 3.0)
+
+
+def test_means_are_told_in_seconds() -> None:
+    choice = ThreadChoice(SECOND)
+    assert math.isnan(choice.seconds(alone=False))
+    simulated(choice, lambda passed, is_alone: 1e-4 if is_alone else 2e-4, 0.1)
+    assert choice.seconds(alone=True) == pytest.approx(1e-4, rel=1e-3)
+    assert choice.seconds(alone=False) == pytest.approx(2e-4, rel=1e-3)

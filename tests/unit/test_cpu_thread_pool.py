@@ -1,0 +1,637 @@
+"""The threads of the cpu engine: claims, the native loop, forks and the end of the process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lamina.engines.cpu import scheduler, waiting
+from lamina.engines.cpu import thread_pool as pools
+from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Value, constant
+from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.scheduler import KERNEL_PARAMETERS, Kernel, Phase, slices
+from lamina.engines.cpu.thread_pool import Job, ThreadPool
+from lamina.shapes import Array
+
+UNITS, ROUNDS = 8, 2000
+
+
+@contextmanager
+def each_unit(module: Module, name: str) -> Generator[tuple[Function, Value, Value]]:
+    """A kernel's loop over its units: the function, the table of addresses, and the unit."""
+    code = module.function(name, KERNEL_PARAMETERS)
+    table, _, first, last = code.parameters
+    loop = code.begin_loop(first, last)
+    yield code, table, loop.index
+    code.end_loop(loop)
+    code.finish()
+
+
+def cell(code: Function, table: Value, buffer: int, unit: Value) -> Value:
+    """The address of a unit's cell of a buffer; cells are 8 words apart."""
+    start = code.load(code.offset(table, buffer, "ptr"), POINTER)
+    return code.offset(start, code.multiply(unit, constant(8, I64)), "i64")
+
+
+def counting_kernels() -> Library:
+    """Two kernels: `count` adds one to each unit's cell, `sum` adds all cells to each unit's sum.
+
+    The table holds the cells and the sums.
+    """
+    module = Module(fused=False)
+    with each_unit(module, "count") as (code, table, unit):
+        place = cell(code, table, 0, unit)
+        code.store(code.add(code.load(place, I64), constant(1, I64)), place)
+    with each_unit(module, "sum") as (code, table, unit):
+        each = code.begin_loop(constant(0, I64), constant(UNITS, I64), 1, [constant(0, I64)])
+        value = code.load(cell(code, table, 0, each.index), I64)
+        (total,) = code.end_loop(each, [code.add(each.carried[0], value)])
+        place = cell(code, table, 1, unit)
+        code.store(code.add(code.load(place, I64), total), place)
+    module.export_functions("kernels", ["count", "sum"])
+    return Library(compiled(module.text(), host()), ("kernels",))
+
+
+def addresses(library: Library, count: int) -> Sequence[int]:
+    """The functions of a table of them that a module exports as `kernels`."""
+    return list((ctypes.c_uint64 * count).from_address(library.address("kernels")))
+
+
+class Counting:
+    """A job of the kernels above, again and again in two phases."""
+
+    def __init__(self, threads: int, rounds: int = ROUNDS, *, shared: bool = True) -> None:
+        self.cells = np.zeros((UNITS, 8), np.int64)
+        self.sums = np.zeros((UNITS, 8), np.int64)
+        self.threads, self.rounds = threads, rounds
+        self._library = counting_kernels()
+        functions = addresses(self._library, 2)
+        table = np.array([self.cells.ctypes.data, self.sums.ctypes.data], np.uint64)
+        share = min(threads, UNITS)
+        kernels = [Kernel(number, 0, UNITS, -(-UNITS // share), share, 0) for number in (0, 1)]
+        phases = [Phase(0, 1, shared), Phase(1, 2, shared, back=0, iterations=rounds)]
+        self.job = Job(functions, kernels, phases, threads, table, np.zeros(1, np.int64))
+
+    def run(self, pool: ThreadPool) -> None:
+        assert pool.run(self.job)
+
+    def check(self, runs: int = 1) -> None:
+        count = runs * self.rounds
+        assert (self.cells[:, 0] == count).all()
+        assert (self.sums[:, 0] == UNITS * count * (count + 1) // 2).all()
+
+
+@pytest.fixture
+def own_pool() -> Iterator[ThreadPool]:
+    """A pool of the test's own, sent home at the end."""
+    pool = ThreadPool()
+    yield pool
+    pool.leave()
+
+
+# Claims -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_thread_sees_what_others_did_in_the_phase_before(
+    threads: int, own_pool: ThreadPool
+) -> None:
+    counting = Counting(threads)
+    counting.run(own_pool)
+    counting.check()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_one_thread_runs_a_job_alone(threads: int) -> None:
+    counting = Counting(threads, shared=threads > 1)
+    for _ in range(5):
+        counting.job._start(alone=True)
+    counting.check(5)
+
+
+def test_threads_can_sleep_on_a_condition_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = replace(waiting.waiting_for(os.uname().machine), futex=False)
+    monkeypatch.setattr(waiting, "waiting_for", lambda machine: plain)
+    native = pools._Native()
+    monkeypatch.setattr(pools, "_native", lambda: native)
+    pool = ThreadPool()
+    # More threads than cores: most of them have to sleep.
+    counting = Counting(6)
+    for _ in range(3):
+        counting.run(pool)
+    counting.check(3)
+    pool.leave()
+    assert not any(helper.is_alive() for helper in pool.helpers)
+
+
+def test_jobs_of_different_numbers_of_threads_share_the_pool(own_pool: ThreadPool) -> None:
+    jobs = [Counting(threads, 20) for threads in (2, 5, 1, 3)]
+    for _ in range(50):
+        for counting in jobs:
+            counting.run(own_pool)
+    for counting in jobs:
+        counting.check(50)
+    assert len(own_pool.helpers) == 4
+
+
+def test_a_job_does_not_wait_for_that_of_another_thread(own_pool: ThreadPool) -> None:
+    counting = Counting(2, 20)
+    with own_pool._lock:
+        assert not own_pool.run(counting.job)
+    counting.check(0)
+
+
+def test_several_python_threads_run_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = ThreadPool()
+    monkeypatch.setattr(pools, "pool", lambda: pool)
+    jobs = [Counting(2 + number % 2, 50) for number in range(6)]
+
+    def work(counting: Counting) -> None:
+        for _ in range(20):
+            counting.job.run()
+
+    threads = [threading.Thread(target=work, args=(counting,)) for counting in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pool.leave()
+    for counting in jobs:
+        counting.check(20)
+
+
+def test_helpers_leave_when_they_are_sent_home() -> None:
+    pool = ThreadPool()
+    Counting(3).run(pool)
+    assert all(helper.is_alive() for helper in pool.helpers)
+    pool.leave()
+    assert not any(helper.is_alive() for helper in pool.helpers)
+
+
+def test_without_helpers_the_calling_thread_does_everything(
+    own_pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    counting = Counting(4, 50)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    counting.run(own_pool)
+    assert not own_pool.helpers
+    monkeypatch.setattr(threading.Thread, "start", start)
+    counting.run(own_pool)
+    counting.check(2)
+    assert len(own_pool.helpers) == 3
+
+
+class Blocking:
+    """A job of two phases whose first unit waits until it is let go, if a helper runs it."""
+
+    def __init__(self) -> None:
+        module = Module(fused=False)
+        code = module.function("work", KERNEL_PARAMETERS)
+        table, thread, first, last = code.parameters
+        loop = code.begin_loop(first, last)
+        done = code.offset(code.load(table, POINTER), loop.index, "i64")
+        code.instruction(f"atomicrmw add {done}, i64 1 seq_cst", I64)
+        gate = code.load(code.offset(table, 1, "ptr"), POINTER)
+        helping = code.compare("ne", thread, constant(0, I64))
+        arrived = code.offset(gate, 1, "i64")
+        with code.when(helping):
+            code.line(f"store atomic i64 1, {arrived} seq_cst, align 8")
+        with code.forever() as behind:
+            open_ = code.instruction(f"load atomic i64, {gate} seq_cst, align 8", I64)
+            free = code.compare("ne", open_, constant(0, I64))
+            alone = code.compare("eq", thread, constant(0, I64))
+            code.leave_when(code.binary("or", free, alone), behind)
+        code.end_loop(loop)
+        code.finish()
+        module.export_functions("kernels", ["work"])
+        self._library = Library(compiled(module.text(), host()), ("kernels",))
+        self.done, self.gate = np.zeros(64, np.int64), np.zeros(2, np.int64)
+        table = np.array([self.done.ctypes.data, self.gate.ctypes.data], np.uint64)
+        functions = addresses(self._library, 1)
+        kernels = [Kernel(0, 0, 64, 1, 2, 0)]
+        self.job = Job(functions, kernels, [Phase(0, 1, True)], 2, table, np.zeros(1, np.int64))
+
+
+def test_a_job_waits_for_claimed_work_alone(own_pool: ThreadPool) -> None:
+    blocking = Blocking()
+    # Until the helper is there; with the gate open nobody waits.
+    blocking.gate[0] = 1
+    runs = 0
+    while not blocking.gate[1]:
+        own_pool.run(blocking.job)
+        runs += 1
+        time.sleep(0.001)
+    assert (blocking.done == runs).all()
+    blocking.gate[:] = blocking.done[:] = 0
+    worker = threading.Thread(target=own_pool.run, args=(blocking.job,))
+    worker.start()
+    # The calling thread does all but what the helper has claimed, and then waits for that.
+    while blocking.done.sum() < 64:
+        time.sleep(0.001)
+    assert (blocking.done == 1).all()
+    if blocking.gate[1]:
+        assert worker.is_alive()
+    blocking.gate[0] = 1
+    worker.join()
+    assert (blocking.done == 1).all()
+
+
+def test_helpers_that_come_too_late_touch_nothing(own_pool: ThreadPool) -> None:
+    # Jobs come and go, and their memory with them, while helpers look for work.
+    for _ in range(300):
+        counting = Counting(3, 3)
+        counting.run(own_pool)
+        counting.check()
+        counting._library.release()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("units", [3, 64, 1001])
+def test_every_unit_is_done_once_whoever_does_it(
+    units: int, threads: int, own_pool: ThreadPool
+) -> None:
+    module = Module(fused=False)
+    code = module.function("work", KERNEL_PARAMETERS)
+    table, _, first, last = code.parameters
+    counts = code.load(table, POINTER)
+    loop = code.begin_loop(first, last)
+    place = code.offset(counts, loop.index, "i64")
+    # The first units take longer: the others come to help.
+    turns = code.select(
+        code.compare("slt", loop.index, constant(units // threads, I64)),
+        constant(2000, I64),
+        constant(1, I64),
+    )
+    inner = code.begin_loop(constant(0, I64), turns)
+    code.instruction(f"atomicrmw add {place}, i64 1 monotonic", I64)
+    code.end_loop(inner)
+    code.end_loop(loop)
+    code.finish()
+    module.export_functions("kernels", ["work"])
+    library = Library(compiled(module.text(), host()), ("kernels",))
+    done = np.zeros(units, np.int64)
+    table_of_addresses = np.array([done.ctypes.data], np.uint64)
+    # The same units twice, in one phase: in chunks of some and in slices, begun at another slot.
+    share, at_once = slices(units, 1e9, threads)
+    kernels = [
+        Kernel(0, 0, units, at_once, share, 0),
+        Kernel(0, 0, units, units, 1, threads - 1),
+    ]
+    job = Job(
+        addresses(library, 1),
+        kernels,
+        [Phase(0, 2, True)],
+        threads,
+        table_of_addresses,
+        np.zeros(1, np.int64),
+    )
+    for run in range(1, 20):
+        own_pool.run(job)
+        expected = np.where(np.arange(units) < units // threads, 4000 * run, 2 * run)
+        np.testing.assert_array_equal(done, expected)
+
+
+@pytest.mark.parametrize(
+    ("units", "cycles", "threads", "expected"),
+    [
+        # Not worth sharing; as many slices as are worth it; fewer units than threads.
+        *((100, 1000.0, 8, (1, 100)), (100, 5000.0, 8, (3, 34)), (2, 1e5, 8, (2, 1))),
+        # Slices that are worth stealing from are cut into chunks of ten thousand cycles.
+        *((100, 99_000.0, 2, (2, 50)), (100, 1e5, 2, (2, 10)), (100, 1e9, 2, (2, 1))),
+        # No more chunks than a word of claims can count.
+        (1 << 30, 1e15, 2, (2, 65)),
+    ],
+)
+def test_kernels_are_cut_by_what_they_cost(
+    units: int, cycles: float, threads: int, expected: tuple[int, int]
+) -> None:
+    assert slices(units, cycles, threads) == expected
+
+
+def test_threads_that_run_their_first_programs_together_share_one_native_library() -> None:
+    script = """
+import sys
+sys.setswitchinterval(1e-6)
+meeting = threading.Barrier(4)
+models = [None] * 4
+def work(number):
+    meeting.wait()
+    models[number] = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4 + number)))
+    for _ in range(20):
+        models[number].predict(np.ones((3, 4), "float32"))
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print([one.predict(np.ones((3, 4), "float32")).shape for one in models])
+"""
+    for _ in range(3):
+        assert_prints(run_script(script), "[(3, 4), (3, 5), (3, 6), (3, 7)]\n")
+
+
+# The native loop ----------------------------------------------------------------------------------
+
+
+def copying_kernel(count: int) -> Library:
+    """Copies `count` bytes from the first buffer of its table to the second one."""
+    module = Module(fused=False)
+    code = module.function("program", KERNEL_PARAMETERS)
+    table, *_ = code.parameters
+    source = code.load(table, POINTER)
+    target = code.load(code.offset(table, 1, "ptr"), POINTER)
+    loop = code.begin_loop(0, count)
+    value = code.load(code.offset(source, loop.index, "i8"), I64.of("i8"))
+    code.store(value, code.offset(target, loop.index, "i8"))
+    code.end_loop(loop)
+    code.finish()
+    module.export_functions("kernels", ["program"])
+    return Library(compiled(module.text(), host()), ("kernels",))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("size", [1, 7, 64, 200, 40_000])
+def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int) -> None:
+    generator = np.random.default_rng(size)
+    data: Array = generator.integers(0, 256, (30, size), np.uint8)
+    rows = generator.integers(0, 30, (25, 5))
+    batch, result = np.zeros((5, size), np.uint8), np.zeros((5, size), np.uint8)
+    record = np.zeros((25, 5, size), np.uint8)
+    library = copying_kernel(5 * size)
+    table = np.array([batch.ctypes.data, result.ctypes.data], np.uint64)
+    kernels, phases = [Kernel(0, 0, 1, 1, 1, 0)], [Phase(0, 1, False)]
+    job = Job(addresses(library, 1), kernels, phases, threads, table, np.zeros(1, np.int64))
+    job.many(
+        rows,
+        [(data.ctypes.data, batch.ctypes.data, size)],
+        [(result.ctypes.data, record.ctypes.data, result.nbytes)],
+    )
+    job.run()
+    np.testing.assert_array_equal(record, data[rows])
+    # Examples that take long to copy are gathered by all threads.
+    assert bool(job._phases[1, scheduler.SHARED]) == (threads > 1 and size == 40_000)
+
+
+# Processes ----------------------------------------------------------------------------------------
+
+COMMON = """
+import os, sys, threading, time
+import numpy as np
+import lamina as lm
+net = lm.Sequential(lm.Input(300), lm.Linear(200), lm.ReLU(), lm.Linear(5))
+model = lm.Model(net, engine="cpu", seed=0)
+x = np.random.default_rng(0).normal(size=(400, 300)).astype("float32")
+y = np.random.default_rng(1).integers(0, 5, 400)
+def training():
+    return model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=100)
+"""
+
+
+def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", COMMON + script],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def assert_prints(result: subprocess.CompletedProcess[str], expected: str) -> None:
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_runs_with_helpers_of_its_own() -> None:
+    script = """
+with training() as one:
+    one.run((x, y), 20)
+    child = os.fork()
+    losses = one.run((x, y), 20)
+    if child == 0:
+        os._exit(0 if np.isfinite(losses).all() and len(losses) == 20 else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(losses))
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="3"), "0 20\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_forked_in_the_middle_of_a_run_works() -> None:
+    script = """
+with training() as one:
+    worker = threading.Thread(target=lambda: one.run((x, y), 3000))
+    worker.start()
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        scores = model.predict(x[:7])
+        os._exit(0 if scores.shape == (7, 5) else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    worker.join()
+    print(one.steps_done)
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "0\n3000\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_goes_on_with_a_program_that_was_running_when_it_was_forked() -> None:
+    script = """
+wide = lm.Sequential(lm.Input(300), lm.Linear(1500), lm.Tanh(), lm.Linear(5))
+model = lm.Model(wide, engine="cpu", seed=0)
+first = model.parameters()
+with model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=400) as one:
+    def losses():
+        model.set_parameters(first)
+        return [float(one.step(x, y)) for _ in range(3)]
+    expected = losses()
+    worker = threading.Thread(target=lambda: one.run((x, y), 200))
+    worker.start()
+    for _ in range(20):
+        time.sleep(0.007)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if losses() == expected else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    worker.join()
+print("done")
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "done\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_forked_while_another_thread_compiles_can_compile() -> None:
+    script = """
+def compile_on():
+    for width in range(20, 32):
+        other = lm.Sequential(lm.Input(3), lm.Linear(width), lm.Tanh(), lm.Linear(1))
+        lm.Model(other).predict(np.ones((2, 3), "float32"))
+worker = threading.Thread(target=compile_on)
+worker.start()
+children = []
+while worker.is_alive():
+    child = os.fork()
+    if child == 0:
+        lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1))).predict(np.ones((1, 2), "float32"))
+        os._exit(0)
+    children.append(child)
+    time.sleep(0.1)
+print({os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children})
+"""
+    assert_prints(run_script(script, LAMINA_CACHE="off"), "{0}\n")
+
+
+def test_exit_handlers_run_models_while_the_helpers_are_there() -> None:
+    script = """
+import atexit
+atexit.register(lambda: print(model.predict(x).shape))
+print(model.predict(x).shape)
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "(400, 5)\n(400, 5)\n")
+
+
+def test_an_exit_handler_after_the_helpers_have_left_runs_a_model_alone() -> None:
+    script = """
+import atexit
+atexit.register(lambda: print(model.predict(x).shape))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script + COMMON + "model.predict(x)"],
+        env=os.environ | {"LAMINA_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert_prints(result, "(400, 5)\n")
+
+
+def test_an_exit_handler_can_read_a_model_that_was_being_trained() -> None:
+    script = (
+        """
+import atexit
+atexit.register(lambda: print(sorted(model.parameters())))
+import lamina as lm
+"""
+        + COMMON
+        + """
+one = training()
+def work():
+    while True:
+        one.step(x[:100], y[:100])
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+"""
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"LAMINA_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert_prints(result, "['1.bias', '1.weight', '3.bias', '3.weight']\n")
+
+
+def test_the_process_ends_in_the_middle_of_a_run() -> None:
+    script = """
+one = training()
+threading.Thread(target=lambda: one.run((x, y), 10**7), daemon=True).start()
+time.sleep(0.3)
+print("leaving")
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "leaving\n")
+
+
+def test_two_models_train_in_two_threads_as_they_do_alone() -> None:
+    script = """
+def train(seed):
+    model = lm.Model(net, engine="cpu", seed=seed)
+    with model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=50) as one:
+        return one.run((x, y), 100).tobytes()
+alone = [train(seed) for seed in (1, 2)]
+together = {}
+threads = [
+    threading.Thread(target=lambda seed=seed: together.update({seed: train(seed)}))
+    for seed in (1, 2)
+]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(alone == [together[1], together[2]])
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "True\n")
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    script = """
+import hashlib
+wide = lm.Sequential(lm.Input(300), lm.Linear(513), lm.Tanh(), lm.Dropout(0.2), lm.Linear(5))
+model = lm.Model(wide, engine="cpu", seed=0)
+with model.training(
+    loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=130, clip=lm.ClipGlobalNorm(1.0)
+) as one:
+    digest = hashlib.sha256(one.run((x, y), 30).tobytes())
+for value in model.parameters().values():
+    digest.update(value.tobytes())
+print(digest.hexdigest())
+"""
+    found = [run_script(script, LAMINA_THREADS=str(threads)) for threads in (1, 2, 3, 8)]
+    assert {(one.returncode, one.stderr) for one in found} == {(0, "")}
+    assert len({one.stdout for one in found}) == 1
+
+
+def test_ctrl_c_ends_a_run_between_two_steps() -> None:
+    script = """
+import signal
+one = training()
+timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+timer.start()
+try:
+    one.run((x, y), 10**6)
+except KeyboardInterrupt:
+    done = one.steps_done
+    print(0 < done < 10**6, np.isfinite(float(one.step(x[:100], y[:100]))))
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "True True\n")
+
+
+def test_ctrl_c_in_the_middle_of_a_step_leaves_nothing_stale() -> None:
+    script = """
+import signal
+# Whoever started the tests may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+wide = lm.Sequential(lm.Input(300), lm.Linear(400), lm.Tanh(), lm.Linear(300))
+model = lm.Model(wide, engine="cpu", seed=0)
+x = np.tile(x, (30, 1))
+before = model.predict(x[:50])
+with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.5), batch_size=len(x)) as one:
+    one.step(x, x)
+    model.predict(x[:50])
+    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            one.step(x, x)
+    except KeyboardInterrupt:
+        pass
+fresh = lm.Model(wide, engine="cpu", seed=1)
+fresh.set_parameters(model.parameters())
+found = model.predict(x[:50])
+print((fresh.predict(x[:50]) == found).all(), (before == found).all())
+"""
+    for _ in range(3):
+        assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")
