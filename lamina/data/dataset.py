@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from lamina.data.arrays import Listed, listed
 from lamina.errors import DataError, DTypeError
-from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, random_bits
+from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
 Arrays = Array | tuple[Array, ...]
 Batch = tuple[Arrays, Arrays | None]
 
 _PIECE = 1 << 18
+_32 = np.uint64(32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -220,7 +221,7 @@ class Dataset:
                 advice="Use the data set whole.",
             )
         first = min(max(int(fraction * len(self) + 0.5), 1), len(self) - 1)
-        order = _permutation(len(self), seed, 0, SPLIT_STREAM)
+        (order,) = _permutations(len(self), seed, range(1), SPLIT_STREAM)
         return self._select(order[:first]), self._select(order[first:])
 
     def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -229,7 +230,15 @@ class Dataset:
         >>> sorted(Dataset(np.arange(4)).order(seed=0, epoch=3).tolist())
         [0, 1, 2, 3]
         """
-        return _permutation(len(self), seed, epoch, ORDER_STREAM)
+        return self.orders(seed, range(epoch, epoch + 1))[0]
+
+    def orders(self, seed: int, epochs: range) -> npt.NDArray[np.int64]:
+        """The orders of several epochs, int64[epochs, len]: quicker than one by one.
+
+        >>> Dataset(np.arange(4)).orders(seed=0, epochs=range(3, 5)).shape
+        (2, 4)
+        """
+        return _permutations(len(self), seed, epochs, ORDER_STREAM)
 
     def batches(
         self, batch_size: int, seed: int | None = None, epoch: int = 0, drop_last: bool = False
@@ -324,14 +333,24 @@ def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset
     )
 
 
-def _permutation(count: int, seed: int, step: int, stream: int) -> npt.NDArray[np.int64]:
-    """Sorts the positions by 64 random bits each; equal keys, if any, keep their order."""
-    keys = np.empty(count, np.uint64)
+def _permutations(count: int, seed: int, steps: range, stream: int) -> npt.NDArray[np.int64]:
+    """Sorts the positions by 64 random bits each; equal keys, if any, keep their order.
+
+    One permutation for each step: int64[steps, count].
+    """
+    keys = np.empty((len(steps), count + count % 2), np.uint64)
+    key = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    numbers = np.array(steps, np.uint64)[:, None]
+    low, high = (numbers & np.uint64(0xFFFFFFFF)), numbers >> _32
+    # A block of four words gives two keys.
     for start in range(0, count, _PIECE):  # in pieces, for the generator needs scratch memory
-        stop = min(start + _PIECE, count)
-        words = random_bits(seed, step, np.arange(2 * start, 2 * stop, dtype=np.int64), stream)
-        keys[start:stop] = (words[0::2].astype(np.uint64) << np.uint64(32)) | words[1::2]
-    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+        stop = min(start + _PIECE, keys.shape[1])
+        block = np.arange(start // 2, stop // 2, dtype=np.uint64)
+        counter = np.broadcast_arrays(block, low, high, np.uint64(stream))
+        words = [word.astype(np.uint64) for word in philox(counter, key)]
+        keys[:, start:stop:2] = (words[0] << _32) | words[1]
+        keys[:, start + 1 : stop : 2] = (words[2] << _32) | words[3]
+    return np.argsort(keys[:, :count], axis=1, kind="stable").astype(np.int64, copy=False)
 
 
 def _as_arrays(name: str, value: Any) -> Any:

@@ -7,6 +7,9 @@ the definition of the scalar primitive `random_bits`, which every engine follows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,12 +31,12 @@ _32 = np.uint64(32)
 
 
 def philox(
-    counter: tuple[Words, Words, Words, Words], key: tuple[int, int]
+    counter: Sequence[npt.NDArray[Any]], key: tuple[int, int]
 ) -> tuple[Words, Words, Words, Words]:
     """The four random words of each counter.
 
     Args:
-        counter: four words; arrays of one shape.
+        counter: four words; arrays of one shape, of any unsigned integers.
         key: two words.
     """
     a, b, c, d = (word.astype(np.uint64) for word in counter)

@@ -25,6 +25,8 @@ from lamina.step import AVERAGE, Clip, Loss, Metric, Optimizer, Spec, training_s
 
 # The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
 PIECE_SECONDS = 0.05
+# Of small data sets several epochs are shuffled and run at once, together about so many examples.
+EXAMPLES_AT_ONCE = 1 << 15
 
 
 # Type, shape and dtype of the input and of the target, and the check of the target's values.
@@ -268,14 +270,23 @@ class Training(Attached):
         drop_last: bool,
     ) -> Iterator[Array]:
         """So many steps from an epoch on, without the first ones of it that are skipped."""
+        size = min(self.batch_size, len(dataset))
+        whole = len(dataset) // size * size
+        used = whole if drop_last else len(dataset)
+        at_once = max(1, EXAMPLES_AT_ONCE // len(dataset))
         while steps:
-            for rows in self.batches_of(dataset, seed, epoch, drop_last=drop_last):
-                taken = rows[skipped : skipped + steps]
-                skipped = max(skipped - len(rows), 0)
-                steps -= len(taken)
-                if len(taken):
-                    yield taken
-            epoch += 1
+            needed = -(-(skipped + steps) // -(-used // size))
+            epochs = range(epoch, epoch + min(at_once, needed))
+            orders = dataset.orders(seed, epochs)[:, :used]
+            # Where all batches are of one size, those of several epochs are run at once.
+            for order in [orders.reshape(-1)] if used == whole else orders:
+                for rows in batches_of_rows(order, size):
+                    taken = rows[skipped : skipped + steps]
+                    skipped = max(skipped - len(rows), 0)
+                    steps -= len(taken)
+                    if len(taken):
+                        yield taken
+            epoch = epochs.stop
 
     def batches_of(
         self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False

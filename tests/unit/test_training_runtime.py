@@ -861,3 +861,44 @@ def test_losses_can_be_added_and_compared() -> None:
         assert sum([first, second]) == float(first) + float(second)
         assert (first < second) == (float(first) < float(second))
         assert first > -1
+
+
+class TestSmallDataSets:
+    @pytest.mark.parametrize("drop_last", [False, True])
+    @pytest.mark.parametrize(("examples", "size"), [(4, 4), (4, 1), (5, 2), (7, 7), (3, 8)])
+    def test_a_run_takes_the_batches_of_one_epoch_after_another(
+        self, examples: int, size: int, drop_last: bool
+    ) -> None:
+        if drop_last and examples < size:
+            pytest.skip("no batch is left")
+        data = Dataset(np.zeros((examples, 2), "float32"), np.zeros((examples, 1), "float32"))
+        model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+        with model.training(lm.MSE(), lm.SGD(0.1), size) as one:
+            epochs = [
+                [rows.tolist() for rows in chain.from_iterable(batches)]
+                for batches in (one.batches_of(data, 3, e, drop_last=drop_last) for e in range(30))
+            ]
+            skipped = len(epochs[0]) - 1
+            found = one._batches_from(data, 20, 3, 2, skipped, drop_last=drop_last)
+            taken = [rows.tolist() for rows in chain.from_iterable(found)]
+        assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
+
+    def test_many_epochs_of_a_small_data_set_are_one_call(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+        calls: list[int] = []
+        with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:
+            executable = one._prepare(4).executable
+            run_many = executable.run_many
+
+            def counted(resident: Any, rows: Array, names: Any) -> Any:
+                calls.append(len(rows))
+                return run_many(resident, rows, names)
+
+            monkeypatch.setattr(executable, "run_many", counted)
+            # An epoch of 4 examples is one step.
+            losses = one.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
+        assert len(losses) == sum(calls) == 10_000
+        # One step, two, four, ...: until they take as long as a piece should.
+        assert len(calls) < 40
