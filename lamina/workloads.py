@@ -190,6 +190,11 @@ def _decayed(features: int) -> Linear:
 _TINY = Stack((2,), (_decayed(40), Tanh(), _decayed(10), ReLU(), _decayed(1), Sigmoid()))
 _SOFTMAX = Stack((784,), (Linear(10),))
 _MLP = Stack((784,), (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10)))
+_CONTROL = Stack((8,), (Linear(64), ReLU(), Linear(64), ReLU(), Linear(4)))
+_TABLE = Stack(
+    (54,),
+    (*(Linear(200), ReLU(), Linear(200), ReLU()), *(Linear(200), ReLU(), Linear(7))),
+)
 _LENET = Stack(
     (1, 28, 28),
     (
@@ -258,6 +263,15 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload("lstm", _LSTM, 32, "step", CrossEntropy(), Adam(1e-3)),
         Workload("transformer", _TRANSFORMER, 16, "step", CrossEntropy(), Adam(1e-3)),
+    )
+}
+
+# Small ones, for which threads that wait for each other cost the most: `benchmarks/contention.py`.
+SMALL: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload("control", _CONTROL, 32, "step", CrossEntropy(), SGD(0.1)),
+        Workload("table", _TABLE, 512, "step", CrossEntropy(), SGD(0.01)),
     )
 }
 

@@ -13,13 +13,13 @@ from worker import Data, Workload, serve
 import lamina as lm
 from lamina.engines.discovery import open_engine
 from lamina.shapes import float32
-from lamina.workloads import WORKLOADS, Runner
+from lamina.workloads import SMALL, WORKLOADS, Runner
 
 
 class Lamina:
     def __init__(self, workload: Workload, _: Data) -> None:
         # The record, the data and the initial parameters are Lamina's own: no need to carry them.
-        own = dataclasses.replace(WORKLOADS[workload.name], batch=workload.batch)
+        own = dataclasses.replace((WORKLOADS | SMALL)[workload.name], batch=workload.batch)
         self._runner = Runner(own)
         self._trains = workload.loss is not None
         self.run = self._runner.run

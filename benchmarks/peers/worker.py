@@ -2,12 +2,14 @@
 
 Each framework runs in a process of its own, so that their threads and libraries do not meet. A
 worker gets workloads as plain data and the same arrays as all others; only Lamina's own worker
-imports Lamina. It answers three commands:
+imports Lamina. It answers four commands:
 
     {"prepare": WORKLOAD, "data": PATH}   builds, compiles, warms up -> {"fingerprint": NUMBER}
     {"reset": NAME}                       back to the initial parameters -> {}
     {"run": NAME, "steps": COUNT}         -> {"seconds": until the last one's end, "cpu_seconds": of
                                               all threads}
+    {"mixed": NAME, "steps": COUNT}       the same with a product of PyTorch's in front of each
+                                          step -> {"seconds": of the steps alone}
 
 What goes wrong is answered as {"problem": TEXT}.
 """
@@ -94,6 +96,22 @@ def fingerprint(workload: Workload, peer: Peer) -> float:
     return _norm([new - old for new, old in zip(peer.result(), before, strict=True)])
 
 
+def mixed_seconds(peer: Peer, steps: int) -> float:
+    """The time of some steps, each of which follows a product that PyTorch's threads share."""
+    import torch  # most peers have no need of it
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    matrix = torch.full((300, 300), 1e-3)
+    seconds = 0.0
+    for _ in range(steps):
+        torch.mm(matrix, matrix)
+        started = time.perf_counter()
+        peer.run(1)
+        seconds += time.perf_counter() - started
+    torch.set_num_threads(threads())
+    return seconds
+
+
 def serve(
     make: Make, versions: dict[str, Any], measured_peak: Callable[[], Any] | None = None
 ) -> None:
@@ -113,6 +131,8 @@ def serve(
             return {}
         if hasattr(command, "peak") and measured_peak is not None:
             return measured_peak()
+        if hasattr(command, "mixed"):
+            return {"seconds": mixed_seconds(peers[command.mixed], command.steps)}
         started, cpu = time.perf_counter(), time.process_time()
         peers[command.run].run(command.steps)
         seconds = time.perf_counter() - started

@@ -265,8 +265,11 @@ def _emit_wake_sleeper(module: Module) -> None:
     """`wake_sleeper(state, slot)`: wakes the slot's thread if it sleeps."""
     code = module.function("wake_sleeper", (_STATE, ("slot", POINTER)))
     state, slot = code.parameters
-    asleep = _load_atomic(code, _byte(code, slot, ASLEEP), I32, "seq_cst")
+    place = _byte(code, slot, ASLEEP)
+    asleep = _load_atomic(code, place, I32, "seq_cst")
     with code.when(code.compare("ne", asleep, constant(0, I32))):
+        # Waking takes its time: nobody else need do it meanwhile.
+        _store_atomic(code, constant(0, I32), place, "monotonic")
         code.call_void("wake", _byte(code, state, CALLS), _byte(code, slot, SIGNAL))
     code.finish()
 

@@ -1,0 +1,170 @@
+"""The mean time of a step on a machine that others use, too: Lamina beside its peers.
+
+    python benchmarks/contention.py [--workload NAME]... [--rounds 5] [--peers pytorch jax]
+
+Each workload is timed
+
+- quiet: nothing else runs;
+- alone: quiet, with one thread;
+- busy: with one busy process for each core beside it, whose fair share is half of the machine;
+- mixed: with a product of PyTorch's between two steps, in the same process: its OpenMP threads spin
+  for a while after it. Only the step is timed. "mixed alone" is the same with one thread.
+
+Means count here, not medians: a step that takes a thousand times as long, once in a thousand, is
+felt. Times under "busy" are compared with the lesser of "quiet" and "alone", those under "mixed"
+with "mixed alone".
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness import (
+    OURS,
+    Unavailable,
+    Worker,
+    machine,
+    print_versions,
+    time_text,
+    write_data,
+    write_json,
+)
+
+from lamina.reports import table_text
+from lamina.workloads import SMALL, WORKLOADS, Workload
+
+MEASURED = {name: (WORKLOADS | SMALL)[name] for name in ("tiny-step", *SMALL, "softmax", "mlp")}
+PEERS = ("pytorch", "jax")
+# Waiting threads of the last round get so long to go to sleep, and busy processes to start.
+PAUSE_SECONDS = 0.2
+# Steps that are not timed: the first ones of a round meet caches that hold something else.
+_WARM_UP = 20
+
+
+@contextmanager
+def busy_processes(count: int) -> Generator[None]:
+    """So many processes that do nothing, as fast as they can."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        time.sleep(PAUSE_SECONDS)
+        yield
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+
+
+def mean_seconds(worker: Worker, name: str, seconds: float, *, mixed: bool) -> float:
+    """The mean time of a step; about so many seconds are spent on it."""
+    time.sleep(PAUSE_SECONDS)
+    worker.ask(reset=name)
+    command = "mixed" if mixed else "run"
+    steps, passed, done = _WARM_UP, 0.0, 0
+    worker.ask(**{command: name, "steps": steps})
+    end = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end:
+        answer = worker.ask(**{command: name, "steps": steps})
+        passed, done = passed + answer["seconds"], done + steps
+        # A step of the mixed condition takes longer than what is timed of it.
+        each = (time.perf_counter() - started) / steps
+        steps = max(1, min(int((end - time.perf_counter()) / each), 2 * steps))
+    return passed / done
+
+
+def measured(
+    workload: Workload,
+    workers: dict[str, dict[int, Worker]],
+    given: argparse.Namespace,
+    folder: Path,
+) -> dict[str, dict[str, list[float]]]:
+    """For each peer and condition the mean time of a step in each round."""
+    data = folder / f"{workload.name}.npz"
+    write_data(workload, data)
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, own in workers.items():
+        for worker in own.values():
+            worker.ask(prepare=workload.record(), data=str(data))
+        found[name] = {}
+    for _ in range(given.rounds):
+        for name, own in workers.items():
+            one, several = own[1], own[given.threads]
+            mixed = name != "jax"
+            conditions = [("quiet", several, 0, False), ("alone", one, 0, False)]
+            conditions.append(("busy", several, given.threads, False))
+            if mixed:
+                conditions += [("mixed", several, 0, True), ("mixed alone", one, 0, True)]
+            for condition, worker, busy, between in conditions:
+                with busy_processes(busy):
+                    mean = mean_seconds(worker, workload.name, given.seconds, mixed=between)
+                found[name].setdefault(condition, []).append(mean)
+    return found
+
+
+def row(workload: str, peer: str, found: dict[str, list[float]]) -> list[str]:
+    middle = {condition: statistics.median(means) for condition, means in found.items()}
+    best = min(middle["quiet"], middle["alone"])
+    cells = [time_text(middle["quiet"]), time_text(middle["alone"])]
+    cells.append(f"{time_text(middle['busy'], middle['busy'] / best)} {_span(found['busy'], best)}")
+    if "mixed" in middle:
+        alone = middle["mixed alone"]
+        cells.append(time_text(alone))
+        text = time_text(middle["mixed"], middle["mixed"] / alone)
+        cells.append(f"{text} {_span(found['mixed'], alone)}")
+    return [workload, peer, *cells, *[""] * (5 - len(cells))]
+
+
+def _span(means: Sequence[float], unit: float) -> str:
+    return f"({min(means) / unit:.2f}-{max(means) / unit:.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workload", action="append", choices=list(MEASURED), default=[])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each mean")
+    parser.add_argument("--threads", type=int, default=2, help="of each peer; and busy processes")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "threads": given.threads, "workloads": {}}
+    workers: dict[str, dict[int, Worker]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for name in (OURS, *given.peers):
+            try:
+                workers[name] = {}
+                for threads in (given.threads, 1):
+                    workers[name][threads] = Worker(name, threads)
+                    stack.callback(workers[name][threads].close)
+            except Unavailable as problem:
+                del workers[name]
+                print(f"{name} is unavailable: {problem}")
+        report["peers"] = {name: own[1].versions for name, own in workers.items()}
+        print_versions(report["peers"])
+        rows: list[list[str]] = []
+        for name in given.workload or MEASURED:
+            print(f"... {name}", flush=True)
+            found = measured(MEASURED[name], workers, given, folder)
+            report["workloads"][name] = found
+            rows += [row(name, peer, found[peer]) for peer in workers]
+    header = ("workload", "peer", "quiet", "alone", "busy", "mixed alone", "mixed")
+    print("\nMean time of a step: the median of the rounds, and the span of their ratios.\n")
+    print(table_text(header, rows, align="ll"))
+    if given.json:
+        write_json(given.json, report)
+
+
+if __name__ == "__main__":
+    main()
