@@ -20,7 +20,7 @@ from lamina.shapes import Array, DType, shape_text, static
 
 @final
 class Parameters:
-    """The values of a network's parameters and states, in an engine's memory.
+    """The values of a network's parameters and states, in an engine's memory, and an arena.
 
     Whoever uses the memories, or runs a program that is bound to them, takes its turn:
     `with parameters.turns.lock`.
@@ -51,8 +51,9 @@ class Parameters:
         self.engine = engine
         self.dtype = dtype
         self.seed = seed
-        # Whoever shares memories waits for each other.
+        # Whoever shares memories waits for each other, and so can share an arena, too.
         self.turns = Turns() if whole is None else whole.turns
+        self.arena = engine.arena() if whole is None else whole.arena
         self._record = network.variables(dtype)
         self.variables: dict[str, Variable] = self._record.parameters
         self.states: dict[str, Variable] = self._record.states
