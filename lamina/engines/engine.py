@@ -140,8 +140,16 @@ class Engine(Protocol):
     @property
     def device(self) -> Device: ...
 
+    def available_bytes(self) -> int | None:
+        """How much memory can be had now; None if that is not known."""
+        ...
+
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
-        """Memory for an array, filled with zeros."""
+        """Memory for an array, filled with zeros.
+
+        Raises:
+            EngineError: if there is not enough.
+        """
         ...
 
     def arena(self) -> Arena:
@@ -164,6 +172,9 @@ class Engine(Protocol):
             arena: what the program shares with others that never run at the same time; without
                 it, it has one of its own.
             timed: whether the time of every step is taken, which itself takes some.
+
+        Raises:
+            EngineError: if there is not enough memory for what it takes, workspaces included.
         """
         ...
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from typing import Any, Protocol, cast, final
 
 import numpy as np
 
 from lamina.engines.engine import Arena, Memory
-from lamina.errors import InternalError
+from lamina.errors import EngineError, InternalError
+from lamina.reports import bytes_text
 from lamina.shapes import Array, size_of
 
 ALIGNMENT_BYTES = 64
@@ -116,8 +116,19 @@ def host_arena(arena: Arena | None) -> HostArena:
 
 
 def aligned(size: int) -> Array:
-    """`size` bytes of zeros that start at a cache line."""
-    block = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
+    """`size` bytes of zeros that start at a cache line.
+
+    Raises:
+        EngineError: if the system does not give them.
+    """
+    try:
+        block = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise EngineError(
+            "the system gives no more memory",
+            facts=(("needed", bytes_text(size)),),
+            advice="Free some, raise the limit of the process, or make the network smaller.",
+        ) from error
     start = -block.ctypes.data % ALIGNMENT_BYTES
     return block[start : start + size]
 
@@ -139,9 +150,3 @@ def host_memory(memory: Memory) -> HostMemory:
     if not isinstance(memory, HostMemory):
         raise InternalError(f"an engine was given memory of another one: {memory}")
     return memory
-
-
-def physical_memory_bytes() -> int | None:
-    """How much memory the computer has; None where the system does not say."""
-    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None

@@ -12,7 +12,9 @@ import numpy as np
 
 from lamina.data import Dataset
 from lamina.engines.engine import Memory
+from lamina.engines.room import need_of, require_room
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
+from lamina.program.program import Buffer, Program
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all, with_random_state
@@ -108,11 +110,25 @@ class Attached:
         """The step for a batch size, compiled when first asked for."""
         return self._prepared.get(batch, self._compile)
 
-    def _compile(self, batch: int, *, timed: bool = False) -> Prepared:
-        name, parameters = type(self).__name__.lower(), self._parameters
-        turns, arena = parameters.turns, parameters.arena
-        engine, shared = parameters.engine, self._shared
-        return prepare(self._graph, batch, engine, shared, turns, arena, name, timed=timed)
+    @property
+    def _program_name(self) -> str:
+        return type(self).__name__.lower()
+
+    def _compile(
+        self, batch: int, *, timed: bool = False, planned: Program | None = None
+    ) -> Prepared:
+        parameters = self._parameters
+        return prepare(
+            self._graph,
+            batch,
+            parameters.engine,
+            self._shared,
+            parameters.turns,
+            parameters.arena,
+            self._program_name,
+            timed=timed,
+            planned=planned,
+        )
 
     def _specs(self) -> list[Spec]:
         shapes = [shape for shape, _ in self._wanted_inputs]
@@ -170,10 +186,26 @@ class Attached:
         self._require_alive()
         arrays = self._converted(dataset.input_arrays, dataset.target_arrays)
         names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
+        engine = self._parameters.engine
+        require_room(
+            "this data set needs",
+            [
+                need_of(
+                    "examples",
+                    [
+                        Buffer(name, "input", array.shape, as_dtype(array.dtype))
+                        for name, array in zip(names, arrays, strict=True)
+                    ],
+                )
+            ],
+            engine.available_bytes(),
+            where=engine.device.engine,
+            advice="Give fewer examples at a time, or go through the batches with step.",
+        )
         resident: dict[str, Memory] = {}
         try:
             for name, array in zip(names, arrays, strict=True):
-                resident[name] = self._parameters.engine.allocate(array.shape, array.dtype)
+                resident[name] = engine.allocate(array.shape, array.dtype)
                 resident[name].write(array)
             yield resident
         finally:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
-from lamina.bill import MemoryBill
 from lamina.compiler.planned import compile_cached
-from lamina.engines.engine import Arena, Device, Engine, Executable, Memory
-from lamina.errors import EngineError
+from lamina.engines.engine import Arena, Engine, Executable, Memory
+from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
-from lamina.reports import bytes_text
 from lamina.runtime.turns import Turns
 from lamina.shapes import Array
 from lamina.step import StepGraph
@@ -65,6 +63,7 @@ def prepare(
     name: str,
     *,
     timed: bool = False,
+    planned: Program | None = None,
 ) -> Prepared:
     """Compiles a step for a batch size; whoever calls holds the model's lock.
 
@@ -76,13 +75,14 @@ def prepare(
         turns, arena: what it shares with the model's other steps.
         name: of the program.
         timed: whether the time of its parts is wanted.
+        planned: the program, if it is known.
 
     Raises:
-        EngineError: if it needs more memory than the device has.
+        EngineError: if it needs more memory than there is.
     """
     turns.settle()
-    program = compile_cached(graph.graph, batch=batch, name=name)
-    _require_room(MemoryBill(batch, program), engine.device)
+    program = planned or compile_cached(graph.graph, batch=batch, name=name)
+    require_room_for_step(batch, program, engine, arena)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     as_given = order == tuple(range(len(names)))
@@ -90,17 +90,33 @@ def prepare(
     return Prepared(program, executable, turns, None if as_given else order)
 
 
-def _require_room(bill: MemoryBill, device: Device) -> None:
-    if device.memory_bytes is not None and bill.peak_bytes > device.memory_bytes:
-        raise EngineError(
-            "this step needs more memory than there is",
-            facts=(
-                ("expected", f"at most {bytes_text(device.memory_bytes)}"),
-                ("found", f"{bytes_text(bill.peak_bytes)} for {bill.batch_size:,} examples"),
-            ),
-            where=device.engine,
-            advice="Take a smaller batch; Network.max_batch_size says which one fits.",
-        )
+def require_room_for_step(
+    batch: int, program: Program, engine: Engine, arena: Arena, state: Sequence[Need] = ()
+) -> None:
+    """Checks that there is memory for a step, before it is allocated, and compiled.
+
+    Args:
+        batch: how many examples a step takes.
+        program: the step.
+        engine: where it runs.
+        arena: where it shall lie.
+        state: what else is to be made for it.
+
+    Raises:
+        EngineError: if there is not enough.
+    """
+    needs = (*state, *needs_of_program(program))
+    largest = max(needs, key=lambda need: need.bytes)
+    require_room(
+        f"a step of {batch:,} example{'s' if batch > 1 else ''} needs",
+        needs,
+        engine.available_bytes(),
+        reused=arena.bytes,
+        where=engine.device.engine,
+        advice="Take a smaller network, or an optimizer with less state."
+        if largest in state
+        else "Take a smaller batch; Network.max_batch_size says which one fits.",
+    )
 
 
 @final

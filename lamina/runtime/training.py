@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, SupportsFloat, final
 
 import numpy as np
 
 from lamina.bill import MemoryBill
+from lamina.compiler.planned import compile_cached
 from lamina.data import Dataset, as_dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
@@ -18,8 +20,8 @@ from lamina.explanation import Profile
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
-from lamina.runtime.parameters import Parameters, own_states
-from lamina.runtime.prepared import Prepared
+from lamina.runtime.parameters import Parameters, need_of_states, own_states
+from lamina.runtime.prepared import Prepared, require_room_for_step
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
 from lamina.step import AVERAGE, Clip, Loss, Metric, Optimizer, Spec, training_step
@@ -123,10 +125,14 @@ class Training(Attached):
             frozen=frozen,
         )
         self._exact = self._exact_arrays()
+        engine, slots = parameters.engine, self._graph.slots
+        planned = compile_cached(self._graph.graph, batch=batch_size, name=self._program_name)
         with self._turns.lock:
-            self._slots = own_states(parameters.engine, seed, self._graph.slots)
+            state = [need_of_states(slots)]
+            require_room_for_step(batch_size, planned, engine, parameters.arena, state)
+            self._slots = own_states(engine, seed, slots)
             self._shared |= self._slots
-            self._prepare(batch_size)
+            self._prepared.get(batch_size, partial(self._compile, planned=planned))
 
     @property
     def bill(self) -> MemoryBill:

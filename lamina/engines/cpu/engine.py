@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.engines import machine_memory
 from lamina.engines.cpu.executable import CpuProgram
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.native_program import text_of_step, write_program
@@ -18,7 +19,6 @@ from lamina.engines.host import (
     HostArena,
     HostMemory,
     host_arena,
-    physical_memory_bytes,
 )
 from lamina.program.program import Program
 from lamina.shapes import DType
@@ -40,7 +40,10 @@ class CpuEngine:
     def device(self) -> Device:
         processor = self.processor
         text = f"{processor.description}, {processor.threads} threads, {processor.vectors}"
-        return Device("cpu", text, physical_memory_bytes())
+        return Device("cpu", text, machine_memory.physical_bytes())
+
+    def available_bytes(self) -> int | None:
+        return machine_memory.available_bytes()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype, self._changes)

@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 
+from lamina.engines import machine_memory
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.machine_code import Library
 from lamina.engines.cpu.native_program import Entry, Layout, exported_name
@@ -23,6 +24,7 @@ from lamina.engines.host import (
     host_array,
     host_memory,
 )
+from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 from lamina.shapes import Array
@@ -61,6 +63,14 @@ class CpuProgram:
         timed: bool = False,
     ) -> None:
         layout, code = compile_program(program, processor, timed=timed)
+        require_room(
+            "this step needs",
+            (*needs_of_program(program), Need("workspaces", layout.total_bytes)),
+            machine_memory.available_bytes(),
+            reused=arena.bytes,
+            where="cpu",
+            advice="Take a smaller batch, or fewer threads: LAMINA_THREADS=1.",
+        )
         entries = {"program": layout.program, "load": layout.load}
         entries = {name: entry for name, entry in entries.items() if entry.threads}
         self._library = Library(code, tuple(map(exported_name, entries)))

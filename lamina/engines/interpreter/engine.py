@@ -12,13 +12,13 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.engines import machine_memory
 from lamina.engines.engine import Arena, Device, Memory
 from lamina.engines.host import (
     HostArena,
     HostMemory,
     host_arena,
     host_array,
-    physical_memory_bytes,
 )
 from lamina.engines.interpreter.run import Flat, Turn, run_step
 from lamina.program.program import Program
@@ -43,7 +43,10 @@ class InterpreterEngine:
     @property
     def device(self) -> Device:
         description = f"NumPy {np.__version__} on {platform.machine()}"
-        return Device("interpreter", description, physical_memory_bytes())
+        return Device("interpreter", description, machine_memory.physical_bytes())
+
+    def available_bytes(self) -> int | None:
+        return machine_memory.available_bytes()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
