@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,30 @@ def test_a_model_is_refused_from_one_byte_too_many_on(monkeypatch: pytest.Monkey
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 1)
     with pytest.raises(EngineError, match="this model needs more memory than there is"):
         lm.Model(net)
+
+
+INITIALIZERS = {
+    "the usual one": None,
+    "uniform": lm.init.Uniform(0.0, 1.0),
+    "normal": lm.init.Normal(1.0, 2.0),
+    "Xavier": lm.init.XavierUniform(),
+    "Kaiming": lm.init.KaimingNormal(),
+}
+
+
+@pytest.mark.parametrize("initializer", INITIALIZERS)
+def test_drawing_initial_values_takes_what_the_bill_says(initializer: str) -> None:
+    net = lm.Sequential(lm.Input(600), lm.Linear(500, weight_init=INITIALIZERS[initializer]))
+    lm.Model(net, "interpreter")
+    tracemalloc.start()
+    try:
+        lm.Model(net, "interpreter")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    drawn = 500 * 600 * (4 + 8)
+    # What is in the works while a piece is drawn is the rest.
+    assert drawn < peak < 1.3 * drawn
 
 
 def test_a_model_in_a_file_draws_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
