@@ -78,28 +78,21 @@ def test_a_model_is_refused_from_one_byte_too_many_on(monkeypatch: pytest.Monkey
         lm.Model(net)
 
 
-INITIALIZERS = {
-    "the usual one": None,
-    "uniform": lm.init.Uniform(0.0, 1.0),
-    "normal": lm.init.Normal(1.0, 2.0),
-    "Xavier": lm.init.XavierUniform(),
-    "Kaiming": lm.init.KaimingNormal(),
-}
+INITIALIZERS = (lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.KaimingUniform())
 
 
-@pytest.mark.parametrize("initializer", INITIALIZERS)
-def test_drawing_initial_values_takes_what_the_bill_says(initializer: str) -> None:
-    net = lm.Sequential(lm.Input(600), lm.Linear(500, weight_init=INITIALIZERS[initializer]))
-    lm.Model(net, "interpreter")
+@pytest.mark.parametrize("initializer", INITIALIZERS, ids=lambda one: type(one).__name__)
+def test_initial_values_are_there_once_while_they_are_drawn(initializer: Any) -> None:
+    shape = (1024, 512)
+    initializer(shape, 0, 0)
     tracemalloc.start()
     try:
-        lm.Model(net, "interpreter")
+        size = initializer(shape, 0, 0).nbytes
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    drawn = 500 * 600 * (4 + 8)
-    # What is in the works while a piece is drawn is the rest.
-    assert drawn < peak < 1.3 * drawn
+    # The rest is what is in the works while a piece is drawn.
+    assert peak < 1.2 * size
 
 
 def test_a_model_in_a_file_draws_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
