@@ -1,6 +1,6 @@
 """What a training holds after steps of many batch sizes, as the system sees it.
 
-    python benchmarks/batch_sizes.py --sizes 100
+python benchmarks/batch_sizes.py --sizes 100
 """
 
 from __future__ import annotations
