@@ -20,7 +20,7 @@ from lamina.explanation import Profile
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
-from lamina.runtime.parameters import Parameters, need_of_states, own_states
+from lamina.runtime.parameters import Parameters, need_of_states, own_states, release_all
 from lamina.runtime.prepared import Prepared, require_room_for_step
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
@@ -132,7 +132,11 @@ class Training(Attached):
             require_room_for_step(batch_size, planned, engine, parameters.arena, state)
             self._slots = own_states(engine, seed, slots)
             self._shared |= self._slots
-            self._prepared.get(batch_size, partial(self._compile, planned=planned))
+            try:
+                self._prepared.get(batch_size, partial(self._compile, planned=planned))
+            except BaseException:
+                release_all(self._slots)
+                raise
 
     @property
     def bill(self) -> MemoryBill:

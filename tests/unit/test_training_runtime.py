@@ -663,6 +663,17 @@ def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) 
     assert counting.held == before
 
 
+def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
+    counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    monkeypatch.setattr(counting, "compile", None)
+    with pytest.raises(TypeError):
+        training(model)
+    assert counting.held == before
+
+
 def test_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
     with training(lm.Model(network())) as attached:
         attached.step(X, Y)
