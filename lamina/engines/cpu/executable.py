@@ -83,7 +83,7 @@ class CpuProgram:
         self._packed = aligned(layout.placed_bytes if layout.load.threads else 0)
         self._table = np.zeros(len(layout.places), np.uint64)
         jobs = {name: self._job_of(name, entry, timed=timed) for name, entry in entries.items()}
-        self._job, self._load = jobs.get("program"), jobs.get("load")
+        self._job, self._load = jobs["program"], jobs.get("load")
         self._watch(memories)
         self._arena = arena
         arena.enter(self, sum(_padded(size) for size in _sizes_in_arena(program, layout)))
