@@ -67,6 +67,9 @@ class Metric(Protocol):
         ...
 
 
+LARGEST_BATCH_SIZE = 2**63 - 1
+
+
 def check_batch_size(batch_size: SupportsIndex, where: str) -> int:
     """The batch size as an int; DefinitionError for what is no whole number above zero."""
     given: Any = batch_size
@@ -77,6 +80,12 @@ def check_batch_size(batch_size: SupportsIndex, where: str) -> int:
             facts=(("expected", "batch_size >= 1"), ("found", reprlib.repr(given))),
             where=where,
             advice="The batch size is a whole number.",
+        )
+    if size > LARGEST_BATCH_SIZE:
+        raise DefinitionError(
+            "a batch has more examples than can be counted in 64 bits",
+            facts=(("expected", "batch_size < 2**63"), ("found", reprlib.repr(given))),
+            where=where,
         )
     return size
 

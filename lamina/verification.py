@@ -142,7 +142,8 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     step = _loss_and_gradients(network, loss, dataset)
     parameters = Parameters(network, engine, shapes.float64, seed)
     memories = with_random_state(parameters)
-    prepared = prepare(step, len(dataset), engine, memories, "verify")
+    turns, arena = parameters.turns, parameters.arena
+    prepared = prepare(step, len(dataset), engine, memories, turns, arena, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
 
     def loss_here() -> float:

@@ -63,11 +63,25 @@ class Memory(Protocol):
         ...
 
 
+class Arena(Protocol):
+    """Memory that executables share which never run at the same time.
+
+    It is as large as the largest of them needs: compiling a program may enlarge it, releasing one
+    may make it smaller. Either of these, and every run, ends the results of all earlier runs.
+
+    Attributes:
+        bytes: how large it is.
+    """
+
+    @property
+    def bytes(self) -> int: ...
+
+
 class Executable(Protocol):
-    """A program compiled for a device, with its arena, constants and inputs.
+    """A program compiled for a device, with its constants, and its place in an arena.
 
     It is bound to the memories of its parameters and states. Running allocates nothing. One thread
-    at a time may call it.
+    at a time may call it, and those that share its arena.
 
     Attributes:
         synchronous: whether the results are there when `run` returns.
@@ -101,7 +115,7 @@ class Executable(Protocol):
         ...
 
     def output(self, name: str) -> Array:
-        """A copy of an output of the last run; waits for the device."""
+        """A copy of an output of the last run in the arena, which was this one's; waits for it."""
         ...
 
     def scalar(self, name: str) -> float:
@@ -116,7 +130,7 @@ class Executable(Protocol):
         ...
 
     def release(self) -> None:
-        """Gives the arena back; the executable must not be used afterwards."""
+        """Leaves the arena; the executable must not be used afterwards."""
         ...
 
 
@@ -126,19 +140,41 @@ class Engine(Protocol):
     @property
     def device(self) -> Device: ...
 
+    def available_bytes(self) -> int | None:
+        """How much memory can be had now; None if that is not known."""
+        ...
+
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
-        """Memory for an array, filled with zeros."""
+        """Memory for an array, filled with zeros.
+
+        Raises:
+            EngineError: if there is not enough.
+        """
+        ...
+
+    def arena(self) -> Arena:
+        """An arena that is still empty."""
         ...
 
     def compile(
-        self, program: Program, memories: Mapping[str, Memory], *, timed: bool = False
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        arena: Arena | None = None,
+        *,
+        timed: bool = False,
     ) -> Executable:
         """Machine code for the program.
 
         Args:
             program: what to compile.
             memories: for every buffer of kind parameter and state, where it lies.
+            arena: what the program shares with others that never run at the same time; without
+                it, it has one of its own.
             timed: whether the time of every step is taken, which itself takes some.
+
+        Raises:
+            EngineError: if there is not enough memory for what it takes, workspaces included.
         """
         ...
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from typing import Any, cast, final
+import weakref
+from typing import Any, Protocol, cast, final
 
 import numpy as np
 
-from lamina.engines.engine import Memory
-from lamina.errors import InternalError
+from lamina.engines.engine import Arena, Memory
+from lamina.errors import EngineError, InternalError
+from lamina.reports import bytes_text
 from lamina.shapes import Array, size_of
 
 ALIGNMENT_BYTES = 64
@@ -49,9 +50,85 @@ class HostMemory:
         self.array = np.zeros(0, self.array.dtype)
 
 
+class Tenant(Protocol):
+    """An executable in an arena."""
+
+    def move_to(self, block: Array) -> None:
+        """From now on uses the first bytes of this block, which hold nothing yet."""
+        ...
+
+
+@final
+class HostArena:
+    """A block of memory for executables that never run at the same time.
+
+    Whoever lets one enter or leave holds back the others: they are moved when the block is
+    exchanged for a larger or smaller one.
+    """
+
+    def __init__(self) -> None:
+        self._block = aligned(0)
+        # Executables that nobody holds any more count no longer.
+        self._needs: weakref.WeakKeyDictionary[Tenant, int] = weakref.WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[type[HostArena], tuple[()]]:
+        # The executables of a copy are compiled anew.
+        return HostArena, ()
+
+    @property
+    def bytes(self) -> int:
+        return self._block.size
+
+    def enter(self, tenant: Tenant, size: int) -> None:
+        """Gives an executable so many bytes."""
+        self._needs[tenant] = size
+        try:
+            moved = self._resize()
+        except BaseException:
+            del self._needs[tenant]
+            raise
+        if not moved:
+            tenant.move_to(self._block)
+
+    def leave(self, tenant: Tenant) -> None:
+        """Takes the bytes of an executable back, which must not use them any more."""
+        self._needs.pop(tenant, None)
+        self._resize()
+
+    def _resize(self) -> bool:
+        """Makes the block just large enough; whether all executables were moved."""
+        needed = max(self._needs.values(), default=0)
+        if needed == self._block.size:
+            return False
+        self._block = aligned(needed)
+        for tenant in list(self._needs):
+            tenant.move_to(self._block)
+        return True
+
+
+def host_arena(arena: Arena | None) -> HostArena:
+    """The arena, which is of an engine that runs on the computer itself; a new one for None."""
+    if arena is None:
+        return HostArena()
+    if not isinstance(arena, HostArena):
+        raise InternalError(f"an engine was given an arena of another one: {arena}")
+    return arena
+
+
 def aligned(size: int) -> Array:
-    """`size` bytes of zeros that start at a cache line."""
-    block = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
+    """`size` bytes of zeros that start at a cache line.
+
+    Raises:
+        EngineError: if the system does not give them.
+    """
+    try:
+        block = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise EngineError(
+            "the system gives no more memory",
+            facts=(("needed", bytes_text(size)),),
+            advice="Free some, raise the limit of the process, or make the network smaller.",
+        ) from error
     start = -block.ctypes.data % ALIGNMENT_BYTES
     return block[start : start + size]
 
@@ -73,9 +150,3 @@ def host_memory(memory: Memory) -> HostMemory:
     if not isinstance(memory, HostMemory):
         raise InternalError(f"an engine was given memory of another one: {memory}")
     return memory
-
-
-def physical_memory_bytes() -> int | None:
-    """How much memory the computer has; None where the system does not say."""
-    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None

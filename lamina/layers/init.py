@@ -107,7 +107,7 @@ class Uniform(Sourced):
 
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
-        return self.low + (self.high - self.low) * _uniform(shape, seed, stream)
+        return _scaled(_uniform(shape, seed, stream), self.high - self.low, self.low)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Normal(Sourced):
 
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
-        return self.mean + self.deviation * _normal(shape, seed, stream)
+        return _scaled(_normal(shape, seed, stream), self.deviation, self.mean)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class XavierUniform(Sourced):
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         bound = self.gain * math.sqrt(6.0 / sum(_fans(self, shape)))
-        return bound * (2.0 * _uniform(shape, seed, stream) - 1.0)
+        return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class XavierNormal(Sourced):
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         deviation = self.gain * math.sqrt(2.0 / sum(_fans(self, shape)))
-        return deviation * _normal(shape, seed, stream)
+        return _scaled(_normal(shape, seed, stream), deviation)
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class KaimingUniform(Sourced):
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         bound = math.sqrt(3.0) * _kaiming_deviation(self, shape)
-        return bound * (2.0 * _uniform(shape, seed, stream) - 1.0)
+        return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class KaimingNormal(Sourced):
 
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
-        return _kaiming_deviation(self, shape) * _normal(shape, seed, stream)
+        return _scaled(_normal(shape, seed, stream), _kaiming_deviation(self, shape))
 
 
 @dataclass(frozen=True)
@@ -381,3 +381,11 @@ def _in_pieces(shape: tuple[int, ...], draw: Callable[[int, int], Float64]) -> F
         piece = result[start : start + _PIECE]
         piece[:] = draw(piece.size, -1 - number)
     return result.reshape(shape)
+
+
+def _scaled(numbers: Float64, factor: float, offset: float | None = None) -> Float64:
+    """Factor * numbers + offset, in their place: large weights are not there twice."""
+    numbers *= factor
+    if offset is not None:
+        numbers += offset
+    return numbers

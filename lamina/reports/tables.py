@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from lamina.errors import InternalError
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+# No machine can address so many, and people need not know how many more.
+_MOST_BYTES = 1 << 63
 _COUNT_UNITS = ("M", "G", "T", "P", "E")
 
 
@@ -19,6 +21,8 @@ def bytes_text(count: int) -> str:
     """
     if count < 0:
         return "-" + bytes_text(-count)
+    if count >= _MOST_BYTES:
+        return "8 EiB or more"
     value, unit = float(count), 0
     # What would be shown as 1024 counts as 1 of the next unit.
     while round(value, 2) >= 1024 and unit < len(_BYTE_UNITS) - 1:

@@ -12,11 +12,13 @@ import numpy as np
 
 from lamina.data import Dataset
 from lamina.engines.engine import Memory
+from lamina.engines.room import need_of, require_room
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
+from lamina.program.program import Buffer, Program
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all, with_random_state
-from lamina.runtime.prepared import Prepared, prepare
+from lamina.runtime.prepared import Prepared, RecentSteps, prepare
 from lamina.shapes import Array, DType, as_dtype
 from lamina.step import (
     Loss,
@@ -92,7 +94,7 @@ class Attached:
         specs = targets if targets is not None else default_targets(network, loss, dtype)
         self._targets = tuple((shape, _at_most(dtype, found)) for shape, found in specs)
         self._shared: dict[str, Memory] = dict(parameters.memories)
-        self._prepared: dict[int, Prepared] = {}
+        self._prepared: RecentSteps[int] = RecentSteps()
         self._released = False
         self._graph: StepGraph
 
@@ -106,13 +108,27 @@ class Attached:
 
     def _prepare(self, batch: int) -> Prepared:
         """The step for a batch size, compiled when first asked for."""
-        if batch not in self._prepared:
-            self._prepared[batch] = self._compile(batch)
-        return self._prepared[batch]
+        return self._prepared.get(batch, self._compile)
 
-    def _compile(self, batch: int, *, timed: bool = False) -> Prepared:
-        name, engine = type(self).__name__.lower(), self._parameters.engine
-        return prepare(self._graph, batch, engine, self._shared, name, timed=timed)
+    @property
+    def _program_name(self) -> str:
+        return type(self).__name__.lower()
+
+    def _compile(
+        self, batch: int, *, timed: bool = False, planned: Program | None = None
+    ) -> Prepared:
+        parameters = self._parameters
+        return prepare(
+            self._graph,
+            batch,
+            parameters.engine,
+            self._shared,
+            parameters.turns,
+            parameters.arena,
+            self._program_name,
+            timed=timed,
+            planned=planned,
+        )
 
     def _specs(self) -> list[Spec]:
         shapes = [shape for shape, _ in self._wanted_inputs]
@@ -170,10 +186,26 @@ class Attached:
         self._require_alive()
         arrays = self._converted(dataset.input_arrays, dataset.target_arrays)
         names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
+        engine = self._parameters.engine
+        require_room(
+            "this data set needs",
+            [
+                need_of(
+                    "examples",
+                    [
+                        Buffer(name, "input", array.shape, as_dtype(array.dtype))
+                        for name, array in zip(names, arrays, strict=True)
+                    ],
+                )
+            ],
+            engine.available_bytes(),
+            where=engine.device.engine,
+            advice="Give fewer examples at a time, or go through the batches with step.",
+        )
         resident: dict[str, Memory] = {}
         try:
             for name, array in zip(names, arrays, strict=True):
-                resident[name] = self._parameters.engine.allocate(array.shape, array.dtype)
+                resident[name] = engine.allocate(array.shape, array.dtype)
                 resident[name].write(array)
             yield resident
         finally:
@@ -190,7 +222,7 @@ class Attached:
             self._require_alive()
             prepared = self._prepare(rows.shape[1])
             names = [name for name, _ in prepared.program.outputs]
-            found = prepared.executable.run_many(resident, rows, names)
+            found = prepared.run_many(resident, rows, names)
         examples = np.full(len(rows), rows.shape[1], np.int64)
         losses = found.pop("loss")
         summed = getattr(self._loss, "reduction", "mean") == "sum"
@@ -199,11 +231,11 @@ class Attached:
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
         with self._turns.lock:
-            for prepared in self._prepared.values():
-                prepared.executable.release()
+            self._turns.settle()
+            self._prepared.release()
             models = self._parameters.memories
             release_all({name: one for name, one in self._shared.items() if name not in models})
-            self._prepared, self._shared = {}, {}
+            self._shared = {}
             self._released = True
 
     def _require_alive(self) -> None:

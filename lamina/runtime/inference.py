@@ -92,7 +92,7 @@ class Inference:
         check_indices(self._parameters.index_checks, arrays)
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         return profiled(
-            lambda timed: self._compile(count, dtypes, timed=timed),
+            lambda timed: self._compile((count, dtypes), timed=timed),
             arrays,
             self._parameters,
             seconds,
@@ -119,14 +119,15 @@ class Inference:
         return outputs
 
     def _prepare(self, batch: int, dtypes: tuple[DType, ...]) -> Prepared:
-        return self._prepared.get((batch, dtypes), lambda: self._compile(batch, dtypes))
+        return self._prepared.get((batch, dtypes), self._compile)
 
-    def _compile(self, batch: int, dtypes: tuple[DType, ...], *, timed: bool = False) -> Prepared:
-        parameters = self._parameters
+    def _compile(self, key: tuple[int, tuple[DType, ...]], *, timed: bool = False) -> Prepared:
+        (batch, dtypes), parameters = key, self._parameters
         self._shared = self._shared or with_random_state(parameters)
         graph = inference_step(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
+        turns, arena = parameters.turns, parameters.arena
         engine, shared = parameters.engine, self._shared
-        return prepare(graph, batch, engine, shared, "inference", timed=timed)
+        return prepare(graph, batch, engine, shared, turns, arena, "inference", timed=timed)
 
 
 @final
@@ -142,6 +143,7 @@ class Function:
         self._network = Network(inputs, outputs)
         self._engine = engine
         self._turns = Turns()
+        self._arena = engine.arena()
         self._prepared: RecentSteps[int] = RecentSteps()
         # Every input keeps the dtype it was written down with.
         self._graph = inference_step(
@@ -176,9 +178,10 @@ class Function:
         batch = check_batch(ready, specs, names) if ready else 1
         check_indices(self._index_checks, ready)
         with self._turns.lock:
-            prepared = self._prepared.get(batch, lambda: self._compile(batch))
+            prepared = self._prepared.get(batch, self._compile)
             prepared.run(ready)
             return tuple(prepared.executable.output(name) for name, _ in prepared.program.outputs)
 
     def _compile(self, batch: int) -> Prepared:
-        return prepare(self._graph, batch, self._engine, {}, "function")
+        turns, arena = self._turns, self._arena
+        return prepare(self._graph, batch, self._engine, {}, turns, arena, "function")

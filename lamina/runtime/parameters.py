@@ -8,10 +8,12 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.engines.engine import Engine, Memory
+from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
 from lamina.layers.scope import Variable
 from lamina.network import Network, shared_names
+from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.turns import Turns
@@ -20,7 +22,7 @@ from lamina.shapes import Array, DType, shape_text, static
 
 @final
 class Parameters:
-    """The values of a network's parameters and states, in an engine's memory.
+    """The values of a network's parameters and states, in an engine's memory, and an arena.
 
     Whoever uses the memories, or runs a program that is bound to them, takes its turn:
     `with parameters.turns.lock`.
@@ -35,6 +37,7 @@ class Parameters:
 
     Raises:
         DefinitionError, ShapeError: if the whole does not have them.
+        EngineError: if there is not enough memory.
     """
 
     def __init__(
@@ -51,8 +54,9 @@ class Parameters:
         self.engine = engine
         self.dtype = dtype
         self.seed = seed
-        # Whoever shares memories waits for each other.
+        # Whoever shares memories waits for each other, and so can share an arena, too.
         self.turns = Turns() if whole is None else whole.turns
+        self.arena = engine.arena() if whole is None else whole.arena
         self._record = network.variables(dtype)
         self.variables: dict[str, Variable] = self._record.parameters
         self.states: dict[str, Variable] = self._record.states
@@ -62,12 +66,37 @@ class Parameters:
             for name, shared in shared_names(whole._record, self._record).items():
                 self.memories[name] = whole.memories[shared]
             return
+        self._require_room(drawn=values is None)
         for variable in (*self.variables.values(), *self.states.values()):
             shape = static(variable.tensor.shape)
             memory = engine.allocate(shape, dtype.numpy)
             known = (values or {}).get(variable.name)
             memory.write(_first_value(variable, shape, seed, dtype) if known is None else known)
             self.memories[variable.name] = memory
+
+    def _require_room(self, *, drawn: bool) -> None:
+        """Checks that there is memory for all values, before any of it is taken."""
+        variables = (*self.variables.values(), *self.states.values())
+        buffers = [
+            Buffer(one.name, kind, static(one.tensor.shape), self.dtype)
+            for kind, group in (("parameter", self.variables), ("state", self.states))
+            for one in group.values()
+        ]
+        needs = [
+            need_of("parameters", [one for one in buffers if one.kind == "parameter"]),
+            need_of("states of layers", [one for one in buffers if one.kind == "state"]),
+        ]
+        if drawn and variables:
+            # Initializers give numbers of 64 bits, one array at a time.
+            most = max(buffer.size for buffer in buffers) * np.dtype("float64").itemsize
+            needs.append(Need("drawing initial values", most))
+        require_room(
+            "this model needs",
+            needs,
+            self.engine.available_bytes(),
+            where=self.engine.device.engine,
+            advice="Make the layer of the largest tensor smaller, or free memory.",
+        )
 
     def part(self, network: Network) -> Parameters:
         """The parameters of a network that is made of the same layers: the same memory."""
@@ -157,8 +186,19 @@ def own_states(
     for name, (tensor, first) in (slots or {}).items():
         shape = static(tensor.shape)
         states[name] = engine.allocate(shape, tensor.dtype.numpy)
-        states[name].write(np.full(shape, first, tensor.dtype.numpy))
+        states[name].write(np.broadcast_to(np.asarray(first, tensor.dtype.numpy), shape))
     for name, value in (("seed", seed), ("step", 0)):
         states[name] = engine.allocate((), np.dtype("int64"))
         states[name].write(np.array(value, "int64"))
     return states
+
+
+def need_of_states(slots: Mapping[str, tuple[Tensor, float]]) -> Need:
+    """What `own_states` takes."""
+    return need_of(
+        "state of the optimizer",
+        [
+            Buffer(name, "state", static(tensor.shape), tensor.dtype)
+            for name, (tensor, _) in slots.items()
+        ],
+    )

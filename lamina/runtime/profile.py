@@ -30,13 +30,13 @@ def profiled(
         parameters: of the model.
         seconds: about how long each of the two is run.
     """
-    plain, timed = make(False), make(True)
-    try:
-        with parameters.turns.lock:
+    with parameters.turns.lock:
+        plain, timed = make(False), make(True)
+        try:
             return _profiled(plain, timed, arrays, parameters, seconds)
-    finally:
-        plain.executable.release()
-        timed.executable.release()
+        finally:
+            plain.executable.release()
+            timed.executable.release()
 
 
 def _profiled(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, SupportsFloat, final
 
 import numpy as np
 
 from lamina.bill import MemoryBill
+from lamina.compiler.planned import compile_cached
 from lamina.data import Dataset, as_dataset
-from lamina.engines.engine import Executable, Memory
+from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
-from lamina.runtime.parameters import Parameters, own_states
+from lamina.runtime.parameters import Parameters, need_of_states, own_states, release_all
+from lamina.runtime.prepared import Prepared, require_room_for_step
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
 from lamina.step import AVERAGE, Clip, Loss, Metric, Optimizer, Spec, training_step
@@ -38,21 +41,24 @@ class DeferredLoss:
     """The loss of a step; `float(loss)` waits for the device, and so do sums and comparisons.
 
     Args:
-        executable: of the step; None if its value is known already.
+        step: what computed it, last of all steps of its model; None if its value is known already.
         value: the loss, if it is.
     """
 
-    __slots__ = ("__weakref__", "_executable", "_value")
+    __slots__ = ("__weakref__", "_step", "_value")
 
-    def __init__(self, executable: Executable | None, value: float = 0.0) -> None:
-        self._executable = executable
+    def __init__(self, step: Prepared | None, value: float = 0.0) -> None:
+        self._step = step
         self._value = value
 
     def resolve(self) -> float:
-        """Reads the value, once."""
-        if self._executable is not None:
-            self._value = self._executable.scalar("loss")
-            self._executable = None
+        """Reads the value, once; before another step of the model takes its place."""
+        step = self._step
+        if step is not None:
+            with step.turns.lock:
+                if self._step is not None:
+                    self._value = step.executable.scalar("loss")
+                    self._step = None
         return self._value
 
     def __float__(self) -> float:
@@ -118,11 +124,19 @@ class Training(Attached):
             input_dtypes=self._input_dtypes,
             frozen=frozen,
         )
-        self._slots = own_states(parameters.engine, seed, self._graph.slots)
-        self._shared |= self._slots
-        self._pending: weakref.ref[DeferredLoss] | None = None
         self._exact = self._exact_arrays()
-        self._prepare(batch_size)
+        engine, slots = parameters.engine, self._graph.slots
+        planned = compile_cached(self._graph.graph, batch=batch_size, name=self._program_name)
+        with self._turns.lock:
+            state = [need_of_states(slots)]
+            require_room_for_step(batch_size, planned, engine, parameters.arena, state)
+            self._slots = own_states(engine, seed, slots)
+            self._shared |= self._slots
+            try:
+                self._prepared.get(batch_size, partial(self._compile, planned=planned))
+            except BaseException:
+                release_all(self._slots)
+                raise
 
     @property
     def bill(self) -> MemoryBill:
@@ -166,15 +180,13 @@ class Training(Attached):
         with self._turns.lock:
             if self._released:
                 self._require_alive()
-            if self._pending is not None:
-                self._settle()
-            prepared = self._prepared.get(count) or self._prepare(count)
+            prepared = self._prepared.get(count, self._compile)
             prepared.run(arrays)
             executable = prepared.executable
             if executable.synchronous:
                 return DeferredLoss(None, executable.scalar("loss"))
-            loss = DeferredLoss(executable)
-            self._pending = weakref.ref(loss)
+            loss = DeferredLoss(prepared)
+            self._turns.unread = weakref.ref(loss)
             return loss
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
@@ -309,7 +321,6 @@ class Training(Attached):
         steps, when Ctrl-C was pressed.
         """
         self._require_alive()
-        self._settle()
         size = 1
         for rows in batches:
             done = 0
@@ -324,13 +335,6 @@ class Training(Attached):
                 size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * size))
                 yield piece
 
-    def _settle(self) -> None:
-        """Reads the last step's loss while it is still there, if anyone holds it."""
-        pending = self._pending() if self._pending else None
-        if pending is not None:
-            pending.resolve()
-        self._pending = None
-
     def profile(self, x: Any, y: Any = None, seconds: float = 0.5) -> Profile:
         """How long each part of a step takes; trains on these examples over and over.
 
@@ -339,7 +343,6 @@ class Training(Attached):
             seconds: about how long it runs without clocks, and again with them.
         """
         self._require_alive()
-        self._settle()
         arrays = self._converted(x, y)
         return profiled(
             lambda timed: self._compile(len(arrays[0]), timed=timed),
@@ -419,7 +422,6 @@ class Training(Attached):
 
     def release(self) -> None:
         with self._turns.lock:
-            self._settle()
             super().release()
             self._slots = {}
 

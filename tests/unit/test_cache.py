@@ -1,25 +1,33 @@
-"""Compiled programs on disk: found again, and never trusted when damaged."""
+"""Compiled programs on disk: found again, and never trusted when damaged or somebody else's."""
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import stat
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lamina import cache
-from lamina.cache import cached, folder, key_of
+from lamina.cache import cached, find, folder, folders, keep, key_of
 
 CONTENT = bytes(range(256)) * 5
+posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are of POSIX")
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "_said", set())
     return tmp_path / "objects"
 
 
@@ -35,9 +43,31 @@ class Maker:
         return self.content
 
 
-def entry(place: Path) -> Path:
-    (path,) = place.glob("*.object")
-    return path
+def path_of(place: Path, key: str) -> Path:
+    """Where the entry of a key lies."""
+    name, shard = cache._names(key)  # pyright: ignore[reportPrivateUsage]
+    return place / shard / name
+
+
+def entries(place: Path) -> list[Path]:
+    return sorted(place.glob("*/*.object"))
+
+
+def in_one_shard(count: int) -> list[str]:
+    """So many keys of entries that lie in the first shard."""
+    numbers = (f"key {number}" for number in range(10**6))
+    found = (key for key in numbers if path_of(Path(), key).parts[0] == "0")
+    return [next(found) for _ in range(count)]
+
+
+def unused(make: Maker) -> None:
+    """Checks that there is no cache."""
+    assert [cached("k", make) for _ in range(2)] == [CONTENT] * 2
+    assert make.calls == 2
+    assert folder() is None
+
+
+# Entries ------------------------------------------------------------------------------------------
 
 
 def test_what_was_made_once_is_found_again() -> None:
@@ -51,6 +81,13 @@ def test_different_keys_are_different_entries() -> None:
     assert cached("two", Maker(b"2")) == b"2"
 
 
+@pytest.mark.parametrize("key", ["", "../outside", "/etc/x", "a\0b", "k" * 5000, "\N{SNOWMAN}"])
+def test_any_text_is_a_key(key: str, place: Path) -> None:
+    make = Maker()
+    assert [cached(key, make) for _ in range(2)] == [CONTENT] * 2
+    assert make.calls == len(entries(place)) == 1
+
+
 def test_keys_depend_on_every_part_and_on_where_parts_end() -> None:
     keys = {key_of(parts) for parts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [])}
     assert len(keys) == 5
@@ -60,11 +97,14 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
     "cut in the magic": lambda data: data[:5],
     "cut in the header": lambda data: data[:30],
-    "cut after the header": lambda data: data[:56],
+    "cut after the header": lambda data: data[:88],
     "cut in the content": lambda data: data[:-1],
     "longer": lambda data: data + b"x",
     "another magic": lambda data: b"L" + data[1:],
-    "a flipped bit in the checksum": lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+    "an earlier format": lambda data: data.replace(b"object 2", b"object 1"),
+    "a flipped bit in the key": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
+    "a flipped bit in the length": lambda data: data[:48] + bytes([data[48] ^ 1]) + data[49:],
+    "a flipped bit in the checksum": lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:],
     "a flipped bit in the content": lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:],
 }
 
@@ -73,19 +113,32 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 def test_a_damaged_entry_is_made_again(damage: str, place: Path) -> None:
     make = Maker()
     cached("k", make)
-    entry(place).write_bytes(DAMAGE[damage](entry(place).read_bytes()))
+    path = path_of(place, "k")
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
     assert cached("k", make) == CONTENT
     assert cached("k", make) == CONTENT
     assert make.calls == 2
+
+
+def test_a_whole_entry_under_another_name_is_made_again(place: Path) -> None:
+    cached("one", Maker(b"of one"))
+    cached("two", Maker(b"of two"))
+    path_of(place, "two").write_bytes(path_of(place, "one").read_bytes())
+    make = Maker(b"of two")
+    assert [cached("two", make) for _ in range(2)] == [b"of two"] * 2
+    assert make.calls == 1
 
 
 @pytest.mark.parametrize("value", ["off", "OFF", "0", ""])
-def test_the_cache_can_be_turned_off(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_can_be_turned_off(
+    value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("LAMINA_CACHE", value)
-    make = Maker()
-    assert [cached("k", make) for _ in range(2)] == [CONTENT] * 2
-    assert make.calls == 2
-    assert folder() is None
+    unused(Maker())
+    assert not caplog.messages
+
+
+# Where it lies ------------------------------------------------------------------------------------
 
 
 def test_the_folder_may_begin_with_the_users_home(
@@ -105,65 +158,468 @@ def test_without_the_variable_it_lies_in_the_users_cache(
     assert folder() == tmp_path / "lamina" / "objects"
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="file modes are those of POSIX")
-def test_the_folder_is_the_users_alone(place: Path) -> None:
+def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAMINA_CACHE", "here")
     cached("k", Maker())
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert len(entries(tmp_path / "here" / "objects")) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="file modes are those of POSIX")
-def test_a_folder_that_others_may_write_to_is_not_used(place: Path) -> None:
+@posix
+@pytest.mark.parametrize("case", ["nobody knows the user", "a user that there is not"])
+def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
+    case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if case == "nobody knows the user":
+        import pwd
+
+        def unknown(_: int) -> None:
+            raise KeyError
+
+        monkeypatch.setattr(pwd, "getpwuid", unknown)
+        for name in ("LAMINA_CACHE", "HOME", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+    else:
+        monkeypatch.setenv("LAMINA_CACHE", "~no-such-user/x")
+    with caplog.at_level(logging.WARNING, "lamina"):
+        unused(Maker())
+    (message,) = caplog.messages
+    assert message == (
+        "Lamina compiles anew in every process, as its cache cannot be used: "
+        "there is no home folder. "
+        "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without."
+    )
+
+
+@posix
+def test_a_process_of_an_unknown_user_trains_and_says_once_that_there_is_no_cache() -> None:
+    """As containers do that run under any number: neither a name nor a home folder."""
+    script = """
+import os, pwd, sys
+def unknown(_):
+    raise KeyError
+pwd.getpwuid = unknown
+import numpy as np, lamina as lm
+model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)))
+for size in (1, 2, 3):
+    model.predict(np.zeros((size, 2), "float32"))
+"""
+    gone = ("HOME", "LAMINA_CACHE", "XDG_CACHE_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in gone}
+    command = [sys.executable, "-W", "error", "-c", script]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, "")
+    assert found.stderr.count("there is no home folder") == 1
+    assert len(found.stderr.splitlines()) == 1
+
+
+# Trust --------------------------------------------------------------------------------------------
+
+
+@posix
+def test_all_folders_and_files_are_the_users_alone(place: Path) -> None:
+    mask = os.umask(0)
+    try:
+        cached("k", Maker())
+    finally:
+        os.umask(mask)
+    for path in (place, *place.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720])
+def test_a_folder_that_others_may_write_to_is_not_used(mode: int, place: Path) -> None:
     place.mkdir()
-    place.chmod(0o777)
-    make = Maker()
-    assert [cached("k", make) for _ in range(2)] == [CONTENT] * 2
-    assert make.calls == 2
+    place.chmod(mode)
+    unused(Maker())
     assert not list(place.iterdir())
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are those of POSIX")
-def test_a_folder_of_someone_else_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@posix
+@pytest.mark.parametrize("mode", [0o777, 0o772])
+def test_a_folder_below_one_that_others_may_write_to_is_not_used(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They could exchange it for one of theirs."""
+    shared = tmp_path / "shared"
+    (shared / "mine").mkdir(parents=True)
+    monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
+    assert folder() is not None
+    shared.chmod(mode)
+    unused(Maker())
+    assert f"others may write to {shared}" in caplog.text
+
+
+@posix
+def test_a_folder_of_ones_own_below_a_shared_one_with_the_sticky_bit_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
+    cached("k", Maker())
+    assert cached("k", Maker(b"")) == CONTENT
+
+
+class Owned:
+    """Has `os.fstat` give some folders and files another owner."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.owners: dict[int, int] = {}
+        self._fstat = os.fstat
+        monkeypatch.setattr(folders.os, "fstat", self)
+
+    def give(self, path: Path, owner: int) -> None:
+        self.owners[path.stat().st_ino] = owner
+
+    def __call__(self, descriptor: int) -> os.stat_result:
+        found = self._fstat(descriptor)
+        fields = list(found)
+        fields[stat.ST_UID] = self.owners.get(found.st_ino, found.st_uid)
+        return os.stat_result(fields)
+
+
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> Owned:
+    return Owned(monkeypatch)
+
+
+@posix
+@pytest.mark.parametrize("which", ["a parent", "the folder", "a shard", "an entry"])
+def test_what_belongs_to_someone_else_is_not_used(
+    which: str, place: Path, owned: Owned, caplog: pytest.LogCaptureFixture
+) -> None:
+    cached("k", Maker(b"not mine"))
+    entry = path_of(place, "k")
+    path = {
+        "a parent": place.parent.parent,
+        "the folder": place,
+        "a shard": entry.parent,
+        "an entry": entry,
+    }[which]
+    owned.give(path, os.geteuid() + 1)
+    assert cached("k", Maker()) == CONTENT
+    if which in ("a parent", "the folder"):
+        assert folder() is None
+        assert f"{path} belongs to somebody else" in caplog.text
+
+
+@posix
+def test_a_parent_may_belong_to_root_but_not_the_folder(
+    place: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.mkdir()
-    owner = place.stat().st_uid
-    monkeypatch.setattr(cache.os, "getuid", lambda: owner + 1)
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
+    owned.give(place, 12345)
+    for parent in place.parents:
+        owned.give(parent, 0)
+    assert folder() == place
+    owned.give(place, 0)
     assert folder() is None
 
 
-def test_a_path_that_is_no_folder_does_no_harm(
+@posix
+def test_a_folder_of_the_users_own_group_may_be_written_by_it(
+    place: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many systems make one for each user, and have folders be writable by the group."""
+    import grp
+    import pwd
+
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
+    place.mkdir()
+    owned.give(place, 12345)
+    for parent in place.parents:
+        owned.give(parent, 0)
+    place.parent.chmod(0o770)
+    group = place.parent.stat().st_gid
+    user: Any = pwd.struct_passwd(("anna", "x", 12345, group, "", "/home/anna", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
+    for name, members, trusted in (
+        ("anna", [], True),
+        ("anna", ["anna"], True),
+        ("anna", ["anna", "bert"], False),
+        ("users", [], False),
+    ):
+        found: Any = grp.struct_group((name, "x", group, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, found=found: found)
+        assert (folder() is not None) == trusted, (name, members)
+
+
+LINKS = ("the path", "a parent", "the folder", "a shard", "the new ones", "the entry")
+
+
+@posix
+@pytest.mark.parametrize("which", LINKS)
+def test_links_are_not_followed(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)  # Somebody else could have put them there.
+    inside = tmp_path / "around" / "path"
+    monkeypatch.setenv("LAMINA_CACHE", str(inside))
+    cached("k", Maker(b"not mine"))
+    entry = path_of(inside / "objects", "k")
+    link = {
+        "the path": inside,
+        "a parent": inside.parent,
+        "the folder": inside / "objects",
+        "a shard": entry.parent,
+        "the new ones": inside / "objects" / "new",
+        "the entry": entry,
+    }[which]
+    target = tmp_path / "elsewhere"
+    link.rename(target)
+    link.symlink_to(target)
+    before = sorted(target.rglob("*"))
+    if which == "the new ones":
+        assert cached("another", Maker()) == CONTENT
+        assert find("another") is None
+    else:
+        assert cached("k", Maker()) == CONTENT
+    assert sorted(target.rglob("*")) == before
+
+
+@posix
+def test_links_that_root_alone_can_make_are_followed_on_the_way(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "disk2"
+    (real / "home").mkdir(parents=True)
+    (tmp_path / "home").symlink_to("disk2/home")
+    (tmp_path / "absolute").symlink_to(real / "home")
+    for path in (tmp_path, *tmp_path.parents):
+        owned.give(path, 0)
+    monkeypatch.setattr(folders, "_others_may_write", lambda status: False)
+    for link in ("home", "absolute"):
+        monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / link / "cache"))
+        cached(link, Maker())
+    assert len(entries(real / "home" / "cache" / "objects")) == 2
+    # The path itself is none, and nor is one that anybody else can make.
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "home"))
+    assert folder() is None
+    owned.give(tmp_path, 12345)
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "home" / "cache"))
+    assert folder() is None
+
+
+@posix
+def test_links_in_a_circle_end(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for path in (tmp_path, *tmp_path.parents):
+        owned.give(path, 0)
+    monkeypatch.setattr(folders, "_others_may_write", lambda status: False)
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "a" / "cache"))
+    unused(Maker())
+
+
+@posix
+def test_an_exchange_behind_a_check_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever exchanges a folder after it was examined finds that the old one is used."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    monkeypatch.setenv("LAMINA_CACHE", str(mine))
+    cached("k", Maker())
+    read = cache._read  # pyright: ignore[reportPrivateUsage]
+
+    def exchanged(*arguments: Any) -> bytes | None:
+        mine.rename(theirs)
+        mine.symlink_to(tmp_path)
+        return read(*arguments)
+
+    monkeypatch.setattr(cache, "_read", exchanged)
+    assert find("k") == CONTENT
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": lambda path: os.mkfifo(path),
+    "a link into nothing": lambda path: path.symlink_to("nothing"),
+    "a file for everybody": lambda path: (path.write_bytes(CONTENT), path.chmod(0o666)),
+}
+
+
+@posix
+@pytest.mark.parametrize("name", ["an entry", "the count"])
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_no_plain_file_of_ours_does_no_harm(kind: str, name: str, place: Path) -> None:
+    cached("k", Maker())
+    path = path_of(place, "k")
+    if name == "the count":
+        path = path.with_name("written")
+    path.unlink()
+    SPECIAL[kind](path)
+    for _ in range(2):
+        assert cached("k", Maker()) == CONTENT
+
+
+def test_where_folders_cannot_be_opened_paths_are_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(folders, "_EXAMINED", False)
+    monkeypatch.setattr(folders.os, "supports_fd", set())
+    make = Maker()
+    assert [cached("k", make) for _ in range(3)] == [CONTENT] * 3
+    assert make.calls == len(entries(place)) == 1
+    monkeypatch.setattr(cache, "LARGEST_BYTES", 1)
+    for key in in_one_shard(5):
+        cached(key, Maker())
+    assert len(entries(place / "0" / "..")) <= 2
+
+
+def test_a_path_that_is_no_folder_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "file"))
-    assert cached("k", Maker()) == CONTENT
+    unused(Maker())
+    assert len(caplog.messages) == 1
 
 
 def test_a_full_disk_does_no_harm(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: str, target: Path) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(cache.os, "replace", full)
+    monkeypatch.setattr(folders.os, "replace", full)
     assert cached("k", Maker()) == CONTENT
-    assert not list(place.iterdir())
+    assert not entries(place)
+    assert not list((place / "new").iterdir())
+
+
+@posix
+def test_no_descriptor_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_ones() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    (tmp_path / "link").symlink_to(tmp_path)
+    before = open_ones()
+    for path in (tmp_path, tmp_path / "link", tmp_path / "link" / "x", Path("/dev/null/x")):
+        monkeypatch.setenv("LAMINA_CACHE", str(path))
+        cached("k", Maker())
+        cached("k", Maker())
+    assert open_ones() == before
+
+
+# Size ---------------------------------------------------------------------------------------------
 
 
 def test_the_entries_used_longest_ago_are_removed_first(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cached("a", Maker())
-    monkeypatch.setattr(cache, "LARGEST_BYTES", 3 * entry(place).stat().st_size)
-    for number, key in enumerate("bc"):
+    a, b, c, d = in_one_shard(4)
+    cached(a, Maker())
+    size = path_of(place, a).stat().st_size
+    for number, key in enumerate((b, c)):
         cached(key, Maker())
-        os.utime(place / f"{key}.object", ns=(number + 2, number + 2))
-    os.utime(place / "a.object", ns=(1, 1))
+        os.utime(path_of(place, key), ns=(number + 2, number + 2))
+    os.utime(path_of(place, a), ns=(1, 1))
+    monkeypatch.setattr(cache, "LARGEST_BYTES", cache.SHARDS * 3 * size)
     # Now "a" counts as used, and "b" is the oldest.
-    cached("a", Maker())
-    cached("d", Maker())
-    assert sorted(path.stem for path in place.iterdir()) == ["a", "c", "d"]
+    cached(a, Maker())
+    cached(d, Maker())
+    assert entries(place) == sorted(path_of(place, key) for key in (a, c, d))
+
+
+def test_an_entry_that_is_too_large_stays_while_it_is_the_last_one_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "LARGEST_BYTES", 10)
+    first, second = in_one_shard(2)
+    for key in (first, second):
+        cached(key, Maker())
+        assert cached(key, Maker(b"")) == CONTENT
+    assert entries(place) == [path_of(place, second)]
+
+
+def test_no_more_is_kept_than_the_limit_and_an_eighth(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "LARGEST_BYTES", 1 << 20)
+    generator = random.Random(0)
+    content = bytes(3000)
+    most = 0
+    for number in range(800):
+        keep(f"{number} {generator.random()}", content)
+        if number % 20 == 0:
+            most = max(most, sum(path.stat().st_size for path in entries(place)))
+    assert (1 << 20) * 3 // 4 < most < (1 << 20) * 9 // 8 + cache.SHARDS * 4096
+
+
+class Calls:
+    """Counts what is asked of the file system."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in ("open", "fstat", "stat", "mkdir", "unlink", "replace", "utime", "listdir"):
+            monkeypatch.setattr(folders.os, name, self.counted(getattr(os, name)))
+        self._scandir = os.scandir
+        monkeypatch.setattr(folders.os, "scandir", self.scandir)
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.count += 1
+            return function(*arguments, **options)
+
+        return call
+
+    @contextmanager
+    def scandir(self, path: Any) -> Iterator[Any]:
+        with self._scandir(path) as entries:
+            yield (self._noted(entry) for entry in entries)
+
+    def _noted(self, entry: Any) -> Any:
+        self.count += 1
+        return entry
+
+
+def test_writing_takes_the_same_whatever_lies_there(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = in_one_shard(3)
+    keep(first, CONTENT)
+    counts: list[int] = []
+    with monkeypatch.context() as context:
+        calls = Calls(context)
+        keep(second, CONTENT)
+        counts.append(calls.count)
+    for number in range(2000):
+        (place / "0" / f"{number}.object").touch()
+    with monkeypatch.context() as context:
+        calls = Calls(context)
+        keep(third, CONTENT)
+        find(third)
+        find(third)
+        counts.append(calls.count)
+    assert counts[0] > 10
+    # Two more look-ups, and not one call for each entry.
+    assert counts[1] < 4 * counts[0]
+
+
+def test_a_shard_is_looked_through_once_for_an_eighth_of_what_it_may_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trims: list[int] = []
+    monkeypatch.setattr(cache, "_trim", lambda _: trims.append(1))
+    monkeypatch.setattr(cache, "LARGEST_BYTES", cache.SHARDS * 8 * 100 * 1024)
+    for key in in_one_shard(1000):
+        keep(key, bytes(1000))
+    # An entry counts as two KiB with its header; 50 of them are not more than 100 KiB.
+    assert len(trims) == 1000 // 51
+
+
+# Other processes ----------------------------------------------------------------------------------
 
 
 def test_what_a_process_left_unfinished_is_removed(place: Path) -> None:
     cached("a", Maker())
-    old, new = place / "old.part", place / "new.part"
+    old, new = place / "new" / "old.part", place / "new" / "new.part"
     for path in (old, new):
         path.write_bytes(CONTENT)
     os.utime(old, ns=(1, 1))
@@ -176,4 +632,57 @@ def test_writers_at_the_same_time_leave_one_whole_entry(place: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: cached("k", Maker()), range(40)))
     assert found == [CONTENT] * 40
-    assert [path.name for path in place.iterdir()] == ["k.object"]
+    assert entries(place) == [path_of(place, "k")]
+    assert not list((place / "new").iterdir())
+
+
+WORKERS = """
+import os, random, signal, time
+from lamina import cache
+cache.LARGEST_BYTES = 200_000
+
+def work(seed, rounds):
+    generator = random.Random(seed)
+    for _ in range(rounds):
+        number = generator.randrange(60)
+        expected = bytes([number]) * (500 * number)
+        assert cache.cached(f"key {number}", lambda: expected) == expected, number
+
+def start(seed, rounds):
+    child = os.fork()
+    if child == 0:
+        try:
+            work(seed, rounds)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+"""
+
+
+def run_workers(script: str) -> None:
+    command = [sys.executable, "-c", WORKERS + script]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+
+
+@posix
+def test_processes_that_write_read_and_trim_find_what_was_written() -> None:
+    run_workers("""
+children = [start(seed, 300) for seed in range(4)]
+assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+""")
+
+
+@posix
+def test_writers_that_are_killed_leave_nothing_that_is_read(place: Path) -> None:
+    run_workers("""
+generator = random.Random(0)
+for seed in range(20):
+    child = start(seed, 10**6)
+    time.sleep(generator.uniform(0.0, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+work(99, 300)
+""")
+    assert len(list((place / "new").iterdir())) <= 20

@@ -18,14 +18,11 @@ import lamina as lm
 import lamina.model
 from lamina import ops
 from lamina.data import Dataset
-from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.engine import Device
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import (
     DataError,
     DefinitionError,
     DTypeError,
-    EngineError,
     LaminaError,
     ReleasedError,
     ShapeError,
@@ -329,23 +326,6 @@ def test_a_loss_without_a_gradient_is_refused() -> None:
     )
 
 
-def test_a_step_that_needs_more_memory_than_there_is_is_refused_before_it_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = lm.Model(network())
-    device = Device("cpu", "a small one", 1 << 20)
-    monkeypatch.setattr(CpuEngine, "device", property(lambda _: device))
-    monkeypatch.setattr(CpuEngine, "compile", None)
-    with pytest.raises(EngineError) as caught:
-        training(model, batch_size=1_000_000)
-    assert str(caught.value) == (
-        "in cpu: this step needs more memory than there is\n"
-        "  expected  at most 1 MiB\n"
-        "  found     80.11 MiB for 1,000,000 examples\n"
-        "  Take a smaller batch; Network.max_batch_size says which one fits."
-    )
-
-
 def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are() -> None:
     a = lm.Input(4)
     model = lm.Model(lm.Network(a, [lm.Linear(3)(a), lm.Linear(2)(a)]))
@@ -501,7 +481,7 @@ class CountingMemory:
 
     def __init__(self, engine: CountingEngine, memory: Any) -> None:
         self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
-        engine.held += self.bytes
+        engine.bytes += self.bytes
 
     @property
     def array(self) -> Array:
@@ -514,22 +494,22 @@ class CountingMemory:
         return self.memory.read()
 
     def release(self) -> None:
-        self.engine.held -= self.bytes
+        self.engine.bytes -= self.bytes
         self.bytes = 0
         self.memory.release()
 
 
 class CountingExecutable:
-    """A compiled program that tells its engine how large its arena is.
+    """A compiled program that tells its engine how large its inputs are.
 
     As that of a GPU might, it has its results only when someone asks.
     """
 
     synchronous = False
 
-    def __init__(self, engine: CountingEngine, executable: Any, arena: int) -> None:
-        self.engine, self.executable, self.arena = engine, executable, arena
-        engine.held += arena
+    def __init__(self, engine: CountingEngine, executable: Any, inputs: int) -> None:
+        self.engine, self.executable, self.inputs = engine, executable, inputs
+        engine.bytes += inputs
 
     def run(self, inputs: Any) -> None:
         self.executable.run(inputs)
@@ -546,8 +526,8 @@ class CountingExecutable:
         return self.executable.scalar(name)
 
     def release(self) -> None:
-        self.engine.held -= self.arena
-        self.arena = 0
+        self.engine.bytes -= self.inputs
+        self.inputs = 0
         self.executable.release()
 
 
@@ -557,18 +537,33 @@ class CountingEngine:
     def __init__(self) -> None:
         self.inner = InterpreterEngine()
         self.device = self.inner.device
-        self.held = self.allocations = self.compilations = self.reads = 0
+        self.bytes = self.allocations = self.compilations = self.reads = 0
+        self.arenas: list[Any] = []
+
+    @property
+    def held(self) -> int:
+        return self.bytes + sum(arena.bytes for arena in self.arenas)
+
+    def arena(self) -> Any:
+        self.arenas.append(self.inner.arena())
+        return self.arenas[-1]
+
+    def available_bytes(self) -> int | None:
+        return None
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> CountingMemory:
         self.allocations += 1
         return CountingMemory(self, self.inner.allocate(shape, dtype))
 
-    def compile(self, program: Any, memories: Any, *, timed: bool) -> CountingExecutable:
+    def compile(
+        self, program: Any, memories: Any, arena: Any, *, timed: bool
+    ) -> CountingExecutable:
         assert not timed
         self.compilations += 1
-        compiled = self.inner.compile(program, {name: m.memory for name, m in memories.items()})
+        inner = {name: m.memory for name, m in memories.items()}
+        compiled = self.inner.compile(program, inner, arena)
         inputs = sum(buffer.bytes for buffer in program.of_kind("input"))
-        return CountingExecutable(self, compiled, program.plan.arena_bytes + inputs)
+        return CountingExecutable(self, compiled, inputs)
 
 
 @pytest.fixture
@@ -614,6 +609,32 @@ def test_losses_on_a_device_are_read_only_if_someone_holds_them(counting: Counti
     assert counting.reads == 1
 
 
+AFTERWARDS: dict[str, Callable[[lm.Model, Any], object]] = {
+    "a prediction": lambda model, _: model.predict(X),
+    "a prediction of another size": lambda model, _: model.predict(X[:5]),
+    "a prediction of a part": lambda model, _: model.part(model.network).predict(X),
+    "an evaluation": lambda model, _: model.evaluate(DATA, lm.CrossEntropy()),
+    "a step of another size": lambda _, attached: attached.step(X[:3], Y[:3]),
+    "a run": lambda _, attached: attached.run(DATA, steps=3),
+    "another training": lambda model, _: training(model, batch_size=50).release(),
+    "a release": lambda _, attached: attached.release(),
+}
+
+
+@pytest.mark.parametrize("afterwards", AFTERWARDS)
+def test_a_loss_on_a_device_is_read_before_it_is_overwritten(
+    afterwards: str, counting: CountingEngine
+) -> None:
+    expected = losses_of(float)
+    counting.inner = InterpreterEngine(poison=True)
+    model = lm.Model(network())
+    model.predict(X)
+    with training(model) as attached:
+        held = attached.step(normal(8, 4, seed=0), labels(8))
+        AFTERWARDS[afterwards](model, attached)
+        assert float(held) == expected[0]
+
+
 def test_an_evaluation_gives_back_all_that_it_took(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
@@ -639,6 +660,17 @@ def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) 
     how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "callbacks": [fail]}
     with pytest.raises(ZeroDivisionError):
         model.fit(DATA, validation=DATA, batch_size=8, **how)
+    assert counting.held == before
+
+
+def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
+    counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    monkeypatch.setattr(counting, "compile", None)
+    with pytest.raises(TypeError):
+        training(model)
     assert counting.held == before
 
 

@@ -7,13 +7,19 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.engines import machine_memory
 from lamina.engines.cpu.executable import CpuProgram
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.native_program import text_of_step, write_program
 from lamina.engines.cpu.peaks import measured_peaks
 from lamina.engines.cpu.processor import host
-from lamina.engines.engine import Device, Memory, Peaks
-from lamina.engines.host import Changes, HostMemory, physical_memory_bytes
+from lamina.engines.engine import Arena, Device, Memory, Peaks
+from lamina.engines.host import (
+    Changes,
+    HostArena,
+    HostMemory,
+    host_arena,
+)
 from lamina.program.program import Program
 from lamina.shapes import DType
 
@@ -34,15 +40,26 @@ class CpuEngine:
     def device(self) -> Device:
         processor = self.processor
         text = f"{processor.description}, {processor.threads} threads, {processor.vectors}"
-        return Device("cpu", text, physical_memory_bytes())
+        return Device("cpu", text, machine_memory.physical_bytes())
+
+    def available_bytes(self) -> int | None:
+        return machine_memory.available_bytes()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype, self._changes)
 
+    def arena(self) -> HostArena:
+        return HostArena()
+
     def compile(
-        self, program: Program, memories: Mapping[str, Memory], *, timed: bool = False
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        arena: Arena | None = None,
+        *,
+        timed: bool = False,
     ) -> CpuProgram:
-        return CpuProgram(program, memories, self.processor, timed=timed)
+        return CpuProgram(program, memories, host_arena(arena), self.processor, timed=timed)
 
     @property
     def languages(self) -> tuple[str, ...]:

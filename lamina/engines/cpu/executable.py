@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import final
 
 import numpy as np
 
+from lamina.engines import machine_memory
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.machine_code import Library
 from lamina.engines.cpu.native_program import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.thread_pool import Job, ticks_per_second
 from lamina.engines.engine import Memory
-from lamina.engines.host import HostMemory, address_of, aligned, host_array, host_memory
+from lamina.engines.host import (
+    ALIGNMENT_BYTES,
+    HostArena,
+    address_of,
+    aligned,
+    host_array,
+    host_memory,
+)
+from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 from lamina.shapes import Array
@@ -28,11 +38,15 @@ _OUTSIDE = ("parameter", "state")
 
 @final
 class CpuProgram:
-    """A program as machine code, with its arena, constants and inputs.
+    """A program as machine code, with its constants, and its place in an arena.
+
+    In the arena lie the temporaries, the inputs, and all workspaces that hold nothing from one
+    run to the next.
 
     Args:
         program: what is run.
         memories: of its parameters and states.
+        arena: shared with programs that never run at the same time.
         processor: what it is compiled for.
         timed: whether the time of its steps is taken.
     """
@@ -43,28 +57,36 @@ class CpuProgram:
         self,
         program: Program,
         memories: Mapping[str, Memory],
+        arena: HostArena,
         processor: Processor,
         *,
         timed: bool = False,
     ) -> None:
         layout, code = compile_program(program, processor, timed=timed)
+        require_room(
+            "this step needs",
+            (*needs_of_program(program), Need("workspaces", layout.total_bytes)),
+            machine_memory.available_bytes(),
+            reused=arena.bytes,
+            where="cpu",
+            advice="Take a smaller batch, or fewer threads: LAMINA_THREADS=1.",
+        )
         entries = {"program": layout.program, "load": layout.load}
         entries = {name: entry for name, entry in entries.items() if entry.threads}
         self._library = Library(code, tuple(map(exported_name, entries)))
         self._program = program
-        self._arrays = _buffers_of(program, memories)
-        self._outputs = {
-            name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
-            for name, buffer in program.outputs
-        }
+        self._layout = layout
+        self._arrays = _outside_of(program, memories)
         self._steps = layout.steps
         self._iteration = np.zeros(1, np.int64)
-        self._workspaces = _workspaces_of(layout)
-        self._table = self._addresses(layout)
+        # Operands packed by `load` stay from run to run.
+        self._packed = aligned(layout.placed_bytes if layout.load.threads else 0)
+        self._table = np.zeros(len(layout.places), np.uint64)
         jobs = {name: self._job_of(name, entry, timed=timed) for name, entry in entries.items()}
-        self._job, self._load = jobs.get("program"), jobs.get("load")
-        self._take_inputs(layout)
+        self._job, self._load = jobs["program"], jobs.get("load")
         self._watch(memories)
+        self._arena = arena
+        arena.enter(self, sum(_padded(size) for size in _sizes_in_arena(program, layout)))
 
     def _job_of(self, name: str, entry: Entry, *, timed: bool) -> Job:
         address = self._library.address(exported_name(name))
@@ -80,9 +102,25 @@ class CpuProgram:
             timed=timed,
         )
 
-    def _addresses(self, layout: Layout) -> Array:
+    def move_to(self, block: Array) -> None:
+        program, layout = self._program, self._layout
+        parts = _cut(block, _sizes_in_arena(program, layout))
+        own, placed, temporaries = parts[:3]
+        for place in program.plan.allocations:
+            buffer = program.buffers[place.buffer]
+            part = temporaries[place.offset : place.offset + buffer.bytes]
+            self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
+        for buffer, part in zip(program.of_kind("input"), parts[3:], strict=True):
+            self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
+        self._outputs = {
+            name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
+            for name, buffer in program.outputs
+        }
+        self._table[:] = self._addresses(layout, own, self._packed if self._load else placed)
+        self._take_inputs(layout)
+
+    def _addresses(self, layout: Layout, own: Array, placed: Array) -> Array:
         """The table of addresses, as the layout wants it."""
-        own, placed = self._workspaces
         addresses = [self._arrays[name].ctypes.data for name in self._program.buffers]
         start = placed.ctypes.data
         addresses += [start + offset for offset in layout.placed_offsets]
@@ -173,28 +211,36 @@ class CpuProgram:
 
     def release(self) -> None:
         self._library.release()
-        self._arrays, self._outputs, self._staging, self._workspaces = {}, {}, [], []
+        self._arena.leave(self)
+        self._arrays, self._outputs, self._staging, self._copied = {}, {}, [], []
+        self._packed = aligned(0)
 
 
-def _buffers_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, Array]:
-    """An array for every buffer: of its own, in the arena, or of the memories."""
+def _outside_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, Array]:
+    """An array for every buffer that lies in memory of its own, or in a model's memories."""
     arrays: dict[str, Array] = {}
     for name, value in program.constants.items():
         arrays[name] = np.ascontiguousarray(value)
-    arena = aligned(program.plan.arena_bytes)
-    for place in program.plan.allocations:
-        buffer = program.buffers[place.buffer]
-        part = arena[place.offset : place.offset + buffer.bytes]
-        arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
     for kind in _OUTSIDE:
         for buffer in program.of_kind(kind):
             arrays[buffer.name] = host_array(memories[buffer.name])
-    for buffer in program.of_kind("input"):
-        arrays[buffer.name] = HostMemory(buffer.shape, buffer.dtype.numpy).array
     return arrays
 
 
-def _workspaces_of(layout: Layout) -> list[Array]:
-    """The memory of the single threads, and that of what has a place in it for some time."""
-    sizes = (layout.thread_bytes * layout.threads, layout.placed_bytes)
-    return [aligned(size) for size in sizes]
+def _sizes_in_arena(program: Program, layout: Layout) -> list[int]:
+    """The bytes of what lies in the arena: workspaces, temporaries, and each of the inputs."""
+    threads = layout.thread_bytes * layout.threads
+    placed = 0 if layout.load.threads else layout.placed_bytes
+    inputs = [buffer.bytes for buffer in program.of_kind("input")]
+    return [threads, placed, program.plan.arena_bytes, *inputs]
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _cut(block: Array, sizes: Sequence[int]) -> list[Array]:
+    """Parts of a block, one behind the other, each of which starts at a cache line."""
+    ends = accumulate(_padded(size) for size in sizes)
+    starts = (end - _padded(size) for end, size in zip(ends, sizes, strict=True))
+    return [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]

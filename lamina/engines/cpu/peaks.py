@@ -15,7 +15,7 @@ from lamina.engines.cpu.scheduler import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.thread_pool import Job
 from lamina.engines.cpu.tiles import VECTORS, Tile, emit_tile, most_rows
 from lamina.engines.engine import Peaks
-from lamina.engines.host import HostMemory
+from lamina.engines.host import HostArena, HostMemory
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Literal, Load
@@ -81,7 +81,7 @@ def _bytes(processor: Processor, dtype: DType) -> float:
     loop = Loop("triad", (axis,), (Write((), (store,)),))
     program = Program("peak", buffers, (loop,), (), {}, Plan(0, 0, ()))
     memories = {name: HostMemory((size,), dtype.numpy) for name in names}
-    executable = CpuProgram(program, memories, processor)
+    executable = CpuProgram(program, memories, HostArena(), processor)
     seconds = _best(lambda: executable.run(()))
     executable.release()
     return sum(buffer.bytes for buffer in buffers.values()) / seconds

@@ -12,8 +12,14 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.engines.engine import Device, Memory
-from lamina.engines.host import HostMemory, aligned, host_array, physical_memory_bytes
+from lamina.engines import machine_memory
+from lamina.engines.engine import Arena, Device, Memory
+from lamina.engines.host import (
+    HostArena,
+    HostMemory,
+    host_arena,
+    host_array,
+)
 from lamina.engines.interpreter.run import Flat, Turn, run_step
 from lamina.program.program import Program
 from lamina.shapes import Array, DType
@@ -37,15 +43,26 @@ class InterpreterEngine:
     @property
     def device(self) -> Device:
         description = f"NumPy {np.__version__} on {platform.machine()}"
-        return Device("interpreter", description, physical_memory_bytes())
+        return Device("interpreter", description, machine_memory.physical_bytes())
+
+    def available_bytes(self) -> int | None:
+        return machine_memory.available_bytes()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
 
+    def arena(self) -> HostArena:
+        return HostArena()
+
     def compile(
-        self, program: Program, memories: Mapping[str, Memory], *, timed: bool = False
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        arena: Arena | None = None,
+        *,
+        timed: bool = False,
     ) -> InterpretedProgram:
-        return InterpretedProgram(program, memories, poison=self._poison)
+        return InterpretedProgram(program, memories, host_arena(arena), poison=self._poison)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -65,29 +82,40 @@ class InterpreterEngine:
 
 @final
 class InterpretedProgram:
-    """A program with its arena in the computer's memory."""
+    """A program with its place in an arena in the computer's memory."""
 
     synchronous = True
 
-    def __init__(self, program: Program, memories: Mapping[str, Memory], *, poison: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        arena: HostArena,
+        *,
+        poison: bool,
+    ) -> None:
         self._program = program
         self._poison = poison
         self._memories = memories
         self._inputs = program.of_kind("input")
-        self._arena = aligned(program.plan.arena_bytes)
         self._own: dict[str, Array] = {
             name: np.ravel(value) for name, value in program.constants.items()
         }
-        for place in program.plan.allocations:
-            buffer = program.buffers[place.buffer]
-            part = self._arena[place.offset : place.offset + buffer.bytes]
+        self._seconds = np.zeros(len(program.steps))
+        self._arena = arena
+        arena.enter(self, program.plan.arena_bytes)
+
+    def move_to(self, block: Array) -> None:
+        self._block = block
+        for place in self._program.plan.allocations:
+            buffer = self._program.buffers[place.buffer]
+            part = block[place.offset : place.offset + buffer.bytes]
             self._own[buffer.name] = part.view(buffer.dtype.numpy)
         self._last: dict[str, Array] = {}
-        self._seconds = np.zeros(len(program.steps))
 
     def run(self, inputs: Sequence[Array]) -> None:
         if self._poison:
-            self._arena.fill(POISON)
+            self._block.fill(POISON)
         flat = dict(self._own)
         for buffer, array in zip(self._inputs, inputs, strict=True):
             flat[buffer.name] = array.reshape(-1)
@@ -134,5 +162,6 @@ class InterpretedProgram:
         return seconds
 
     def release(self) -> None:
-        self._own, self._last, self._arena = {}, {}, aligned(0)
+        self._arena.leave(self)
+        self._own, self._last, self._block = {}, {}, np.zeros(0, np.uint8)
         self._memories: Mapping[str, Memory] = {}

@@ -1,0 +1,246 @@
+"""Programs and their machine code on disk, so that they are compiled once.
+
+An entry is named by what it was made from: the graph or program, the processor, the versions. Each
+carries its name and a checksum; one that does not fit is removed and compiled again. Some entries
+are machine code, so only a folder is used that nobody else can change (`lamina.cache.folders`).
+Nothing here ever makes a program fail: where the disk cannot be used, everything is compiled.
+
+    objects/new/                what is being written
+    objects/0/ ... objects/f/   shards, by the first digit of an entry's name
+    objects/0/written           a byte for each KiB written since this shard was last trimmed
+
+To write an entry takes the same time whatever lies there: the entries of a shard are looked at only
+when so much was written to it since the last time that this hardly counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+
+import platformdirs
+
+from lamina.cache.folders import Folder, opened
+
+# Entries begin with this, the SHA-256 of the key, the length of the content, and the SHA-256 of all
+# that and the content.
+MAGIC = b"lamina object 2\n"
+_LENGTH_BYTES = 8
+_HEADER_BYTES = len(MAGIC) + 32 + _LENGTH_BYTES + 32
+# When more lies in a shard than its part of this, the entries that were not used for longest are
+# removed; that is looked at whenever another eighth of that part was written.
+LARGEST_BYTES = 256 << 20
+SHARDS = 16
+_OVERSHOOT = 8
+_FOLDER, _NEW, _WRITTEN = "objects", "new", "written"
+_SUFFIX, _UNFINISHED = ".object", ".part"
+_WRITTEN_UNIT = 1 << 10
+# What is still unfinished after so long was left behind by a process that ended.
+_UNFINISHED_SECONDS = 3600
+# Why there is no cache, as far as it was said.
+_said: set[str] = set()
+
+
+def folder() -> Path | None:
+    """Where entries lie: a folder of the user's own.
+
+    The environment variable LAMINA_CACHE names another one, or turns the cache off if it is
+    `off`, `0` or empty. None if there is no cache; where it cannot be used, that is said once.
+    """
+    with _opened() as place:
+        return place.path if place else None
+
+
+@contextmanager
+def _opened() -> Generator[Folder | None]:
+    """The folder of the cache; None if there is none."""
+    place = None
+    with ExitStack() as stack:
+        try:
+            path = _wanted()
+            if path is not None:
+                place = stack.enter_context(opened(path, _FOLDER))
+        except OSError as error:
+            _say_once(error.strerror or str(error), error.filename)
+        yield place
+
+
+def _wanted() -> Path | None:
+    """The path of the folder around the cache's; None if the cache is turned off.
+
+    Raises:
+        OSError: if nobody knows where it is.
+    """
+    wanted = os.environ.get("LAMINA_CACHE")
+    if wanted is not None and wanted.lower() in ("off", "0", ""):
+        return None
+    try:
+        path = Path(wanted or platformdirs.user_cache_dir("lamina")).expanduser()
+    except RuntimeError:
+        raise OSError("there is no home folder") from None
+    if not wanted and not path.is_absolute():
+        raise OSError("there is no home folder")
+    return path
+
+
+def _say_once(reason: str, where: object) -> None:
+    """Says why there is no cache; not as a warning, which some turn into errors."""
+    text = f"{where}: {reason}" if where else reason
+    if text not in _said:
+        _said.add(text)
+        import logging
+
+        logging.getLogger("lamina").warning(
+            "Lamina compiles anew in every process, as its cache cannot be used: %s. "
+            "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without.",
+            text,
+        )
+
+
+def key_of(parts: Iterable[str]) -> str:
+    """The name of what is made from these parts: SHA-256 of all of them, in order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(8, "little"))
+        digest.update(encoded)
+    return digest.hexdigest()
+
+
+def sources_checksum(*packages: str) -> str:
+    """A checksum of the modules of some packages, without those below; "" if they are hidden."""
+    found = [
+        (f"{package}/{file.name}", file.read_bytes())
+        # Sources; in some installations compiled ones, or an archive of them.
+        for package in packages
+        for file in files(package).iterdir()
+        if file.is_file() and file.name.endswith((".py", ".pyc"))
+    ]
+    digest = hashlib.sha256()
+    for name, content in sorted(found):
+        digest.update(name.encode() + content)
+    return digest.hexdigest() if found else ""
+
+
+def cached(key: str, make: Callable[[], bytes]) -> bytes:
+    """The entry of that name, made and kept if there is none."""
+    found = find(key)
+    if found is None:
+        found = make()
+        keep(key, found)
+    return found
+
+
+def find(key: str) -> bytes | None:
+    """The entry of that name; None if there is none."""
+    with _opened() as place:
+        if place is None:
+            return None
+        name, shard = _names(key)
+        with suppress(OSError), place.below(shard) as entries:
+            return _read(entries, name, key)
+    return None
+
+
+def keep(key: str, content: bytes) -> None:
+    """Makes an entry of that name, if the disk can be used."""
+    with _opened() as place:
+        if place is None:
+            return
+        name, shard = _names(key)
+        with suppress(OSError), place.below(_NEW) as new, place.below(shard) as entries:
+            _sweep(new)
+            _write(new, entries, name, _header(key, content) + content)
+
+
+def _names(key: str) -> tuple[str, str]:
+    """The names of an entry's file and of its shard."""
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return digest + _SUFFIX, digest[0]
+
+
+def _header(key: str, content: bytes) -> bytes:
+    start = MAGIC + hashlib.sha256(key.encode()).digest()
+    start += len(content).to_bytes(_LENGTH_BYTES, "little")
+    digest = hashlib.sha256(start)
+    digest.update(content)
+    return start + digest.digest()
+
+
+def _read(entries: Folder, name: str, key: str) -> bytes | None:
+    with os.fdopen(entries.open(name, os.O_RDONLY), "rb") as file:
+        data = file.read()
+        content = data[_HEADER_BYTES:]
+        whole = data[:_HEADER_BYTES] == _header(key, content)
+        if whole:
+            with suppress(OSError):
+                # So that it counts as used.
+                entries.touch(name, file.fileno())
+    if whole:
+        return content
+    entries.remove(name)
+    return None
+
+
+def _write(new: Folder, entries: Folder, name: str, data: bytes) -> None:
+    """Atomically: readers see all of an entry or nothing."""
+    temporary = secrets.token_hex(8) + _UNFINISHED
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        with os.fdopen(new.open(temporary, flags), "wb") as file:
+            file.write(data)
+        # Counted first: whoever is killed in between leaves no entry that was not counted.
+        much = _count(entries, len(data))
+        entries.take(new, temporary, name)
+    except BaseException:
+        with suppress(OSError):
+            new.remove(temporary)
+        raise
+    if much:
+        _trim(entries)
+
+
+def _count(entries: Folder, size: int) -> bool:
+    """Notes what is written to a shard; whether that is much since it was last trimmed."""
+    try:
+        file = entries.open(_WRITTEN, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, bytes(-(-size // _WRITTEN_UNIT)))
+            much = os.fstat(file).st_size * _WRITTEN_UNIT * SHARDS * _OVERSHOOT > LARGEST_BYTES
+            if much:
+                os.ftruncate(file, 0)
+            return much
+        finally:
+            os.close(file)
+    except OSError:
+        return True
+
+
+def _trim(entries: Folder) -> None:
+    """Removes entries of a shard, those used longest ago first, until the rest is small enough.
+
+    The one used last stays, however large it is.
+    """
+    found = [entry for entry in entries.files() if entry[0].endswith(_SUFFIX)]
+    found.sort(key=lambda entry: entry[1].st_mtime_ns)
+    size = sum(status.st_size for _, status in found)
+    for name, status in found[:-1]:
+        if size * SHARDS <= LARGEST_BYTES:
+            return
+        with suppress(OSError):
+            entries.remove(name)
+        size -= status.st_size
+
+
+def _sweep(new: Folder) -> None:
+    """Removes what processes left unfinished that ended."""
+    for name, status in new.files():
+        if time.time() - status.st_mtime > _UNFINISHED_SECONDS:
+            with suppress(OSError):
+                new.remove(name)

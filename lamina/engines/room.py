@@ -1,0 +1,84 @@
+"""Whether there is memory for what is to be made, asked before any of it is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lamina.errors import EngineError
+from lamina.program.program import Buffer, Program
+from lamina.reports import bytes_text
+
+
+@dataclass(frozen=True)
+class Need:
+    """A row of a bill that is held against the memory that there is.
+
+    Attributes:
+        what: what takes the memory, `"parameters"` or `"arena"`.
+        bytes: how much.
+        largest: the largest of its tensors, for people; "" if it has none.
+        largest_bytes: what that one takes.
+    """
+
+    what: str
+    bytes: int
+    largest: str = ""
+    largest_bytes: int = 0
+
+
+def need_of(what: str, buffers: Iterable[Buffer], total: int | None = None) -> Need:
+    """What some buffers take: all of them together, or as much as a plan says."""
+    ordered = sorted(buffers, key=lambda buffer: buffer.bytes)
+    if not ordered:
+        return Need(what, total or 0)
+    largest = ordered[-1]
+    taken = sum(buffer.bytes for buffer in ordered) if total is None else total
+    return Need(what, taken, str(largest), largest.bytes)
+
+
+def needs_of_program(program: Program) -> tuple[Need, ...]:
+    """What running a program takes beside the memories that it is bound to."""
+    return (
+        need_of("arena", program.of_kind("temporary"), program.plan.arena_bytes),
+        need_of("inputs and targets", program.of_kind("input")),
+    )
+
+
+def require_room(
+    subject: str,
+    needs: Sequence[Need],
+    available: int | None,
+    *,
+    where: str,
+    advice: str,
+    reused: int = 0,
+) -> None:
+    """Checks that there is enough memory.
+
+    Args:
+        subject: what needs it, with its verb: `"this model needs"`.
+        needs: the bill.
+        available: bytes; None if that is not known.
+        where: the engine.
+        advice: what to do if there is not enough.
+        reused: bytes that were taken before and serve for this, too.
+
+    Raises:
+        EngineError: if there is not.
+    """
+    total = sum(need.bytes for need in needs)
+    if available is None or total <= available + reused:
+        return
+    rows = sorted((need for need in needs if need.bytes), key=lambda need: -need.bytes)
+    largest = max(needs, key=lambda need: need.largest_bytes)
+    facts = [
+        ("available", bytes_text(available + reused)),
+        ("needed", bytes_text(total)),
+        ("needed for", ", ".join(f"{need.what}: {bytes_text(need.bytes)}" for need in rows)),
+    ]
+    if largest.largest:
+        facts.append(("largest", f"{largest.largest}, {bytes_text(largest.largest_bytes)}"))
+    raise EngineError(
+        f"{subject} more memory than there is", facts=tuple(facts), where=where, advice=advice
+    )

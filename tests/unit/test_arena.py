@@ -1,0 +1,225 @@
+"""The arena that the programs of a model share: bounded, moved, and without traces of others."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.discovery import open_engine
+from lamina.engines.host import HostArena, aligned
+from lamina.graph import Graph, leaf
+from lamina.runtime import prepared
+from lamina.shapes import Array, float32
+
+ENGINES = ("cpu", "interpreter")
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def model(engine: str, hidden: int = 16) -> lm.Model:
+    layers = (lm.Linear(hidden), lm.ReLU(), lm.Dropout(0.2), lm.Linear(3))
+    return lm.Model(lm.Sequential(lm.Input(5), *layers), engine=engine, seed=2)
+
+
+def attach(one: lm.Model, batch_size: int, **options: Any) -> lm.Training:
+    loss, optimizer = lm.CrossEntropy(), lm.Adam(0.01)
+    return one.training(loss=loss, optimizer=optimizer, batch_size=batch_size, **options)
+
+
+def arena_of(one: lm.Model) -> Any:
+    return one._parameters.arena  # pyright: ignore[reportPrivateUsage]
+
+
+def after_filling(arena: Any) -> Any:
+    """`Prepared.run`, for a model with this arena: all of it is NaN before."""
+    run = prepared.Prepared.run
+
+    def filled(step: prepared.Prepared, arrays: Any) -> None:
+        arena._block.fill(0xFF)
+        run(step, arrays)
+
+    return filled
+
+
+class Tenant:
+    def __init__(self) -> None:
+        self.block = np.zeros(0, np.uint8)
+        self.moves = 0
+
+    def move_to(self, block: Array) -> None:
+        self.block = block
+        self.moves += 1
+
+
+def test_an_arena_is_as_large_as_the_largest_of_its_tenants() -> None:
+    arena, small, large = HostArena(), Tenant(), Tenant()
+    arena.enter(small, 100)
+    arena.enter(large, 300)
+    assert arena.bytes == 300
+    assert small.block is large.block
+    assert small.block.ctypes.data % 64 == 0
+    arena.leave(large)
+    assert (arena.bytes, small.block.size) == (100, 100)
+    arena.leave(small)
+    assert arena.bytes == 0
+
+
+def test_tenants_stay_where_they_are_if_the_arena_is_large_enough() -> None:
+    arena, small, large = HostArena(), Tenant(), Tenant()
+    arena.enter(large, 300)
+    arena.enter(small, 100)
+    arena.leave(small)
+    assert (large.moves, arena.bytes) == (1, 300)
+
+
+def test_tenants_that_nobody_holds_count_no_longer() -> None:
+    arena = HostArena()
+    arena.enter(Tenant(), 300)
+    other = Tenant()
+    arena.enter(other, 100)
+    assert arena.bytes == other.block.size == 100
+
+
+def test_a_tenant_for_which_there_is_no_room_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(size: int) -> Array:
+        if size > 200:
+            raise MemoryError
+        return aligned(size)
+
+    arena, one = HostArena(), Tenant()
+    arena.enter(one, 100)
+    monkeypatch.setattr("lamina.engines.host.aligned", small)
+    with pytest.raises(MemoryError):
+        arena.enter(Tenant(), 300)
+    assert (arena.bytes, one.moves) == (100, 1)
+    arena.enter(Tenant(), 50)
+    assert arena.bytes == 100
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_programs_of_a_model_share_one_arena(engine: str) -> None:
+    one = model(engine)
+    one.predict(normal(3, 5))
+    with attach(one, 64) as training:
+        largest = arena_of(one).bytes
+        assert largest >= training.bill.arena_bytes
+        for size in (1, 7, 64):
+            training.step(normal(size, 5), np.arange(size) % 3)
+            one.predict(normal(size, 5))
+            one.part(one.network).predict(normal(size, 5))
+        one.evaluate((normal(20, 5), np.arange(20) % 3), lm.CrossEntropy(), batch_size=20)
+        assert arena_of(one).bytes == largest
+    assert 0 < arena_of(one).bytes < largest
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_programs_that_take_turns_in_an_arena_compute_what_they_do_alone(engine: str) -> None:
+    """Each program moves the others when it is compiled, and leaves its numbers in their place."""
+    x = {size: normal(size, 5, seed=size) for size in (2, 33, 5, 64)}
+    y = {size: np.arange(size) % 3 for size in x}
+    results: list[list[Any]] = []
+    for shared in (True, False):
+        one = model(engine)
+        found: list[Any] = []
+        with attach(one, 64) as training:
+            for _ in range(3):
+                for size in x:
+                    found.append(float(training.step(x[size], y[size])))
+                    if not shared:
+                        found.append(copy.deepcopy(one).predict(x[size]))
+                        continue
+                    found.append(one.predict(x[size]))
+                    one.predict(x[size][:1])
+        results.append(found)
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_rows_of_a_data_set_are_read_where_the_arena_is_now() -> None:
+    data = (normal(64, 5), np.arange(64) % 3)
+    results: list[Array] = []
+    for moved in (False, True):
+        one = model("cpu")
+        with attach(one, 16) as training:
+            losses = [training.run(data, steps=3)]
+            if moved:
+                one.predict(normal(4000, 5))
+                training.step(data[0][:16], data[1][:16])
+            else:
+                training.step(data[0][:16], data[1][:16])
+            losses.append(training.run(data, steps=3))
+        results.append(np.concatenate(losses))
+    np.testing.assert_array_equal(*results)
+
+
+def test_weights_packed_ahead_outlast_other_programs() -> None:
+    """Inference packs its weights once; they must not lie where other programs write."""
+    net = lm.Sequential(lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh())
+    one, x = lm.Model(net), normal(256, 64)
+    alone = one.predict(x)
+    for size in (31, 1, 400):
+        one.predict(normal(size, 64))
+        np.testing.assert_array_equal(one.predict(x), alone)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_program_counts_on_what_is_left_in_the_arena(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workspaces included: the whole block is filled with NaN before every run."""
+    layers = (lm.Conv2d(16, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2))
+    layers = (*layers, lm.Conv2d(16, 5, stride=2, padding=2), lm.Flatten(), lm.Linear(4))
+    x, y = normal(9, 16, 12, 12), np.arange(9) % 4
+    results: list[list[Any]] = []
+    for poisoned in (False, True):
+        one = lm.Model(lm.Sequential(lm.Input(16, 12, 12), *layers), engine=engine)
+        if poisoned:
+            monkeypatch.setattr(prepared.Prepared, "run", after_filling(arena_of(one)))
+        with one.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=9) as training:
+            losses = [float(training.step(x, y)) for _ in range(3)]
+        results.append([*losses, one.predict(x), *one.parameters().values()])
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_training_keeps_programs_for_few_batch_sizes(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "MOST_PROGRAMS", 3)
+    one = model(engine, hidden=4)
+    with attach(one, 7) as training:
+        steps = training._prepared  # pyright: ignore[reportPrivateUsage]
+        tenants: Any = arena_of(one)._needs  # pyright: ignore[reportPrivateUsage]
+        # The last of them was given up and is compiled again.
+        for size in (1, 2, 3, 4, 5, 6, 7, 1):
+            training.step(normal(size, 5), np.arange(size) % 3)
+            assert size in steps
+            assert len(tenants) <= 3
+        assert [size for size in range(1, 8) if size in steps] == [1, 6, 7]
+    assert not tenants
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_program_without_an_arena_has_one_of_its_own(engine: str) -> None:
+    x = leaf("x", "input", (2,), float32)
+    program = compile_graph(Graph((x,), (("y", x * 2),)), batch=1, name="test")
+    one, other = (open_engine(engine).compile(program, {}) for _ in range(2))
+    one.run([np.ones(2, "float32")])
+    other.run([np.full(2, 5, "float32")])
+    np.testing.assert_array_equal(one.output("y"), [2, 2])
+
+
+def test_a_copy_has_an_arena_of_its_own() -> None:
+    one = model("cpu")
+    expected = one.predict(normal(3, 5))
+    other = copy.deepcopy(one)
+    assert arena_of(other).bytes == 0
+    np.testing.assert_array_equal(other.predict(normal(3, 5)), expected)

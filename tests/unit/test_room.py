@@ -1,0 +1,355 @@
+"""Memory is counted before it is taken: what does not fit is refused, and nothing is allocated."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.engines import host, machine_memory
+from lamina.engines.cpu import executable
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import DefinitionError, EngineError
+
+ENGINES = ("cpu", "interpreter")
+X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
+
+
+def network(width: int = 5) -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(width), lm.Tanh(), lm.Linear(3))
+
+
+def attach(model: lm.Model, batch_size: int = 8, optimizer: Any = None) -> lm.Training:
+    optimizer = optimizer or lm.Adam(0.01)
+    return model.training(loss=lm.CrossEntropy(), optimizer=optimizer, batch_size=batch_size)
+
+
+@pytest.fixture
+def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Leaves so many bytes of memory, of which none may be allocated and nothing compiled."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("this must not be reached")
+
+    def only_scalars(_: Any, shape: tuple[int, ...], dtype: Any) -> host.HostMemory:
+        assert not shape
+        return host.HostMemory(shape, dtype)
+
+    def only(count: int) -> None:
+        monkeypatch.setattr(machine_memory, "available_bytes", lambda: count)
+        for engine in (CpuEngine, InterpreterEngine):
+            monkeypatch.setattr(engine, "allocate", only_scalars)
+            monkeypatch.setattr(engine, "compile", refuse)
+
+    return only
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_that_does_not_fit_is_refused(engine: str, leave: Callable[[int], None]) -> None:
+    leave(10 << 20)
+    with pytest.raises(EngineError) as caught:
+        lm.Model(lm.Sequential(lm.Input(1 << 20), lm.BatchNorm(), lm.Linear(1 << 20)), engine)
+    assert str(caught.value) == (
+        f"in {engine}: this model needs more memory than there is\n"
+        "  available   10 MiB\n"
+        "  needed      12 TiB\n"
+        "  needed for  drawing initial values: 8 TiB, parameters: 4 TiB, states of layers: 8 MiB\n"
+        "  largest     parameter 2.weight f32[1048576, 1048576], 4 TiB\n"
+        "  Make the layer of the largest tensor smaller, or free memory."
+    )
+
+
+def test_a_model_is_refused_from_one_byte_too_many_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 40 parameters of 4 bytes, and the 32 of the largest drawn in 8 bytes each.
+    needed = 4 * 40 + 8 * 32
+    net = lm.Sequential(lm.Input(4), lm.Linear(8))
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed)
+    lm.Model(net)
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 1)
+    with pytest.raises(EngineError, match="this model needs more memory than there is"):
+        lm.Model(net)
+
+
+INITIALIZERS = (lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.KaimingUniform())
+
+
+@pytest.mark.parametrize("initializer", INITIALIZERS, ids=lambda one: type(one).__name__)
+def test_initial_values_are_there_once_while_they_are_drawn(initializer: Any) -> None:
+    shape = (1024, 512)
+    initializer(shape, 0, 0)
+    tracemalloc.start()
+    try:
+        size = initializer(shape, 0, 0).nbytes
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # The rest is what is in the works while a piece is drawn.
+    assert peak < 1.2 * size
+
+
+def test_a_model_in_a_file_draws_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm.Model(lm.Sequential(lm.Input(4), lm.Linear(8))).save(tmp_path / "model")
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 4 * 40)
+    lm.load(tmp_path / "model")
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 4 * 40 - 1)
+    with pytest.raises(EngineError, match="this model needs more memory than there is"):
+        lm.load(tmp_path / "model")
+
+
+HUGE: dict[str, Callable[[], object]] = {
+    "an embedding": lambda: lm.Model(
+        lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(10**10, 64))
+    ),
+    "2**80 elements": lambda: lm.Model(lm.Sequential(lm.Input(2**40), lm.Linear(2**40))),
+    "extents of 70 bits": lambda: lm.Model(lm.Sequential(lm.Input(2**70), lm.Linear(2**70))),
+    "extents of 500 bits": lambda: lm.Model(lm.Sequential(lm.Input(2**500), lm.Linear(2**500))),
+    "a batch": lambda: attach(lm.Model(network()), 2**62),
+    "a result of 70 bits": lambda: lm.compile(
+        x := lm.Input(3), ops.cumsum(ops.pad(x, ((0, 0), (0, 2**70))), 1)
+    )(np.ones((2, 3), "float32")),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_sizes_that_no_machine_has_are_refused(case: str) -> None:
+    with pytest.raises(EngineError, match="more memory than there is") as caught:
+        HUGE[case]()
+    assert dict(caught.value.facts).keys() == {"available", "needed", "needed for", "largest"}
+
+
+def test_a_batch_that_cannot_be_counted_is_refused() -> None:
+    for make in (lambda: attach(lm.Model(network()), 2**63), lambda: network().plan(2**63)):
+        with pytest.raises(DefinitionError) as caught:
+            make()
+        assert caught.value.problem == "a batch has more examples than can be counted in 64 bits"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[int], None]) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(40), lm.Linear(3)), engine)
+    leave(1 << 20)
+    with pytest.raises(EngineError) as caught:
+        attach(model, 1_000_000)
+    assert str(caught.value) == (
+        f"in {engine}: a step of 1,000,000 examples needs more memory than there is\n"
+        "  available   1 MiB\n"
+        "  needed      179.29 MiB\n"
+        "  needed for  inputs and targets: 160.22 MiB, arena: 19.07 MiB, "
+        "state of the optimizer: 984 B\n"
+        "  largest     input input0 f32[1000000, 40], 152.59 MiB\n"
+        "  Take a smaller batch; Network.max_batch_size says which one fits."
+    )
+
+
+def test_the_state_of_an_optimizer_counts(leave: Callable[[int], None]) -> None:
+    model = lm.Model(network(10_000))
+    leave(500_000)
+    with pytest.raises(EngineError) as caught:
+        attach(model, 1)
+    assert dict(caught.value.facts)["needed for"].startswith("state of the optimizer: 625.02 KiB")
+    assert caught.value.advice == "Take a smaller network, or an optimizer with less state."
+
+
+def test_a_training_may_take_all_that_its_bill_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    bill = network().plan(64, lm.CrossEntropy(), lm.Adam(0.01))
+    needed = bill.peak_bytes - bill.parameter_bytes - bill.constant_bytes
+    model = lm.Model(network(), "interpreter")
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed)
+    attach(model, 64).release()
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 32)
+    with pytest.raises(EngineError, match="a step of 64 examples needs more memory"):
+        attach(model, 64)
+
+
+def running_sum(engine: str) -> Any:
+    x = lm.Input()
+    return lm.compile(x, ops.cumsum(x, 0), engine)
+
+
+USES: dict[str, Callable[[lm.Model, Any], object]] = {
+    "a step of 2,000 examples": lambda model, _: model.predict(np.ones((2000, 4), "float32")),
+    "a step of 4,000 examples": lambda _, run: run(np.ones(4000, "float32")),
+    "this data set": lambda model, _: model.evaluate((X, Y), lm.CrossEntropy()),
+    "this model": lambda model, _: model.profile(1, seconds=0.01),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("subject", USES)
+def test_whatever_runs_is_held_against_the_memory(
+    subject: str, engine: str, leave: Callable[[int], None]
+) -> None:
+    model, run = lm.Model(network(100), engine), running_sum(engine)
+    leave(100)
+    with pytest.raises(EngineError, match=f"{subject} needs more memory than there is"):
+        USES[subject](model, run)
+
+
+def test_a_data_set_that_does_not_fit_is_refused(leave: Callable[[int], None]) -> None:
+    model = lm.Model(network())
+    with attach(model) as training:
+        leave(100)
+        with pytest.raises(EngineError) as caught:
+            training.run((X, Y), steps=1)
+    assert str(caught.value) == (
+        "in cpu: this data set needs more memory than there is\n"
+        "  available   100 B\n"
+        "  needed      192 B\n"
+        "  needed for  examples: 192 B\n"
+        "  largest     input input0 f32[8, 4], 128 B\n"
+        "  Give fewer examples at a time, or go through the batches with step."
+    )
+
+
+def test_workspaces_count_before_they_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = lm.Sequential(lm.Input(64, 16, 16), lm.Conv2d(64, 3, padding=1))
+    model, x = lm.Model(net), np.ones((4, 64, 16, 16), "float32")
+    bill = net.plan(4)
+    needed = bill.arena_bytes + bill.input_bytes
+    workspaces = CpuEngine().workspace_bytes(bill.program)
+    assert workspaces > 100_000
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed + workspaces)
+    model.predict(x)
+    other = lm.Model.part(model, net)
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 1000)
+    # The arena that is there serves the same program once more, but not what it keeps packed.
+    monkeypatch.setattr(executable, "aligned", None)
+    with pytest.raises(EngineError) as caught:
+        other.predict(x)
+    assert "workspaces: " in dict(caught.value.facts)["needed for"]
+
+
+def test_the_arena_that_is_there_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lm.Model(network(), "interpreter")
+    with attach(model, 4000) as training:
+        monkeypatch.setattr(machine_memory, "available_bytes", lambda: 8000 * 4)
+        training.step(np.ones((2000, 4), "float32"), np.zeros(2000, int))
+
+
+def test_what_the_system_does_not_give_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: None)
+    for size in (1 << 62, 1 << 63, 1 << 70):
+        with pytest.raises(EngineError) as caught:
+            host.aligned(size)
+        assert caught.value.problem == "the system gives no more memory"
+
+
+# What the system says -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Files of a system, where `PROC` and `GROUPS` are folders."""
+    monkeypatch.setattr(machine_memory, "_PROC", tmp_path / "PROC")
+
+    def write(files: dict[str, str]) -> None:
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("GROUPS", str(tmp_path / "GROUPS")))
+
+    return write
+
+
+MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    900 kB\n"
+V2 = {
+    "PROC/meminfo": MEMINFO,
+    "PROC/self/cgroup": "0::/outer/inner\n",
+    "PROC/self/mountinfo": "30 23 0:26 / GROUPS rw - cgroup2 cgroup2 rw,nsdelegate\n",
+}
+V1 = {
+    "PROC/meminfo": MEMINFO,
+    "PROC/self/cgroup": "5:cpu:/x\n4:memory,hugetlb:/docker/abc\n0::/\n",
+    "PROC/self/mountinfo": (
+        "29 23 0:25 / GROUPS/unified rw - cgroup2 none rw\n"
+        "30 23 0:26 / GROUPS/cpu rw shared:9 - cgroup cgroup rw,cpu\n"
+        "31 23 0:27 /docker/abc GROUPS/memory rw shared:8 - cgroup cgroup rw,memory,hugetlb\n"
+    ),
+}
+SYSTEMS: dict[str, tuple[dict[str, str], int]] = {
+    "without groups": ({"PROC/meminfo": MEMINFO}, 900 << 10),
+    "groups without limits": (V2 | {"GROUPS/outer/memory.max": "max\n"}, 900 << 10),
+    "a limit": (
+        V2 | {"GROUPS/outer/inner/memory.max": "5000", "GROUPS/outer/inner/memory.current": "3000"},
+        2000,
+    ),
+    "a limit further out": (
+        V2
+        | {
+            "GROUPS/outer/inner/memory.max": "5000",
+            "GROUPS/outer/inner/memory.current": "3000",
+            "GROUPS/outer/memory.max": "6000",
+            "GROUPS/outer/memory.current": "5500",
+        },
+        500,
+    ),
+    "cache of files": (
+        V2
+        | {
+            "GROUPS/outer/inner/memory.max": "5000",
+            "GROUPS/outer/inner/memory.current": "4800",
+            "GROUPS/outer/inner/memory.stat": "anon 300\ninactive_file 1000\nactive_file 500\n",
+        },
+        1700,
+    ),
+    "more than the limit": (
+        V2 | {"GROUPS/outer/inner/memory.max": "50", "GROUPS/outer/inner/memory.current": "90"},
+        0,
+    ),
+    "the first version": (
+        V1
+        | {
+            "GROUPS/memory/memory.limit_in_bytes": "5000",
+            "GROUPS/memory/memory.usage_in_bytes": "4000",
+            "GROUPS/memory/memory.stat": "inactive_file 1\ntotal_inactive_file 70\n",
+        },
+        1070,
+    ),
+    "a group outside of what is seen": (
+        V2
+        | {
+            "PROC/self/cgroup": "0::/../../outer\n",
+            "GROUPS/memory.max": "5000",
+            "GROUPS/memory.current": "1000",
+        },
+        4000,
+    ),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows says it otherwise")
+@pytest.mark.parametrize("case", SYSTEMS)
+def test_memory_is_what_the_system_and_every_group_leave(
+    case: str, system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, expected = SYSTEMS[case]
+    monkeypatch.setattr(machine_memory, "_left_of_addresses", lambda: None)
+    system(files)
+    assert machine_memory.available_bytes() == expected
+
+
+def test_a_system_that_says_nothing_is_taken_at_its_size(
+    system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system({"PROC/meminfo": "nonsense", "PROC/self/cgroup": "", "PROC/self/mountinfo": "1 - \n"})
+    monkeypatch.setattr(machine_memory, "_left_of_addresses", lambda: None)
+    assert machine_memory.available_bytes() == machine_memory.physical_bytes()
+    monkeypatch.setattr(machine_memory, "physical_bytes", lambda: None)
+    assert machine_memory.available_bytes() is None
+
+
+def test_this_machine_has_memory() -> None:
+    physical, available = machine_memory.physical_bytes(), machine_memory.available_bytes()
+    assert physical is not None
+    assert available is not None
+    assert 0 < available <= physical
