@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import cast
 
 from lamina.errors import DefinitionError
 from lamina.program.program import Program
+from lamina.records import frozen_dataclass
 from lamina.reports import Rectangle, bytes_text, plot_plan, table_text
 from lamina.shapes import shape_text
 
@@ -25,7 +25,7 @@ _UNITS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MemoryBill:
     """What one compiled step needs, in bytes. `print` shows it as a table.
 

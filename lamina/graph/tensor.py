@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from lamina.errors import LaminaError
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, as_dtype, shape_text
 
 Attributes = Mapping[str, Any]
@@ -29,7 +30,7 @@ class Lowering:
     """How the compiler turns an op into program steps; the kinds stand in `lamina.ops.lowering`."""
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Sample:
     """Inputs on which an op is tested: against its reference, its gradient, on every engine.
 
@@ -50,7 +51,7 @@ class Sample:
     differentiable: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class Op:
     """A primitive mathematical operation: all its rules in one record.
 
@@ -93,7 +94,7 @@ def _op_named(name: str) -> Op:
     return _ops[name]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Origin:
     """Where a tensor comes from: the path of its layer, `"net/2:Linear"`, and the source line."""
 
@@ -147,7 +148,7 @@ def current_origin() -> Origin:
 operators: dict[str, Callable[..., Tensor]] = {}
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class Tensor:
     """A symbolic value; made by the functions in `lamina.ops`, by layers and by `lamina.Input`.
 
@@ -470,7 +471,7 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
     return apply(CONSTANT, value=ConstantValue(array.astype(dtype.numpy), exact))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Graph:
     """A function of its leaves: named results, and new values for parameters and state.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -13,6 +12,7 @@ import numpy as np
 from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
+from lamina.records import frozen_dataclass
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all, with_random_state
@@ -29,7 +29,7 @@ from lamina.step import (
 )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Recorded:
     """What a run of steps leaves behind, one row for each step.
 

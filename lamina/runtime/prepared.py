@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
 from lamina.bill import MemoryBill
@@ -11,6 +10,7 @@ from lamina.compiler.planned import compile_cached
 from lamina.engines.engine import Device, Engine, Executable, Memory
 from lamina.errors import EngineError
 from lamina.program.program import Program
+from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text
 from lamina.shapes import Array
 from lamina.step import StepGraph
@@ -21,7 +21,7 @@ MOST_PROGRAMS = 16
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Prepared:
     """A step compiled for one batch size.
 

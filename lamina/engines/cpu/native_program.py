@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lamina.engines.cpu.ir import I64, OpenLoop, constant
@@ -24,13 +23,14 @@ from lamina.engines.cpu.scheduler import (
 )
 from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.program.program import Plan, Program
+from lamina.records import frozen_dataclass
 
 # Threads are worth waking for parts of so many cycles each; once they are awake, they take their
 # share of smaller parts as well.
 CYCLES_WORTH_WAKING = 4000.0
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Entry:
     """What is run at once: kernels in phases.
 
@@ -57,7 +57,7 @@ class Entry:
         )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Layout:
     """How a native program is to be run: kernels, and memory beside the program's buffers.
 
@@ -101,7 +101,7 @@ class Layout:
         return cls(**entries, **fields)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class NativeProgram:
     """The text of a program, and how it is to be run.
 
