@@ -6,10 +6,11 @@ import math
 import os
 from typing import cast
 
+from lamina import reports
 from lamina.errors import DefinitionError
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
-from lamina.reports import Rectangle, bytes_text, plot_plan, table_text
+from lamina.reports import bytes_text, table_text
 from lamina.shapes import shape_text
 
 _UNITS = {
@@ -116,7 +117,7 @@ class MemoryBill:
             MissingExtraError: without matplotlib.
         """
         rectangles = [
-            Rectangle(
+            reports.Rectangle(
                 place.buffer,
                 place.offset,
                 place.bytes,
@@ -127,7 +128,7 @@ class MemoryBill:
             )
             for place in self.program.plan.allocations
         ]
-        plot_plan(
+        reports.plot_plan(
             rectangles,
             path,
             steps=[step.name.split(".", 1)[1] for step in self.program.steps],

@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 import numpy as np
 
@@ -51,6 +52,28 @@ class Sample:
     differentiable: bool = True
 
 
+@final
+class Samples(Sequence[Sample]):
+    """Samples that are made when they are first looked at: by tests, never by users.
+
+    Args:
+        make: makes all of them.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[Sample]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _all(self) -> tuple[Sample, ...]:
+        return tuple(self._make())
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._all[key]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
 @frozen_dataclass(eq=False)
 class Op:
     """A primitive mathematical operation: all its rules in one record.
@@ -73,7 +96,7 @@ class Op:
     gradient: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]] | None
     reference: Callable[..., Array]
     lowering: Lowering
-    samples: tuple[Sample, ...] = ()
+    samples: Sequence[Sample] = ()
     joint_gradient: Callable[[Mapping[Tensor, Tensor]], tuple[Tensor | None, ...]] | None = None
 
     def __post_init__(self) -> None:
@@ -133,7 +156,7 @@ def source_line() -> str:
         name = frame.f_code.co_filename
         generated = name.startswith("<") and not name.startswith(_TYPED)
         if not name.startswith(_package_folder) and not generated:
-            return f"{Path(name).name}:{frame.f_lineno}"
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 

@@ -120,7 +120,7 @@ from lamina.ops import (
     slicing,
     windows,
 )
-from lamina.ops.recurrence import RECURRENCE
+from lamina.ops.recurrence import OPS as _RECURRENCE
 
 ALL: tuple[Op, ...] = (
     *movement.OPS,
@@ -140,7 +140,7 @@ ALL: tuple[Op, ...] = (
     *indexing.OPS,
     *attending.OPS,
     *random.OPS,
-    RECURRENCE,
+    *_RECURRENCE,
 )
 BY_NAME: dict[str, Op] = {op.name: op for op in (LEAF, CONSTANT, *ALL)}
 

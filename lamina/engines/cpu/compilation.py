@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.cache import cached, folder, key_of, sources_checksum
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
-from lamina.engines.cpu.native_program import Layout, write_program
+from lamina.engines.cpu.native_layout import Layout
 from lamina.engines.cpu.processor import Processor
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
@@ -31,6 +31,9 @@ def compile_program(
     """
 
     def make() -> bytes:
+        # Only now: where the machine code is known already, half of this folder is not needed.
+        from lamina.engines.cpu.native_program import write_program
+
         native = write_program(program, processor, timed=timed)
         layout = json.dumps(asdict(native.layout)).encode()
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
