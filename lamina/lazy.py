@@ -55,7 +55,8 @@ class _Lazy(ModuleType):
         if home is None or home == self.__name__:
             value = self._submodule(name)
         else:
-            value = getattr(import_module(home), name)
+            # As `from home import name` does, where the name may be that of a module.
+            value = getattr(__import__(home, fromlist=(name,)), name)
         setattr(self, name, value)
         return value
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -102,9 +103,11 @@ class Op:
     def __post_init__(self) -> None:
         _ops[self.name] = self
 
-    def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
-        # Ops are compared by identity: a copy, or what is unpickled, is the op of that name.
-        return _op_named, (self.name,)
+    def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
+        # Ops are compared by identity: a copy, or what is unpickled, is the op of that name. The
+        # module of its shape rule brings it along; that of leaves would not bring the operators.
+        module = self.infer.__module__
+        return _op_named, (self.name, "lamina.ops" if module == __name__ else module)
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -113,7 +116,8 @@ class Op:
 _ops: dict[str, Op] = {}
 
 
-def _op_named(name: str) -> Op:
+def _op_named(name: str, module: str) -> Op:
+    import_module(module)
     return _ops[name]
 
 
