@@ -27,7 +27,8 @@ class Metric(Sourced, ABC):
     """The base of all metrics; one of one's own is a frozen dataclass like any other.
 
     Example:
-        >>>         >>> import lamina as lm
+        >>> from dataclasses import dataclass
+        >>> import lamina as lm
         >>> @dataclass(frozen=True)
         ... class LargestError(lm.training.metrics.Metric):
         ...     name = "mean_largest_error"
