@@ -13,6 +13,7 @@ if not loaded_when_used(__name__):
     from lamina import errors as errors
     from lamina import networks as networks
     from lamina import ops as ops
+    from lamina import training as training
     from lamina.engines.discovery import devices as devices
     from lamina.graph import Tensor as Tensor
     from lamina.layers import ELU as ELU

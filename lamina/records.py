@@ -26,7 +26,9 @@ def frozen_dataclass(
 def frozen_dataclass(
     cls: Any = None, /, *, init: bool = True, repr: bool = True, eq: bool = True
 ) -> Any:
-    """`dataclass(frozen=True)`, with the same meaning of everything; slots apart.
+    """`dataclass(frozen=True)`, with the same meaning; without slots.
+
+    A base that is a dataclass must be made by this decorator too; subclasses need not.
 
     Example:
         >>> @frozen_dataclass
