@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from reprlib import recursive_repr
-from typing import Any, TypeVar, cast, dataclass_transform, overload
+from typing import Any, TypeVar, dataclass_transform, overload
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -57,8 +57,9 @@ def frozen_dataclass(
             methods["__eq__"] = _WhenUsed("__eq__", cls, _eq)
             methods["__hash__"] = _WhenUsed("__hash__", cls, _hash)
         # A class that defines __eq__ has a __hash__ of None, unless it defines that as well.
+        own: Mapping[str, object] = vars(cls)
         for name, method in methods.items():
-            if vars(cls).get(name) is None:
+            if own.get(name) is None:
                 setattr(cls, name, method)
         return cls
 
@@ -200,5 +201,5 @@ def _delete(self: object, name: str) -> None:
 
 def _is_frozen(self: Any, name: str) -> bool:
     """Subclasses that are no dataclasses themselves may have attributes of their own."""
-    cls = cast(type, type(self))
+    cls: Any = type(self)
     return "__dataclass_fields__" in vars(cls) or name in self.__dataclass_fields__

@@ -17,7 +17,7 @@ from dataclasses import field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, cast, final
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Samples(Sequence[Sample]):
         return tuple(self._make())
 
     def __getitem__(self, key: Any) -> Any:
-        return self._all[key]
+        return cast(Any, self._all)[key]
 
     def __len__(self) -> int:
         return len(self._all)
