@@ -57,9 +57,8 @@ def frozen_dataclass(
             methods["__eq__"] = _WhenUsed("__eq__", cls, _eq)
             methods["__hash__"] = _WhenUsed("__hash__", cls, _hash)
         # A class that defines __eq__ has a __hash__ of None, unless it defines that as well.
-        own: Mapping[str, object] = vars(cls)
         for name, method in methods.items():
-            if own.get(name) is None:
+            if cls.__dict__.get(name) is None:
                 setattr(cls, name, method)
         return cls
 
@@ -201,5 +200,4 @@ def _delete(self: object, name: str) -> None:
 
 def _is_frozen(self: Any, name: str) -> bool:
     """Subclasses that are no dataclasses themselves may have attributes of their own."""
-    cls: Any = type(self)
-    return "__dataclass_fields__" in vars(cls) or name in self.__dataclass_fields__
+    return "__dataclass_fields__" in self.__class__.__dict__ or name in self.__dataclass_fields__
