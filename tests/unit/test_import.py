@@ -131,3 +131,17 @@ def test_importing_lamina_prints_nothing() -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "train --help"])
+def test_the_command_line_answers_before_numpy_is_loaded(arguments: str) -> None:
+    code = f"""
+import sys
+from lamina.cli import main
+try:
+    main({arguments.split()!r})
+except SystemExit as ended:
+    print(ended.code, sorted({{"numpy", "llvmlite", "rich", "lamina.model"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"

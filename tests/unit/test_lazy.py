@@ -35,6 +35,7 @@ def printed(code: str, folder: Path | None = None) -> str:
 def test_these_packages_load_their_names_when_they_are_used() -> None:
     assert PACKAGES == [
         "lamina",
+        "lamina.cli",
         "lamina.data",
         "lamina.layers",
         "lamina.networks",
