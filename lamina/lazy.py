@@ -5,8 +5,8 @@ A package puts its imports under a condition, and they stay what people and tool
     if not loaded_when_used(__name__):
         from lamina.layers.linear import Linear as Linear
 
-The condition reads these lines, as text, and is true: none of them is run, and each name is loaded
-when somebody asks for it. Where there is no text, all are run at once.
+`loaded_when_used` reads these lines as text and says True: none of them is run, and each name is
+loaded when somebody asks for it. Where there is no text, it says False, and all are run at once.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def loaded_when_used(package: str) -> bool:
 def _source(module: ModuleType) -> str:
     """The text of a module; "" if there is none, where only compiled modules are installed."""
     path = module.__file__ or ""
+    if not path.endswith(".py"):
+        return ""
     try:
         return module.__loader__.get_data(path).decode()  # type: ignore[union-attr]
     except (AttributeError, OSError, UnicodeDecodeError):
