@@ -1,8 +1,10 @@
-"""Seconds that `import lamina` takes beyond `import numpy` alone.
+"""Seconds that Lamina takes to be there: beyond `import numpy` alone, and on the command line.
 
-Fresh interpreters, the two in turn; medians of each and of the difference, pair by pair.
+Names are loaded when they are first used, so `import lamina` alone says little: the further rows
+use more and more of it. Fresh interpreters, all rows in turn; medians, of differences round by
+round. Compiled programs come from the cache, which the first round fills.
 
-    python benchmarks/import_time.py [--pairs 15]
+    python benchmarks/import_time.py [--rounds 15]
 """
 
 from __future__ import annotations
@@ -12,29 +14,64 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
-# Compiled modules are kept, as they are after any installation.
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+NETWORK = (
+    "import lamina as lm; "
+    "net = lm.Sequential(lm.Input(784), lm.Linear(128), lm.ReLU(), lm.Linear(10))"
+)
+TRAINING = (
+    f"{NETWORK}; model = lm.Model(net); "
+    "x, y = numpy.zeros((64, 784), numpy.float32), numpy.zeros(64, numpy.int64); "
+    "model.fit((x, y), epochs=1, loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-3)); "
+    "model.predict(x)"
+)
+EVERY_NAME = (
+    "from lamina import *; from lamina.layers import *; from lamina.ops import *; "
+    "from lamina.data import *; from lamina.networks import *"
+)
+BEYOND_NUMPY = {
+    "import lamina": "import lamina",
+    "... and define a network": NETWORK,
+    "... and train it, and predict": TRAINING,
+    "import every name": EVERY_NAME,
+}
+COMMANDS = {"lamina --version": ["--version"], "lamina --help": ["--help"]}
 
 
-def seconds(statement: str) -> float:
+def seconds(arguments: list[str], folder: str) -> float:
+    environment = {**os.environ, "LAMINA_CACHE": folder}
+    # Compiled modules are kept, as they are after any installation.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", statement], check=True, env=ENVIRONMENT)
-    return time.perf_counter() - started
+    done = subprocess.run([sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL)
+    finished = time.perf_counter()
+    done.check_returncode()
+    return finished - started
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=15)
-    pairs: int = parser.parse_args().pairs
-    seconds("import lamina")
-    times = [(seconds("import numpy"), seconds("import numpy, lamina")) for _ in range(pairs)]
-    numpy, both = (statistics.median(column) for column in zip(*times, strict=True))
-    difference = statistics.median(b - a for a, b in times)
-    print(f"import numpy          {numpy:.3f} s")
-    print(f"import numpy, lamina  {both:.3f} s")
-    print(f"difference            {difference:.3f} s, median of {pairs} pairs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds: int = parser.parse_args().rounds
+    programs = {"python": ["-c", "pass"], "import numpy": ["-c", "import numpy"]}
+    for title, code in BEYOND_NUMPY.items():
+        programs[title] = ["-c", f"import numpy; {code}"]
+    for title, arguments in COMMANDS.items():
+        programs[title] = ["-m", "lamina", *arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        table = [
+            {title: seconds(arguments, folder) for title, arguments in programs.items()}
+            for _ in range(rounds + 1)
+        ][1:]
+    for title in programs:
+        base = "import numpy" if title in BEYOND_NUMPY else ""
+        taken = statistics.median(row[title] - (row[base] if base else 0) for row in table)
+        print(f"{title:<32}{taken:7.3f} s{f' beyond {base}' if base else ''}")
+    print(f"medians of {rounds} rounds")
 
 
 if __name__ == "__main__":

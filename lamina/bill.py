@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import cast
 
+from lamina import reports
 from lamina.errors import DefinitionError
 from lamina.program.program import Program
-from lamina.reports import Rectangle, bytes_text, plot_plan, table_text
+from lamina.records import frozen_dataclass
+from lamina.reports import bytes_text, table_text
 from lamina.shapes import shape_text
 
 _UNITS = {
@@ -25,7 +26,7 @@ _UNITS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MemoryBill:
     """What one compiled step needs, in bytes. `print` shows it as a table.
 
@@ -116,7 +117,7 @@ class MemoryBill:
             MissingExtraError: without matplotlib.
         """
         rectangles = [
-            Rectangle(
+            reports.Rectangle(
                 place.buffer,
                 place.offset,
                 place.bytes,
@@ -127,7 +128,7 @@ class MemoryBill:
             )
             for place in self.program.plan.allocations
         ]
-        plot_plan(
+        reports.plot_plan(
             rectangles,
             path,
             steps=[step.name.split(".", 1)[1] for step in self.program.steps],

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lamina.engines.engine import Engine, Peaks
 from lamina.errors import DefinitionError
 from lamina.program.cost import Cost, cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
+from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, count_text, seconds_text, table_text
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Explanation:
     """The steps of a compiled program; print it. Nothing is run, and nothing allocated.
 
@@ -89,7 +90,7 @@ class Explanation:
         return self.engine.listing(self.program, step, language)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Profile:
     """How long each step of a program takes; print it: the slowest stands first.
 

@@ -8,7 +8,6 @@ the compiler then binds it to a number, and from there on all dimensions are int
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -16,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.errors import DTypeError, ShapeError
+from lamina.records import frozen_dataclass
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class DType:
     """An element type.
 
@@ -129,7 +129,7 @@ def promote(left: DType, right: DType) -> DType:
     return left if left.rank >= right.rank else right
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Size:
     """A dimension that depends on the batch: `coefficient * batch + offset`, coefficient > 0."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from numbers import Integral
 from operator import index
@@ -20,6 +19,7 @@ from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topol
 from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
 from lamina.ops.differentiate import gradients, smoothly_depending
+from lamina.records import frozen_dataclass
 from lamina.shapes import DType, Shape, shape_text
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
@@ -31,7 +31,7 @@ Spec = tuple[Shape, DType]
 AVERAGE = "average"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class PerParameter:
     """A state of one number for each parameter, instead of one for each of its elements.
 
@@ -197,7 +197,7 @@ class Traceable(Protocol):
     ) -> Trace: ...
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class StepGraph:
     """The graph of a step, and what its leaves stand for.
 

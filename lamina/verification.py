@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from lamina.graph import Graph, Origin, Tensor, source_line
 from lamina.layers.calls import checked
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
+from lamina.records import frozen_dataclass
 from lamina.reports import table_text
 from lamina.runtime import Parameters, Training, prepare, target_specs
 from lamina.runtime.examples import random_examples, random_normal
@@ -39,7 +39,7 @@ DIRECTIONS = 5
 NEGLIGIBLE = 1e-4
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Finding:
     """One comparison.
 
@@ -58,7 +58,7 @@ class Finding:
         return self.deviation <= self.tolerance
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Report:
     """What `verify` found; print it.
 

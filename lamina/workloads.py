@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -34,6 +33,7 @@ from lamina.layers import (
 from lamina.model import Model
 from lamina.network import Network, Sequential
 from lamina.program.steps import Contraction
+from lamina.records import frozen_dataclass
 from lamina.runtime import Training
 from lamina.shapes import Array, float32, size_of, static
 from lamina.step import default_targets
@@ -50,7 +50,7 @@ LONGEST_RUN = 10.0
 Timed = Literal["forward", "step", "run"]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Stack:
     """Layers that follow one another.
 
@@ -67,7 +67,7 @@ class Stack:
         return Sequential(Input(*self.input_shape), *self.layers)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Ready:
     """A network of `lamina.networks`. Other frameworks write it as their users do.
 
@@ -84,7 +84,7 @@ class Ready:
         return getattr(networks, self.function)(**self.options)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Workload:
     """A network, its data, and what of it is timed. All floats are float32.
 

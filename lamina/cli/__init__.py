@@ -1,3 +1,19 @@
-"""The command line: `lamina demo`, `lamina train FILE.py`, `lamina plan FILE.py` and more."""
+"""The command line: `lamina demo`, `lamina train FILE.py`, `lamina plan FILE.py` and more.
 
-from lamina.cli.commands import main as main
+What commands do is loaded when one of them does it, so that `lamina --help` is there at once.
+"""
+
+from lamina.lazy import loaded_when_used
+
+if not loaded_when_used(__name__):
+    from lamina.cli.commands import main as main
+    from lamina.cli.definition import Definition as Definition
+    from lamina.cli.definition import read_definition as read_definition
+    from lamina.cli.definition import read_layers as read_layers
+    from lamina.cli.demo import run_demo as run_demo
+    from lamina.cli.loading import load_data as load_data
+    from lamina.cli.progress import epoch_lines as epoch_lines
+    from lamina.cli.progress import on_terminal as on_terminal
+    from lamina.cli.writing import csv_text as csv_text
+    from lamina.cli.writing import with_last_column as with_last_column
+    from lamina.cli.writing import write_outputs as write_outputs

@@ -14,10 +14,17 @@ import click
 
 import lamina as lm
 from lamina.cli.options import engine_option
-from lamina.engines.discovery import open_engine
-from lamina.files.atomic import write_atomically
 from lamina.reports import seconds_text, table_text
-from lamina.workloads import WORKLOADS, chosen, measure
+
+
+class _NamesWorkloads(click.Option):
+    """An option whose help ends in the names of the workloads, which are loaded for it alone."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from lamina.workloads import WORKLOADS
+
+        record = super().get_help_record(ctx)
+        return record and (record[0], f"{record[1]} {', '.join(WORKLOADS)}.")
 
 
 @click.command()
@@ -26,8 +33,9 @@ from lamina.workloads import WORKLOADS, chosen, measure
     "--workload",
     "names",
     multiple=True,
+    cls=_NamesWorkloads,
     metavar="NAME",
-    help=f"Only this one; may be given several times: {', '.join(WORKLOADS)}.",
+    help="Only this one; may be given several times:",
 )
 @click.option(
     "--seconds",
@@ -50,6 +58,11 @@ def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path |
     """
     if json_file is not None and not json_file.parent.is_dir():
         raise click.UsageError(f"--json: there is no folder {json_file.parent}.")
+    # Only now: networks are made there.
+    from lamina.engines.discovery import open_engine
+    from lamina.files.atomic import write_atomically
+    from lamina.workloads import chosen, measure
+
     workloads = chosen(names)
     device = open_engine(engine).device
     click.echo(f"lamina {lm.__version__} on {device.engine}: {device.description}\n")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import io
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 import lamina as lm
+from lamina import cli
 from lamina.cli.bench import bench
-from lamina.cli.definition import read_definition, read_layers
-from lamina.cli.demo import run_demo
 from lamina.cli.errors import Commands
 from lamina.cli.inside import explain, profile
-from lamina.cli.loading import load_data
 from lamina.cli.options import (
     FILE_PATH,
     batch_size_option,
@@ -26,14 +21,12 @@ from lamina.cli.options import (
     seed_option,
     targets_option,
 )
-from lamina.cli.progress import epoch_lines, on_terminal
-from lamina.data import Dataset
-from lamina.engines.discovery import DEFAULT_ENGINE
+from lamina.engines import DEFAULT_ENGINE
 from lamina.errors import DataError, missing_extra
-from lamina.files.atomic import write_atomically
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import Array
-from lamina.training.losses import Loss
+
+if TYPE_CHECKING:
+    from lamina.shapes import Array
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,7 +61,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
 
     It takes seconds, and needs no file: the digits come with Lamina.
     """
-    run_demo(out, engine=engine, seed=seed, epochs=epochs)
+    cli.run_demo(out, engine=engine, seed=seed, epochs=epochs)
 
 
 @main.command()
@@ -132,9 +125,9 @@ def train(
         _check_folder(path)
     if curves is not None and importlib.util.find_spec("matplotlib") is None:
         raise missing_extra("matplotlib", "plot", "--curves")
-    definition = read_definition(file)
+    definition = cli.read_definition(file)
     loss = definition.required_loss()
-    training, examined = load_data(data, targets, validation, seed)
+    training, examined = cli.load_data(data, targets, validation, seed)
     click.echo(f"training    {training!r}")
     if examined is not None:
         click.echo(f"validation  {examined!r}")
@@ -148,8 +141,8 @@ def train(
         loss=loss,
         optimizer=definition.optimizer,
         metrics=definition.metrics,
-        progress=on_terminal(),
-        callbacks=epoch_lines(wanted),
+        progress=cli.on_terminal(),
+        callbacks=cli.epoch_lines(wanted),
         checkpoint=checkpoint,
         resume=resume,
     )
@@ -172,9 +165,9 @@ def check(file: str) -> None:
 
     Prints its layers, and checks that the loss fits, if FILE.py defines one; needs no data.
     """
-    definition = read_definition(file)
+    definition = cli.read_definition(file)
     click.echo(str(definition.network))
-    if isinstance(definition.loss, Loss):
+    if isinstance(definition.loss, lm.training.losses.Loss):
         definition.network.plan(1, definition.loss, definition.optimizer)
 
 
@@ -201,7 +194,7 @@ def plan(
     It is the bill of a training step if FILE.py defines a loss, else that of inference.
     """
     _check_folder(plot)
-    definition = read_definition(file)
+    definition = cli.read_definition(file)
     loss = definition.loss
     optimizer = None if loss is None else definition.optimizer
     network = definition.network
@@ -234,11 +227,11 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
 
     Each gradient against finite differences, and a training step on all engines at hand.
     """
-    definition = read_definition(file)
+    definition = cli.read_definition(file)
     loss = definition.required_loss()
     examples = None
     if data is not None:
-        loaded, _ = load_data(data, targets, None, seed)
+        loaded, _ = cli.load_data(data, targets, None, seed)
         examples = loaded.subset(0, min(batch_size, len(loaded)))
     report = lm.verify(definition.network, loss, data=examples, batch_size=batch_size, seed=seed)
     click.echo(str(report))
@@ -270,18 +263,18 @@ def predict(
     _check_folder(out)
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
-    loaded = lm.load(model, engine=engine, layers=read_layers(layers) if layers else ())
-    dataset = load_data(data, targets, None, 0)[0]
+    loaded = lm.load(model, engine=engine, layers=cli.read_layers(layers) if layers else ())
+    dataset = cli.load_data(data, targets, None, 0)[0]
     # Of a table alone it is not known that its last column holds no targets.
     whole_table = targets is None and data.lower().endswith(".csv")
-    inputs = _with_last_column(loaded, dataset) if whole_table else dataset.inputs
+    inputs = cli.with_last_column(loaded, dataset) if whole_table else dataset.inputs
     outputs: Any = loaded.predict(inputs)
     listed: list[Array] = [outputs] if len(loaded.network.outputs) == 1 else list(outputs)
     if out is None:
         for array in listed:
-            click.echo(_csv(array), nl=False)
+            click.echo(cli.csv_text(array), nl=False)
         return
-    _write(out, listed)
+    cli.write_outputs(out, listed)
     click.echo(f"wrote {out}: {', '.join(f'{a.dtype}{list(a.shape)}' for a in listed)}")
 
 
@@ -303,17 +296,6 @@ def devices() -> None:
     click.echo(table_text(("engine", "device", "memory", "state"), rows, align="llrl"))
 
 
-def _with_last_column(model: lm.Model, dataset: Dataset) -> Any:
-    """The inputs of a table, with the column taken for targets if the model wants one more."""
-    inputs, targets = dataset.inputs, dataset.targets
-    wanted = model.network.inputs
-    if len(wanted) == 1 and not isinstance(inputs, tuple) and targets is not None:
-        features = wanted[0].shape[1:]
-        if inputs.ndim == 2 and features == (inputs.shape[1] + 1,):
-            return np.column_stack([inputs, targets]).astype(inputs.dtype)
-    return inputs
-
-
 def _check_folder(path: Path | None) -> None:
     """Checks that a file can be written there, before the work that it shall hold.
 
@@ -326,32 +308,3 @@ def _check_folder(path: Path | None) -> None:
             where=str(path),
             advice=f"Create it first: {path.parent}",
         )
-
-
-def _csv(array: Array) -> str:
-    """A line for each example, numbers in full precision."""
-    text = io.StringIO()
-    formats = {"float32": "%.9g", "float64": "%.17g"}
-    rows = array.reshape(len(array), -1)
-    np.savetxt(text, rows, fmt=formats.get(array.dtype.name, "%d"), delimiter=",")
-    return text.getvalue()
-
-
-def _write(path: Path, arrays: Sequence[Array]) -> None:
-    """Writes the outputs, all or nothing."""
-    content = io.BytesIO()
-    if path.suffix == ".npz":
-        named: dict[str, Any] = {f"output{n}": array for n, array in enumerate(arrays)}
-        np.savez(content, **named)
-    elif len(arrays) > 1:
-        raise DataError(
-            "the model has several outputs, and this kind of file holds one",
-            facts=(("outputs", str(len(arrays))),),
-            where=str(path),
-            advice="Give a file name that ends in .npz.",
-        )
-    elif path.suffix == ".npy":
-        np.save(content, arrays[0])
-    else:
-        content.write(_csv(arrays[0]).encode())
-    write_atomically(path, content.getvalue())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError
 from lamina.layers.layer import Layer
 from lamina.network import Network
+from lamina.records import frozen_dataclass
 from lamina.step import Loss, Optimizer
 from lamina.training.metrics import Metric
 from lamina.training.optimizers import Adam
@@ -23,7 +23,7 @@ BATCH_SIZE = 32
 EPOCHS = 10
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Definition:
     """What a file defines at its top level.
 

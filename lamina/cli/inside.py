@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import lamina as lm
-from lamina.cli.definition import Definition, read_definition
-from lamina.cli.loading import load_data
+from lamina import cli
 from lamina.cli.options import (
     batch_size_option,
     engine_option,
@@ -14,7 +15,9 @@ from lamina.cli.options import (
     seed_option,
     targets_option,
 )
-from lamina.step import Loss, Optimizer
+
+if TYPE_CHECKING:
+    from lamina.step import Loss, Optimizer
 
 _inference_option = click.option(
     "--inference", is_flag=True, help="The forward pass, though FILE.py defines a loss."
@@ -49,7 +52,7 @@ def explain(
 
     It is the training step if FILE.py defines a loss, else the forward pass.
     """
-    definition = read_definition(file)
+    definition = cli.read_definition(file)
     model = lm.Model(definition.network, engine=engine)
     loss, optimizer = _training_of(definition, inference=inference)
     explanation = model.explain(batch_size or definition.batch_size, loss, optimizer)
@@ -90,20 +93,20 @@ def profile(
 
     It is the training step if FILE.py defines a loss, else the forward pass.
     """
-    definition = read_definition(file)
+    definition = cli.read_definition(file)
     model = lm.Model(definition.network, engine=engine, seed=seed)
     loss, optimizer = _training_of(definition, inference=inference)
     size = batch_size or definition.batch_size
     examples = None
     if data is not None:
-        loaded, _ = load_data(data, targets, None, seed)
+        loaded, _ = cli.load_data(data, targets, None, seed)
         examples = loaded.subset(0, min(size, len(loaded)))
         size = len(examples)
     click.echo(str(model.profile(size, loss, optimizer, data=examples, seconds=seconds)))
 
 
 def _training_of(
-    definition: Definition, *, inference: bool
+    definition: cli.Definition, *, inference: bool
 ) -> tuple[Loss | None, Optimizer | None]:
     """Loss and optimizer of the step that is meant; neither for a forward pass."""
     if inference or definition.loss is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lamina.engines.discovery import DEFAULT_ENGINE
+from lamina.engines import DEFAULT_ENGINE
 
 FILE_PATH = click.Path(exists=True, dir_okay=False)
 file_argument = click.argument("file", metavar="FILE.py", type=FILE_PATH)

@@ -12,7 +12,6 @@ count as dependencies when groups are joined and scheduled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from lamina.compiler.lower import (
     DEEPEST_EXPRESSION,
@@ -39,6 +38,7 @@ from lamina.ops.lowering import (
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, parts
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
 # A tensor that reads one stored tensor and applies at most this many cheap primitives is computed
@@ -56,7 +56,7 @@ MOST_MEMBERS = 64
 Anchors = dict[Tensor, None]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Group:
     """Anchors that one step computes.
 
@@ -69,7 +69,7 @@ class Group:
     stored: frozenset[Tensor]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Fused:
     """A graph with its division into steps.
 

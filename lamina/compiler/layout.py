@@ -9,7 +9,6 @@ The results of convolutions have their channels last, and all that is computed f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lamina import ops
@@ -17,10 +16,11 @@ from lamina.graph import Graph, Tensor, labelled, rebuild
 from lamina.ops.lowering import Contracting, Elementwise, Reduction
 from lamina.ops.movement import reshaped_blocks
 from lamina.ops.windows import Slope
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Seen:
     """A tensor and how its users see it.
 

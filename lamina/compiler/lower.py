@@ -9,7 +9,6 @@ so fusion tries and this file decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from lamina.errors import InternalError
 from lamina.graph import CONSTANT, LEAF, Tensor
@@ -47,6 +46,7 @@ from lamina.program.steps import (
     loads_of,
     stores_of,
 )
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
 # Expressions deeper than this are cut, so that neither engines nor people drown in them.
@@ -61,7 +61,7 @@ class NotOneStep(Exception):
     """The group cannot be one step; fusion then leaves it in parts."""
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Row:
     """Where a tensor lies in a larger buffer, which holds it for every turn of a recurrence.
 
@@ -82,7 +82,7 @@ class Row:
 Home = str | Row | Callable[[Coordinates], Scalar]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Space:
     """The iteration space of a group.
 

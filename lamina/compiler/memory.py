@@ -16,6 +16,7 @@ from lamina.program.index import Axis, axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Step, loads_of, reads_of, stores_of, writes_of
+from lamina.records import frozen_dataclass
 
 # Large buffers start at cache lines; small ones need no more than their elements do.
 CACHE_LINE_BYTES = 64
@@ -26,7 +27,7 @@ SEARCH_ROUNDS = 400
 SEARCH_EFFORT = 4_000_000
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Lifetime:
     buffer: Buffer
     first: int

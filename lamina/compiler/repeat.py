@@ -7,7 +7,6 @@ of all turns: a turn reads one row and writes the next.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from lamina.compiler.fuse import fuse
 from lamina.compiler.lower import Home, Row, lower_group, pulled
@@ -19,13 +18,14 @@ from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Loop, Step, Store, Write
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
 # (tensor, shape of the buffer) -> the name of a new temporary buffer.
 NewBuffer = Callable[[Tensor, tuple[int, ...]], str]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Repeated:
     """What a recurrence becomes.
 

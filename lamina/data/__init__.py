@@ -1,8 +1,11 @@
 """Examples in memory, readers for common files, and a small set that comes with the package."""
 
-from lamina.data.dataset import Dataset as Dataset
-from lamina.data.dataset import as_dataset as as_dataset
-from lamina.data.digits import digits as digits
-from lamina.data.idx import mnist as mnist
-from lamina.data.idx import read_idx as read_idx
-from lamina.data.readers import load as load
+from lamina.lazy import loaded_when_used
+
+if not loaded_when_used(__name__):
+    from lamina.data.dataset import Dataset as Dataset
+    from lamina.data.dataset import as_dataset as as_dataset
+    from lamina.data.digits import digits as digits
+    from lamina.data.idx import mnist as mnist
+    from lamina.data.idx import read_idx as read_idx
+    from lamina.data.readers import load as load

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from lamina.data.arrays import Listed, listed
 from lamina.errors import DataError, DTypeError
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox
+from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
 Arrays = Array | tuple[Array, ...]
@@ -21,7 +21,7 @@ _PIECE = 1 << 18
 _32 = np.uint64(32)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen_dataclass(eq=False, repr=False)
 class Dataset:
     """Examples, and what is to be learnt from them. Arrays are kept as they are, not copied.
 

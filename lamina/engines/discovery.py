@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lamina.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
 from lamina.engines.engine import Device, Engine, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-
-DEFAULT_ENGINE = "cpu"
 
 
 def _cpu() -> Engine:

@@ -7,17 +7,17 @@ executables, and the executable. Engines know programs and nothing of graphs, op
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from lamina.errors import EngineError
 from lamina.program.program import Program
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Device:
     """What an engine runs on.
 
@@ -34,7 +34,7 @@ class Device:
     problem: str = ""
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Peaks:
     """The most a device was seen to do.
 

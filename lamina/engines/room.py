@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from lamina.errors import EngineError
 from lamina.program.program import Buffer, Program
+from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Need:
     """A row of a bill that is held against the memory that there is.
 

@@ -29,7 +29,8 @@ def _own_classes() -> dict[str, type]:
     """Lamina's layers, initialisers and regularisers, by the name under which they are saved."""
     found: dict[str, type] = {}
     for prefix, module in (("", layers), ("init.", init)):
-        for name, value in vars(module).items():
+        for name in dir(module):
+            value = getattr(module, name)
             if isinstance(value, type) and dataclasses.is_dataclass(value):
                 found[prefix + name] = value
     return found

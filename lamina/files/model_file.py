@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,13 +20,14 @@ from lamina.errors import FileFormatError, LaminaError
 from lamina.files.atomic import write_atomically
 from lamina.files.definition import decode, encode
 from lamina.network import Network
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, as_dtype, shape_text, static
 
 FORMAT = "lamina-model-1"
 _ADVICE = "Save the model again; the file was changed, or cut short on its way."
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ModelFile:
     """What a model file holds.
 

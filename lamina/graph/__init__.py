@@ -13,6 +13,7 @@ from lamina.graph.tensor import Lowering as Lowering
 from lamina.graph.tensor import Op as Op
 from lamina.graph.tensor import Origin as Origin
 from lamina.graph.tensor import Sample as Sample
+from lamina.graph.tensor import Samples as Samples
 from lamina.graph.tensor import Tensor as Tensor
 from lamina.graph.tensor import TensorLike as TensorLike
 from lamina.graph.tensor import apply as apply

@@ -10,16 +10,19 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast, final
 
 import numpy as np
 
 from lamina.errors import LaminaError
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, as_dtype, shape_text
 
 Attributes = Mapping[str, Any]
@@ -29,7 +32,7 @@ class Lowering:
     """How the compiler turns an op into program steps; the kinds stand in `lamina.ops.lowering`."""
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Sample:
     """Inputs on which an op is tested: against its reference, its gradient, on every engine.
 
@@ -50,7 +53,29 @@ class Sample:
     differentiable: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@final
+class Samples(Sequence[Sample]):
+    """Samples that are made when they are first looked at: by tests, never by users.
+
+    Args:
+        make: makes all of them.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[Sample]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _all(self) -> tuple[Sample, ...]:
+        return tuple(self._make())
+
+    def __getitem__(self, key: Any) -> Any:
+        return cast(Any, self._all)[key]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+@frozen_dataclass(eq=False)
 class Op:
     """A primitive mathematical operation: all its rules in one record.
 
@@ -72,15 +97,17 @@ class Op:
     gradient: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]] | None
     reference: Callable[..., Array]
     lowering: Lowering
-    samples: tuple[Sample, ...] = ()
+    samples: Sequence[Sample] = ()
     joint_gradient: Callable[[Mapping[Tensor, Tensor]], tuple[Tensor | None, ...]] | None = None
 
     def __post_init__(self) -> None:
         _ops[self.name] = self
 
-    def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
-        # Ops are compared by identity: a copy, or what is unpickled, is the op of that name.
-        return _op_named, (self.name,)
+    def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
+        # Ops are compared by identity: a copy, or what is unpickled, is the op of that name. The
+        # module of its shape rule brings it along; that of leaves would not bring the operators.
+        module = self.infer.__module__
+        return _op_named, (self.name, "lamina.ops" if module == __name__ else module)
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -89,11 +116,12 @@ class Op:
 _ops: dict[str, Op] = {}
 
 
-def _op_named(name: str) -> Op:
+def _op_named(name: str, module: str) -> Op:
+    import_module(module)
     return _ops[name]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Origin:
     """Where a tensor comes from: the path of its layer, `"net/2:Linear"`, and the source line."""
 
@@ -132,7 +160,7 @@ def source_line() -> str:
         name = frame.f_code.co_filename
         generated = name.startswith("<") and not name.startswith(_TYPED)
         if not name.startswith(_package_folder) and not generated:
-            return f"{Path(name).name}:{frame.f_lineno}"
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
@@ -147,7 +175,7 @@ def current_origin() -> Origin:
 operators: dict[str, Callable[..., Tensor]] = {}
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class Tensor:
     """A symbolic value; made by the functions in `lamina.ops`, by layers and by `lamina.Input`.
 
@@ -470,7 +498,7 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
     return apply(CONSTANT, value=ConstantValue(array.astype(dtype.numpy), exact))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Graph:
     """A function of its leaves: named results, and new values for parameters and state.
 

@@ -5,7 +5,6 @@ All take f32 or f64 of any shape and give the same shape and dtype.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from lamina import ops
@@ -19,13 +18,14 @@ from lamina.layers.checks import (
 )
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
 
 # Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017), section 2.
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Tanh(Layer):
     """The hyperbolic tangent.
 
@@ -39,7 +39,7 @@ class Tanh(Layer):
         return ops.tanh(x)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Sigmoid(Layer):
     """1 / (1 + exp(-x)).
 
@@ -53,7 +53,7 @@ class Sigmoid(Layer):
         return ops.sigmoid(x)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ReLU(Layer):
     """max(x, 0); the derivative at 0 is 0.
 
@@ -67,7 +67,7 @@ class ReLU(Layer):
         return ops.relu(x)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LeakyReLU(Layer):
     """x above 0, slope x elsewhere; the derivative at 0 is the slope.
 
@@ -99,7 +99,7 @@ def _exponential_linear(x: Tensor, alpha: float, scale: float) -> Tensor:
     return ops.where(x > 0, x * scale, ops.expm1(below) * (alpha * scale))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ELU(Layer):
     """x above 0, alpha (exp(x) - 1) elsewhere.
 
@@ -126,7 +126,7 @@ class ELU(Layer):
         return _exponential_linear(x, self.alpha, 1.0)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class SELU(Layer):
     """1.0507 ELU(x) with alpha 1.6733: keeps mean 0 and variance 1 from layer to layer.
 
@@ -143,7 +143,7 @@ class SELU(Layer):
         return _exponential_linear(x, _SELU_ALPHA, _SELU_SCALE)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class GELU(Layer):
     """x times the probability that a standard normal number is below x.
 
@@ -171,7 +171,7 @@ class GELU(Layer):
         return ops.gelu(x, self.approximate == "tanh")
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class SiLU(Layer):
     """x sigmoid(x), also called Swish.
 
@@ -185,7 +185,7 @@ class SiLU(Layer):
         return x * ops.sigmoid(x)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Softplus(Layer):
     """log(1 + exp(x)), a smooth ReLU.
 
@@ -202,7 +202,7 @@ class Softplus(Layer):
         return ops.softplus(x)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Softmax(Layer):
     """exp(x) / sum(exp(x)) along an axis, computed without overflow.
 
@@ -226,7 +226,7 @@ class Softmax(Layer):
         return ops.softmax(x, axis_within_example(self, self.axis, x))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LogSoftmax(Layer):
     """The logarithm of softmax along an axis, computed without overflow; goes with `NLL`.
 
@@ -248,7 +248,7 @@ class LogSoftmax(Layer):
         return ops.log_softmax(x, axis_within_example(self, self.axis, x))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Hardtanh(Layer):
     """x, but not below low and not above high; the derivative at both bounds is 0.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from lamina import ops
@@ -33,12 +32,13 @@ from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
 from lamina.layers.normalization import LayerNorm
 from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
 from lamina.shapes import bool_, shape_text, static
 
 Activation = Literal["relu", "gelu"]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MultiHeadAttention(Layer):
     """Each position gets a mean of what stands at others, weighted by how well they fit.
 
@@ -134,7 +134,7 @@ class MultiHeadAttention(Layer):
         return ops.transpose(apart, (0, 2, 1, 3))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class TransformerEncoderBlock(Layer):
     """Attention among the positions of a sequence, then two linear layers at each of them.
 
@@ -190,7 +190,7 @@ class TransformerEncoderBlock(Layer):
         return _fed_forward(self, scope, x)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class TransformerDecoderBlock(Layer):
     """As `TransformerEncoderBlock`, but between its parts it also looks at a second sequence.
 

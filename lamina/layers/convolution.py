@@ -9,7 +9,6 @@ import itertools
 import math
 from abc import ABC
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from lamina import ops
@@ -27,6 +26,7 @@ from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
 from lamina.ops.padding import PadMode
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
 # A number for all axes, or one for each.
@@ -112,7 +112,7 @@ def check_image(layer: Layer, x: Tensor, rank: int) -> None:
     require_float(layer, x)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Convolution(Layer, ABC):
     channels: int
     window: Numbers
@@ -219,7 +219,7 @@ def _check_groups(layer: Layer, x: Tensor, groups: int) -> None:
         )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Conv1d(_Convolution):
     """The convolution of sequences: y[b, o, p] = sum of weight[o, c, w] x[b, c, p s + w d] + bias.
 
@@ -234,7 +234,7 @@ class Conv1d(_Convolution):
     axes = 1
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Conv2d(_Convolution):
     """The convolution of images with a bank of windows, and a bias for each.
 
@@ -272,7 +272,7 @@ class Conv2d(_Convolution):
     axes = 2
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Conv3d(_Convolution):
     """The convolution of volumes; see `Conv2d` for all arguments.
 
@@ -287,7 +287,7 @@ class Conv3d(_Convolution):
     axes = 3
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _TransposedConvolution(Layer, ABC):
     channels: int
     window: Numbers
@@ -393,7 +393,7 @@ class _TransposedConvolution(Layer, ABC):
         return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ConvTranspose1d(_TransposedConvolution):
     """The transposed convolution of sequences; see `ConvTranspose2d` for all arguments.
 
@@ -408,7 +408,7 @@ class ConvTranspose1d(_TransposedConvolution):
     axes = 1
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ConvTranspose2d(_TransposedConvolution):
     """The convolution turned round: each element is spread over a window of the result.
 
@@ -444,7 +444,7 @@ class ConvTranspose2d(_TransposedConvolution):
     axes = 2
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ConvTranspose3d(_TransposedConvolution):
     """The transposed convolution of volumes; see `ConvTranspose2d` for all arguments.
 

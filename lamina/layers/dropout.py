@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import require_float, require_number
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
 from lamina.shapes import Shape
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Dropout(Layer):
     """Sets elements to zero at random while training; does nothing in inference.
 
@@ -44,7 +43,7 @@ class Dropout(Layer):
         return _dropped(scope, x, x.shape, self.probability)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class SpatialDropout(Layer):
     """Sets whole channels to zero at random while training; does nothing in inference.
 
@@ -83,7 +82,7 @@ class SpatialDropout(Layer):
         return _dropped(scope, x, (*x.shape[:2], *(1,) * (x.rank - 2)), self.probability)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class DropPath(Layer):
     """Sets whole examples to zero at random while training; does nothing in inference.
 
@@ -116,7 +115,7 @@ class DropPath(Layer):
         return _dropped(scope, x, (x.shape[0], *(1,) * (x.rank - 1)), self.probability)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class GaussianNoise(Layer):
     """Adds normally distributed random numbers while training; does nothing in inference.
 
@@ -148,7 +147,7 @@ class GaussianNoise(Layer):
         return x + scope.normal(x.shape, deviation=self.deviation)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class GaussianSample(Layer):
     """A number of each normal distribution while training; its mean in inference.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lamina import ops
@@ -13,10 +11,11 @@ from lamina.layers.checks import place_of, require_float, require_whole
 from lamina.layers.init import Normal
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, static
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Embedding(Layer):
     """The row of a table that each index names: y[...] = weight[x[...]].
 
@@ -82,7 +81,7 @@ class Embedding(Layer):
         return ops.where(is_padding, ops.stop_gradient(y), y)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _ZeroRow:
     """The values of another initializer, with one row of zeros."""
 
@@ -95,7 +94,7 @@ class _ZeroRow:
         return values
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class OneHot(Layer):
     """1 at the place that each index names along a new last axis, 0 elsewhere.
 
@@ -126,7 +125,7 @@ class OneHot(Layer):
         return ops.one_hot(x, self.classes, scope.dtype)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class SinusoidalPositions(Layer):
     """Adds sines and cosines of the position, in waves from 2 pi to 20,000 pi long.
 
@@ -157,7 +156,7 @@ def _waves(length: int, features: int) -> Array:
     return np.where(feature % 2, np.cos(angle), np.sin(angle))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LearnedPositions(Layer):
     """Adds a row of a table to each position.
 

@@ -7,7 +7,6 @@ products with constant matrices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -27,12 +26,13 @@ from lamina.layers.checks import (
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PAD_MODES, PadMode
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, static
 
 Widths = int | Sequence[int | tuple[int, int]]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Upsample(Layer):
     """Enlarges images by whole factors.
 
@@ -131,7 +131,7 @@ def _blending_weights(old: int, new: int, align_corners: bool) -> Array:
     return np.maximum(0.0, 1.0 - np.abs(place[:, None] - np.arange(old)))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class PixelShuffle(Layer):
     """Channels become pixels: each group of factor^2 channels makes one larger image.
 
@@ -176,7 +176,7 @@ class PixelShuffle(Layer):
         return ops.reshape(mixed, (batch, channels // (r * r), height * r, width * r))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class PixelUnshuffle(Layer):
     """Pixels become channels: undoes `PixelShuffle`.
 
@@ -216,7 +216,7 @@ class PixelUnshuffle(Layer):
         return ops.reshape(mixed, (batch, channels * r * r, height // r, width // r))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Pad(Layer):
     """Elements put before and after those that are there, along the last axes.
 
@@ -256,7 +256,7 @@ class Pad(Layer):
         return ops.pad_with(x, _pairs(self, self.widths, x), self.mode, self.value)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Crop(Layer):
     """Elements cut off at both ends of the last axes.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -25,6 +24,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
 from lamina.layers.checks import Sourced, place_of, require_choice, require_number
 from lamina.program.philox import philox
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, int64, shape_text, size_of
 
 Float64 = npt.NDArray[np.float64]
@@ -32,7 +32,7 @@ Mode = Literal["fan_in", "fan_out"]
 Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Zeros(Sourced):
     """All elements 0.
 
@@ -47,7 +47,7 @@ class Zeros(Sourced):
         return np.zeros(shape)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Constant(Sourced):
     """All elements the same number.
 
@@ -73,7 +73,7 @@ class Constant(Sourced):
         return np.full(shape, float(self.value))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Uniform(Sourced):
     """Random numbers, evenly from low (included) to high.
 
@@ -110,7 +110,7 @@ class Uniform(Sourced):
         return _scaled(_uniform(shape, seed, stream), self.high - self.low, self.low)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Normal(Sourced):
     """Normally distributed random numbers.
 
@@ -138,7 +138,7 @@ class Normal(Sourced):
         return _scaled(_normal(shape, seed, stream), self.deviation, self.mean)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class XavierUniform(Sourced):
     """U(-b, b) with b = gain sqrt(6 / (fan_in + fan_out)).
 
@@ -168,7 +168,7 @@ class XavierUniform(Sourced):
         return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class XavierNormal(Sourced):
     """N(0, s^2) with s = gain sqrt(2 / (fan_in + fan_out)).
 
@@ -197,7 +197,7 @@ class XavierNormal(Sourced):
         return _scaled(_normal(shape, seed, stream), deviation)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class KaimingUniform(Sourced):
     """U(-b, b) with b = gain sqrt(3 / fan).
 
@@ -231,7 +231,7 @@ class KaimingUniform(Sourced):
         return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class KaimingNormal(Sourced):
     """N(0, s^2) with s = gain / sqrt(fan).
 
@@ -263,7 +263,7 @@ class KaimingNormal(Sourced):
         return _scaled(_normal(shape, seed, stream), _kaiming_deviation(self, shape))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Orthogonal(Sourced):
     """A random matrix with orthonormal rows (or columns, if it has fewer), times a gain.
 

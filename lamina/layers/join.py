@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lamina import ops
 from lamina.errors import ShapeError
@@ -11,10 +10,11 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import require_whole
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
 from lamina.shapes import Dim
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Concat(Layer):
     """Joins tensors end to end along one axis.
 
@@ -69,7 +69,7 @@ def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
     return Concat(axis)(*tensors)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Add(Layer):
     """The sum of two or more tensors of one shape: the end of a residual block.
 
@@ -91,7 +91,7 @@ class Add(Layer):
         return total
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Multiply(Layer):
     """The elementwise product of two or more tensors.
 

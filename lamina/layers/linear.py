@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from lamina import ops
 from lamina.errors import ShapeError
@@ -12,10 +11,11 @@ from lamina.layers.checks import require_float, require_truth, require_whole
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Linear(Layer):
     """y = x weight^T + bias, along the last axis.
 

@@ -7,7 +7,6 @@ the deviations, so that they are right for values far from zero as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,10 +25,11 @@ from lamina.layers.checks import (
 from lamina.layers.init import Constant, Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class BatchNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each channel.
 
@@ -101,7 +101,7 @@ class BatchNorm(Layer):
         return centred * ops.reshape(scale, shape) + ops.reshape(shift, shape)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each example and position.
 
@@ -145,7 +145,7 @@ class LayerNorm(Layer):
         return _affine(scope, y, axes, bias=self.bias) if self.affine else y
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class GroupNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each example and group.
 
@@ -195,7 +195,7 @@ class GroupNorm(Layer):
         return _affine(scope, y, [1]) if self.affine else y
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class InstanceNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon), for each example and channel.
 
@@ -239,7 +239,7 @@ class InstanceNorm(Layer):
         return _affine(scope, y, [1]) if self.affine else y
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class RMSNorm(Layer):
     """x / sqrt(mean(x^2) + epsilon) * weight, for each example and position.
 

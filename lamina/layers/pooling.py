@@ -6,7 +6,6 @@ The layers of all dimensions are one: it takes its number from its name.
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +18,11 @@ from lamina.layers.convolution import Numbers, check_image, freeze, numbers_of, 
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops import Window
+from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Pool(Layer, ABC):
     window: Numbers
     stride: Numbers | None = None
@@ -67,7 +67,7 @@ class _MaxPool(_Pool, ABC):
         return ops.window_max(x, self._windows())
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MaxPool1d(_MaxPool):
     """The largest element of each window of a sequence; see `MaxPool2d`.
 
@@ -82,7 +82,7 @@ class MaxPool1d(_MaxPool):
     axes = 1
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MaxPool2d(_MaxPool):
     """The largest element of each window of an image.
 
@@ -110,7 +110,7 @@ class MaxPool2d(_MaxPool):
     axes = 2
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MaxPool3d(_MaxPool):
     """The largest element of each window of a volume; see `MaxPool2d`.
 
@@ -125,7 +125,7 @@ class MaxPool3d(_MaxPool):
     axes = 3
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _AvgPool(_Pool, ABC):
     count_padding: bool = True
 
@@ -155,7 +155,7 @@ def _counts(extents: tuple[int, ...], along: list[Window], padding: bool) -> Any
     return np.float64(total.flat[0]) if np.all(total == total.flat[0]) else total
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class AvgPool1d(_AvgPool):
     """The mean of each window of a sequence; see `AvgPool2d`.
 
@@ -170,7 +170,7 @@ class AvgPool1d(_AvgPool):
     axes = 1
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class AvgPool2d(_AvgPool):
     """The mean of each window of an image.
 
@@ -198,7 +198,7 @@ class AvgPool2d(_AvgPool):
     axes = 2
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class AvgPool3d(_AvgPool):
     """The mean of each window of a volume; see `AvgPool2d`.
 
@@ -213,7 +213,7 @@ class AvgPool3d(_AvgPool):
     axes = 3
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _LPPool(_Pool, ABC):
     power: float = 2.0
 
@@ -230,7 +230,7 @@ class _LPPool(_Pool, ABC):
         return ops.pow(ops.window_sum(powers, self._windows()), 1.0 / self.power)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LPPool1d(_LPPool):
     """The norm of each window of a sequence; see `LPPool2d`.
 
@@ -245,7 +245,7 @@ class LPPool1d(_LPPool):
     axes = 1
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LPPool2d(_LPPool):
     """(sum |x|^power)^(1 / power) of each window of an image.
 
@@ -274,7 +274,7 @@ class LPPool2d(_LPPool):
     axes = 2
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LPPool3d(_LPPool):
     """The norm of each window of a volume; see `LPPool2d`.
 
@@ -306,7 +306,7 @@ class _Global(Layer, ABC):
         return tuple(range(2, x.rank))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class GlobalAvgPool(_Global):
     """The mean of each channel.
 
@@ -332,7 +332,7 @@ class GlobalAvgPool(_Global):
         return ops.mean(x, self._axes(x), keepdims=self.keepdims)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class GlobalMaxPool(_Global):
     """The largest element of each channel; equal ones share the gradient.
 
@@ -388,7 +388,7 @@ class _Adaptive(Layer, ABC):
         return [Window(extent // size, extent // size) for extent, size in pairs]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class AdaptiveAvgPool(_Adaptive):
     """The mean of windows that are as large as needed for a result of a given size.
 
@@ -416,7 +416,7 @@ class AdaptiveAvgPool(_Adaptive):
         return ops.window_sum(x, along) * (1.0 / float(count))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class AdaptiveMaxPool(_Adaptive):
     """The largest element of windows that are as large as needed for a result of a given size.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from lamina import ops
@@ -26,12 +25,13 @@ from lamina.layers.checks import (
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.records import frozen_dataclass
 from lamina.shapes import int64, static
 
 Tensors = Sequence[Tensor]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Recurrent(Layer, ABC):
     features: int
     layers: int = 1
@@ -175,7 +175,7 @@ def _parts(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
     return ops.split(tensor, count, -1)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class RNN(_Recurrent):
     """The simple recurrent layer: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
@@ -228,7 +228,7 @@ class RNN(_Recurrent):
         return [ops.tanh(total) if self.activation == "tanh" else ops.relu(total)]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LSTM(_Recurrent):
     """Long short-term memory: a state that gates let in, keep, and let out.
 
@@ -274,7 +274,7 @@ class LSTM(_Recurrent):
         return [ops.sigmoid(let_out) * ops.tanh(cell), cell]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class GRU(_Recurrent):
     """The gated recurrent unit: a state that is replaced bit by bit.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.layers.checks import Sourced, require_number
+from lamina.records import frozen_dataclass
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class L1(Sourced):
     """strength sum |w|: drives parameters to exactly zero.
 
@@ -36,7 +35,7 @@ class L1(Sourced):
         return ops.sum(ops.abs(parameter)) * self.strength
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class L2(Sourced):
     """strength / 2 sum w^2: pulls parameters towards zero.
 

@@ -10,6 +10,7 @@ from lamina import ops, shapes
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import Origin, Tensor, current_origin, labelled, leaf, located, topological
 from lamina.program.philox import INITIAL_VALUE_STREAMS
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, shape_text, static
 
 
@@ -37,7 +38,7 @@ class Part(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Variable:
     """A parameter or a state of a network.
 
@@ -54,7 +55,7 @@ class Variable:
     stream: int
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class IndexLimit:
     """What a layer expects of its indices.
 

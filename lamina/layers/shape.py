@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
@@ -11,10 +10,11 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import place_of, require_number
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
 from lamina.shapes import Dim, divide_counts, element_count, shape_text
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Flatten(Layer):
     """All axes after the batch as one.
 
@@ -41,7 +41,7 @@ class Flatten(Layer):
         return ops.reshape(x, (x.shape[0], features))
 
 
-@dataclass(frozen=True, init=False)
+@frozen_dataclass(init=False)
 class Reshape(Layer):
     """Each example in another shape.
 
@@ -95,7 +95,7 @@ class Reshape(Layer):
         return ops.reshape(x, (x.shape[0], *(1 if dim is None else dim for dim in wanted)))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Rescale(Layer):
     """y = x scale + offset, in the float type of the model.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 from lamina import ops
@@ -14,10 +13,11 @@ from lamina.layers.init import Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
 from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class TiedLinear(Layer):
     """The way back through another layer, by its own weights: y = x weight + bias, transposed.
 

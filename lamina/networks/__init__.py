@@ -4,15 +4,18 @@ Each reads like the table in its paper. They are made of the public layers alone
 is a copy with a line changed.
 """
 
-from lamina.networks.autoencoder import Autoencoder as Autoencoder
-from lamina.networks.autoencoder import autoencoder as autoencoder
-from lamina.networks.autoencoder import variational_autoencoder as variational_autoencoder
-from lamina.networks.dcgan import dcgan as dcgan
-from lamina.networks.lenet import lenet as lenet
-from lamina.networks.mlp import mlp as mlp
-from lamina.networks.mobilenet import mobilenet_v2 as mobilenet_v2
-from lamina.networks.recurrent import lstm_classifier as lstm_classifier
-from lamina.networks.resnet import resnet as resnet
-from lamina.networks.transformer import transformer_encoder as transformer_encoder
-from lamina.networks.unet import unet as unet
-from lamina.networks.vgg import vgg as vgg
+from lamina.lazy import loaded_when_used
+
+if not loaded_when_used(__name__):
+    from lamina.networks.autoencoder import Autoencoder as Autoencoder
+    from lamina.networks.autoencoder import autoencoder as autoencoder
+    from lamina.networks.autoencoder import variational_autoencoder as variational_autoencoder
+    from lamina.networks.dcgan import dcgan as dcgan
+    from lamina.networks.lenet import lenet as lenet
+    from lamina.networks.mlp import mlp as mlp
+    from lamina.networks.mobilenet import mobilenet_v2 as mobilenet_v2
+    from lamina.networks.recurrent import lstm_classifier as lstm_classifier
+    from lamina.networks.resnet import resnet as resnet
+    from lamina.networks.transformer import transformer_encoder as transformer_encoder
+    from lamina.networks.unet import unet as unet
+    from lamina.networks.vgg import vgg as vgg

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import final
 
 from lamina.layers import (
@@ -19,11 +18,12 @@ from lamina.layers import (
 from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import check_lists
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 
 @final
-@dataclass(frozen=True)
+@frozen_dataclass
 class Autoencoder:
     """An autoencoder and its halves, which share the layers: see `Model.part`.
 

@@ -3,8 +3,104 @@
 `ALL` is the table of records, from which tests are generated; `BY_NAME` finds one by its name.
 """
 
+from lamina.lazy import loaded_when_used
+
+if not loaded_when_used(__name__):
+    from lamina.graph import constant as constant
+    from lamina.ops.arithmetic import add as add
+    from lamina.ops.arithmetic import clip as clip
+    from lamina.ops.arithmetic import div as div
+    from lamina.ops.arithmetic import maximum as maximum
+    from lamina.ops.arithmetic import minimum as minimum
+    from lamina.ops.arithmetic import mul as mul
+    from lamina.ops.arithmetic import pow as pow
+    from lamina.ops.arithmetic import sub as sub
+    from lamina.ops.attending import attention as attention
+    from lamina.ops.broadcast import broadcast_to as broadcast_to
+    from lamina.ops.broadcast import sum_to as sum_to
+    from lamina.ops.comparison import equal as equal
+    from lamina.ops.comparison import greater as greater
+    from lamina.ops.comparison import greater_equal as greater_equal
+    from lamina.ops.comparison import less as less
+    from lamina.ops.comparison import less_equal as less_equal
+    from lamina.ops.comparison import logical_and as logical_and
+    from lamina.ops.comparison import logical_not as logical_not
+    from lamina.ops.comparison import logical_or as logical_or
+    from lamina.ops.comparison import not_equal as not_equal
+    from lamina.ops.comparison import where as where
+    from lamina.ops.conversion import cast as cast
+    from lamina.ops.conversion import recomputed as recomputed
+    from lamina.ops.conversion import stop_gradient as stop_gradient
+    from lamina.ops.convolution import conv as conv
+    from lamina.ops.convolution import conv_transpose as conv_transpose
+    from lamina.ops.creation import arange as arange
+    from lamina.ops.creation import full as full
+    from lamina.ops.creation import ones_like as ones_like
+    from lamina.ops.creation import zeros_like as zeros_like
+    from lamina.ops.elementwise import abs as abs
+    from lamina.ops.elementwise import cos as cos
+    from lamina.ops.elementwise import erf as erf
+    from lamina.ops.elementwise import exp as exp
+    from lamina.ops.elementwise import expm1 as expm1
+    from lamina.ops.elementwise import floor as floor
+    from lamina.ops.elementwise import gelu as gelu
+    from lamina.ops.elementwise import log as log
+    from lamina.ops.elementwise import log1p as log1p
+    from lamina.ops.elementwise import neg as neg
+    from lamina.ops.elementwise import reciprocal as reciprocal
+    from lamina.ops.elementwise import relu as relu
+    from lamina.ops.elementwise import sigmoid as sigmoid
+    from lamina.ops.elementwise import sign as sign
+    from lamina.ops.elementwise import sin as sin
+    from lamina.ops.elementwise import softplus as softplus
+    from lamina.ops.elementwise import sqrt as sqrt
+    from lamina.ops.elementwise import tanh as tanh
+    from lamina.ops.indexing import one_hot as one_hot
+    from lamina.ops.indexing import scatter_add as scatter_add
+    from lamina.ops.indexing import scatter_along_axis as scatter_along_axis
+    from lamina.ops.indexing import take as take
+    from lamina.ops.indexing import take_along_axis as take_along_axis
+    from lamina.ops.joining import concat as concat
+    from lamina.ops.joining import split as split
+    from lamina.ops.joining import stack as stack
+    from lamina.ops.joining import unstack as unstack
+    from lamina.ops.linalg import contract as contract
+    from lamina.ops.linalg import dot as dot
+    from lamina.ops.linalg import einsum as einsum
+    from lamina.ops.linalg import matmul as matmul
+    from lamina.ops.linalg import outer as outer
+    from lamina.ops.movement import expand_dims as expand_dims
+    from lamina.ops.movement import flip as flip
+    from lamina.ops.movement import reshape as reshape
+    from lamina.ops.movement import squeeze as squeeze
+    from lamina.ops.movement import transpose as transpose
+    from lamina.ops.padding import pad_with as pad_with
+    from lamina.ops.pooling import window_max as window_max
+    from lamina.ops.pooling import window_sum as window_sum
+    from lamina.ops.random import bernoulli as bernoulli
+    from lamina.ops.random import normal as normal
+    from lamina.ops.random import uniform as uniform
+    from lamina.ops.recurrence import recurrence as recurrence
+    from lamina.ops.reduce import all as all
+    from lamina.ops.reduce import any as any
+    from lamina.ops.reduce import argmax as argmax
+    from lamina.ops.reduce import argmin as argmin
+    from lamina.ops.reduce import cumsum as cumsum
+    from lamina.ops.reduce import element_count as element_count
+    from lamina.ops.reduce import log_softmax as log_softmax
+    from lamina.ops.reduce import logsumexp as logsumexp
+    from lamina.ops.reduce import max as max
+    from lamina.ops.reduce import mean as mean
+    from lamina.ops.reduce import min as min
+    from lamina.ops.reduce import prod as prod
+    from lamina.ops.reduce import softmax as softmax
+    from lamina.ops.reduce import sum as sum
+    from lamina.ops.reduce import variance as variance
+    from lamina.ops.slicing import getitem as getitem
+    from lamina.ops.slicing import pad as pad
+    from lamina.ops.windows import Window as Window
+
 from lamina.graph import CONSTANT, LEAF, Op, operators
-from lamina.graph import constant as constant
 from lamina.ops import (
     arithmetic,
     attending,
@@ -24,101 +120,7 @@ from lamina.ops import (
     slicing,
     windows,
 )
-from lamina.ops import (
-    recurrence as _recurrence,
-)
-from lamina.ops.arithmetic import add as add
-from lamina.ops.arithmetic import clip as clip
-from lamina.ops.arithmetic import div as div
-from lamina.ops.arithmetic import maximum as maximum
-from lamina.ops.arithmetic import minimum as minimum
-from lamina.ops.arithmetic import mul as mul
-from lamina.ops.arithmetic import pow as pow
-from lamina.ops.arithmetic import sub as sub
-from lamina.ops.attending import attention as attention
-from lamina.ops.broadcast import broadcast_to as broadcast_to
-from lamina.ops.broadcast import sum_to as sum_to
-from lamina.ops.comparison import equal as equal
-from lamina.ops.comparison import greater as greater
-from lamina.ops.comparison import greater_equal as greater_equal
-from lamina.ops.comparison import less as less
-from lamina.ops.comparison import less_equal as less_equal
-from lamina.ops.comparison import logical_and as logical_and
-from lamina.ops.comparison import logical_not as logical_not
-from lamina.ops.comparison import logical_or as logical_or
-from lamina.ops.comparison import not_equal as not_equal
-from lamina.ops.comparison import where as where
-from lamina.ops.conversion import cast as cast
-from lamina.ops.conversion import recomputed as recomputed
-from lamina.ops.conversion import stop_gradient as stop_gradient
-from lamina.ops.convolution import conv as conv
-from lamina.ops.convolution import conv_transpose as conv_transpose
-from lamina.ops.creation import arange as arange
-from lamina.ops.creation import full as full
-from lamina.ops.creation import ones_like as ones_like
-from lamina.ops.creation import zeros_like as zeros_like
-from lamina.ops.elementwise import abs as abs
-from lamina.ops.elementwise import cos as cos
-from lamina.ops.elementwise import erf as erf
-from lamina.ops.elementwise import exp as exp
-from lamina.ops.elementwise import expm1 as expm1
-from lamina.ops.elementwise import floor as floor
-from lamina.ops.elementwise import gelu as gelu
-from lamina.ops.elementwise import log as log
-from lamina.ops.elementwise import log1p as log1p
-from lamina.ops.elementwise import neg as neg
-from lamina.ops.elementwise import reciprocal as reciprocal
-from lamina.ops.elementwise import relu as relu
-from lamina.ops.elementwise import sigmoid as sigmoid
-from lamina.ops.elementwise import sign as sign
-from lamina.ops.elementwise import sin as sin
-from lamina.ops.elementwise import softplus as softplus
-from lamina.ops.elementwise import sqrt as sqrt
-from lamina.ops.elementwise import tanh as tanh
-from lamina.ops.indexing import one_hot as one_hot
-from lamina.ops.indexing import scatter_add as scatter_add
-from lamina.ops.indexing import scatter_along_axis as scatter_along_axis
-from lamina.ops.indexing import take as take
-from lamina.ops.indexing import take_along_axis as take_along_axis
-from lamina.ops.joining import concat as concat
-from lamina.ops.joining import split as split
-from lamina.ops.joining import stack as stack
-from lamina.ops.joining import unstack as unstack
-from lamina.ops.linalg import contract as contract
-from lamina.ops.linalg import dot as dot
-from lamina.ops.linalg import einsum as einsum
-from lamina.ops.linalg import matmul as matmul
-from lamina.ops.linalg import outer as outer
-from lamina.ops.movement import expand_dims as expand_dims
-from lamina.ops.movement import flip as flip
-from lamina.ops.movement import reshape as reshape
-from lamina.ops.movement import squeeze as squeeze
-from lamina.ops.movement import transpose as transpose
-from lamina.ops.padding import pad_with as pad_with
-from lamina.ops.pooling import window_max as window_max
-from lamina.ops.pooling import window_sum as window_sum
-from lamina.ops.random import bernoulli as bernoulli
-from lamina.ops.random import normal as normal
-from lamina.ops.random import uniform as uniform
-from lamina.ops.recurrence import recurrence as recurrence
-from lamina.ops.reduce import all as all
-from lamina.ops.reduce import any as any
-from lamina.ops.reduce import argmax as argmax
-from lamina.ops.reduce import argmin as argmin
-from lamina.ops.reduce import cumsum as cumsum
-from lamina.ops.reduce import element_count as element_count
-from lamina.ops.reduce import log_softmax as log_softmax
-from lamina.ops.reduce import logsumexp as logsumexp
-from lamina.ops.reduce import max as max
-from lamina.ops.reduce import mean as mean
-from lamina.ops.reduce import min as min
-from lamina.ops.reduce import prod as prod
-from lamina.ops.reduce import softmax as softmax
-from lamina.ops.reduce import sum as sum
-from lamina.ops.reduce import variance as variance
-from lamina.ops.slicing import getitem as getitem
-from lamina.ops.slicing import pad as pad
-from lamina.ops.windows import Window as Window
+from lamina.ops.recurrence import OPS as _RECURRENCE
 
 ALL: tuple[Op, ...] = (
     *movement.OPS,
@@ -138,22 +140,22 @@ ALL: tuple[Op, ...] = (
     *indexing.OPS,
     *attending.OPS,
     *random.OPS,
-    *_recurrence.OPS,
+    *_RECURRENCE,
 )
 BY_NAME: dict[str, Op] = {op.name: op for op in (LEAF, CONSTANT, *ALL)}
 
 operators.update(
-    add=add,
-    sub=sub,
-    mul=mul,
-    div=div,
-    pow=pow,
-    matmul=matmul,
-    neg=neg,
-    abs=abs,
-    less=less,
-    less_equal=less_equal,
-    greater=greater,
-    greater_equal=greater_equal,
-    getitem=getitem,
+    add=arithmetic.add,
+    sub=arithmetic.sub,
+    mul=arithmetic.mul,
+    div=arithmetic.div,
+    pow=arithmetic.pow,
+    matmul=linalg.matmul,
+    neg=elementwise.neg,
+    abs=elementwise.abs,
+    less=comparison.less,
+    less_equal=comparison.less_equal,
+    greater=comparison.greater,
+    greater_equal=comparison.greater_equal,
+    getitem=slicing.getitem,
 )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from lamina.ops.linalg import einsum
 from lamina.ops.lowering import Decomposition
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, DType, Shape, bool_
 
 # Blocks have about so many queries, as long as there are not too many of them: each is a few steps
@@ -37,7 +37,7 @@ QUERIES_OF_A_BLOCK = 128
 MOST_BLOCKS = 8
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Operands:
     """What the op is applied to; the last two may be missing."""
 
@@ -101,7 +101,7 @@ def _differ(own: Dim, wanted: Dim) -> bool:
 # Blocks -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Block:
     """Some of the queries, and the keys that they may look at: those before `stop`."""
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from lamina.errors import DTypeError
-from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import (
+    CONSTANT,
+    Attributes,
+    Op,
+    Sample,
+    Samples,
+    Tensor,
+    TensorLike,
+    apply,
+    described,
+)
 from lamina.ops.broadcast import sum_to
 from lamina.ops.conversion import apply_to_numbers, cast, operands_of
 from lamina.ops.factories import (
@@ -121,9 +131,11 @@ WHERE = Op(
     _where_gradient,
     np.where,
     scalar_primitive("select"),
-    tuple(
-        Sample(sample.shapes, dtypes=("bool", "float", "float"))
-        for sample in elementwise_samples(3, SIGNED)
+    Samples(
+        lambda: [
+            Sample(sample.shapes, dtypes=("bool", "float", "float"))
+            for sample in elementwise_samples(3, SIGNED)
+        ]
     ),
 )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lamina.graph import Op, Tensor, TensorLike, apply
+from lamina.graph import Op, Samples, Tensor, TensorLike, apply
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
 from lamina.ops.factories import (
@@ -235,10 +235,12 @@ GELU = Op(
     _gelu_gradient,
     _gelu_reference,
     Decomposition(lambda node: _gelu_of(node.operands[0], node.attributes["approximate"])),
-    tuple(
-        replace(sample, attributes={"approximate": approximate})
-        for approximate in (False, True)
-        for sample in elementwise_samples(1, SIGNED)
+    Samples(
+        lambda: [
+            replace(sample, attributes={"approximate": approximate})
+            for approximate in (False, True)
+            for sample in elementwise_samples(1, SIGNED)
+        ]
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, described
+from lamina.graph import CONSTANT, Attributes, Op, Sample, Samples, Tensor, described
 from lamina.ops.broadcast import sum_to
 from lamina.ops.lowering import Elementwise
 from lamina.program.scalar import Apply
@@ -64,8 +64,14 @@ def scalar_primitive(name: str) -> Elementwise:
 
 def elementwise_samples(
     operands: int, ranges: Sequence[tuple[float, float]], differentiable: bool = True
-) -> tuple[Sample, ...]:
+) -> Samples:
     """Samples for each range of values: plain, broadcast, odd, of size 0 and 1."""
+    return Samples(lambda: _elementwise_samples(operands, ranges, differentiable))
+
+
+def _elementwise_samples(
+    operands: int, ranges: Sequence[tuple[float, float]], differentiable: bool
+) -> list[Sample]:
     shapes: list[tuple[tuple[int, ...], ...]] = [((3, 5),) * operands, ((),) * operands]
     if operands == 1:
         shapes += [((0, 2),), ((1, 17),)]
@@ -73,11 +79,11 @@ def elementwise_samples(
         shapes += [((4, 1), (3,)), ((2, 1, 3), (5, 1)), ((0, 2), (1,)), ((7,), ())]
     if operands == 3:
         shapes += [((2, 1), (3,), ()), ((4,), (1, 1), (2, 4))]
-    return tuple(
+    return [
         Sample(shape, low=low, high=high, differentiable=differentiable)
         for low, high in ranges
         for shape in shapes
-    )
+    ]
 
 
 def unary_op(
@@ -126,14 +132,18 @@ def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, 
     samples = elementwise_samples(2, SIGNED, differentiable=False)
     whole = Sample(((4, 5), (5,)), low=0, high=4, dtypes=("int32", "int32"), differentiable=False)
     rule = elementwise_rule(name, kinds, bool_)
-    return Op(name, rule, None, reference, scalar_primitive(name), (*samples, whole))
+    return Op(
+        name, rule, None, reference, scalar_primitive(name), Samples(lambda: (*samples, whole))
+    )
 
 
 def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
     """An op on bools."""
-    samples = tuple(
-        Sample(sample.shapes, dtypes=("bool",) * count, differentiable=False)
-        for sample in elementwise_samples(count, SIGNED)
+    samples = Samples(
+        lambda: [
+            Sample(sample.shapes, dtypes=("bool",) * count, differentiable=False)
+            for sample in elementwise_samples(count, SIGNED)
+        ]
     )
     return Op(
         name, elementwise_rule(name, BOOL, bool_), None, reference, scalar_primitive(name), samples

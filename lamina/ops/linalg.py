@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, DType, Shape
 
 Labels = tuple[str, ...]
@@ -135,7 +135,7 @@ def contract(
 LabelRule = Callable[[tuple[Tensor, ...], Attributes], tuple[Labels, Labels, Labels]]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Labelled:
     """A tensor and the labels of its axes."""
 

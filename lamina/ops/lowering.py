@@ -9,7 +9,6 @@ one expression, and fusion is no more than not storing what lies between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from lamina.graph import Graph, Lowering, Tensor
 from lamina.program.index import Gathered, Index, Quotient, Remainder, gathered_index
@@ -25,6 +24,7 @@ from lamina.program.scalar import (
     Within,
     parts,
 )
+from lamina.records import frozen_dataclass
 from lamina.shapes import int64
 
 Coordinates = tuple[Index, ...]
@@ -32,7 +32,7 @@ Coordinates = tuple[Index, ...]
 Pull = Callable[[int, Coordinates], Scalar]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Elementwise(Lowering):
     """Each result element depends on the operands' elements at the same (broadcast) place.
 
@@ -43,7 +43,7 @@ class Elementwise(Lowering):
     scalar: Callable[[Tensor, tuple[Scalar, ...]], Scalar]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Movement(Lowering):
     """Each result element is one operand element, or a constant: only the place changes.
 
@@ -56,7 +56,7 @@ class Movement(Lowering):
     ordered: bool = False
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Generator(Lowering):
     """Result elements follow from their coordinates (and scalar operands): never worth storing.
 
@@ -67,7 +67,7 @@ class Generator(Lowering):
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Reduction(Lowering):
     """Combines the operand over the attribute `axes` (sorted), which the result then lacks.
 
@@ -78,7 +78,7 @@ class Reduction(Lowering):
     combine: str
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Contracting(Lowering):
     """A sum of products; attributes `left`, `right` and `output` name the axes of each tensor.
 
@@ -86,7 +86,7 @@ class Contracting(Lowering):
     """
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Scanning(Lowering):
     """A running combination along the attribute `axis`; backwards if attribute `reverse`.
 
@@ -97,7 +97,7 @@ class Scanning(Lowering):
     combine: str
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Scattering(Lowering):
     """Adds operand 0 (values) into zeros of the node's shape, at the places operand 1 names.
 
@@ -108,7 +108,7 @@ class Scattering(Lowering):
     place: Callable[[Tensor, Coordinates, Pull], Coordinates]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Repeating(Lowering):
     """One result, by the attribute `result`, of a graph that is applied again and again.
 
@@ -138,7 +138,7 @@ def step_of(results: Sequence[Tensor]) -> Graph:
     return Graph(body.inputs, tuple((str(n), body.outputs[n][1]) for n in needed))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Decomposition(Lowering):
     """Stands for a graph of other ops.
 

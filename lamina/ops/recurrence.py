@@ -23,6 +23,7 @@ from lamina.graph import (
     Graph,
     Op,
     Sample,
+    Samples,
     Tensor,
     apply,
     constant,
@@ -433,16 +434,18 @@ RECURRENCE = Op(
     None,
     _recurrence_reference,
     Repeating(),
-    (
-        _sample(_sample_step, _ONE, float64, 4),
-        _sample(_sample_step, _ONE, float64, 5, reverse=True),
-        # What is cut is no derivative of the result.
-        replace(_sample(_sample_step, _ONE, float64, 5, truncate=2), differentiable=False),
-        _sample(_two_states, _TWO, float64, 3),
-        _sample(_two_states, _TWO, float64, 3, result=1),
-        _sample(_two_states, _TWO, float64, 4, result=2, reverse=True),
-        _sample(_sample_step, _ONE, float64, 1),
-        replace(_sample(_sample_step, _ONE, float32, 3), differentiable=False),
+    Samples(
+        lambda: [
+            _sample(_sample_step, _ONE, float64, 4),
+            _sample(_sample_step, _ONE, float64, 5, reverse=True),
+            # What is cut is no derivative of the result.
+            replace(_sample(_sample_step, _ONE, float64, 5, truncate=2), differentiable=False),
+            _sample(_two_states, _TWO, float64, 3),
+            _sample(_two_states, _TWO, float64, 3, result=1),
+            _sample(_two_states, _TWO, float64, 4, result=2, reverse=True),
+            _sample(_sample_step, _ONE, float64, 1),
+            replace(_sample(_sample_step, _ONE, float32, 3), differentiable=False),
+        ]
     ),
     joint_gradient=_recurrence_gradient,
 )

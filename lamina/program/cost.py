@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar, parts
 from lamina.program.steps import Contraction, Reduce, Scan, Step, Store, Write
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 # What only moves or chooses numbers is no arithmetic.
 _NO_ARITHMETIC = frozenset(("cast", "select"))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Cost:
     """What a step does.
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from lamina.records import frozen_dataclass
 
 if TYPE_CHECKING:
     from lamina.program.scalar import Scalar
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Axis:
     """A loop variable that runs from 0 to extent - 1."""
 
@@ -32,7 +34,7 @@ class Axis:
         return self.name
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Quotient:
     """floor(index / divisor)."""
 
@@ -47,7 +49,7 @@ class Quotient:
         return f"({self.index}) // {self.divisor}"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Remainder:
     """index - divisor * floor(index / divisor)."""
 
@@ -61,7 +63,7 @@ class Remainder:
         return f"({self.index}) % {self.divisor}"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Gathered:
     """A position read from data, known to lie in 0 .. extent - 1."""
 
@@ -82,7 +84,7 @@ def _order(atom: Atom) -> tuple[str, str]:
     return type(atom).__name__, str(atom)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Index:
     """`constant + sum of coefficient * atom`, in normal form.
 

@@ -6,7 +6,7 @@ A program is complete: an engine needs nothing else to compile and run it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lamina.errors import InternalError
 from lamina.program.index import Axis
@@ -24,6 +24,7 @@ from lamina.program.steps import (
     stores_of,
     writes_of,
 )
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, shape_text, size_of
 
 # Where a buffer lives: `temporary` in the arena, all others in memory of their own that outlives
@@ -31,7 +32,7 @@ from lamina.shapes import Array, DType, shape_text, size_of
 KINDS = ("input", "parameter", "state", "constant", "temporary")
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Buffer:
     """A contiguous (row-major) array that steps read and write.
 
@@ -60,7 +61,7 @@ class Buffer:
         return f"{self.kind} {self.name} {shape_text(self.shape, self.dtype)}"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Allocation:
     """A place in the arena, and the steps during which a buffer needs it.
 
@@ -81,7 +82,7 @@ class Allocation:
     in_place_of: str = ""
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Plan:
     """Where every temporary lies in the arena.
 
@@ -96,7 +97,7 @@ class Plan:
     allocations: tuple[Allocation, ...]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Repeat:
     """Steps that are run again and again, all of them for each value of an axis, in order.
 
@@ -110,7 +111,7 @@ class Repeat:
     last: int
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Program:
     """What an engine runs.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lamina import shapes
 from lamina.program.index import Gathered, Index, Quotient, Remainder
+from lamina.records import frozen_dataclass
 from lamina.shapes import DType
 
 # name -> number of operands. Comparisons and logical operations give bool.
@@ -67,7 +68,7 @@ EXPENSIVE = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Bound:
     """The condition low <= index < high."""
 
@@ -84,7 +85,7 @@ class Bound:
         return f"{self.low} <= {self.index} < {self.high}"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Literal:
     """A number."""
 
@@ -107,7 +108,7 @@ class Literal:
         return hash((repr(self.value), self.dtype))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Load:
     """An element of a buffer, or zero (without touching memory) where a bound fails."""
 
@@ -121,7 +122,7 @@ class Load:
         return f"{self.buffer}[{self.index}{guard}]"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Local:
     """The result of an earlier reduction of the same step, or of its contraction."""
 
@@ -132,7 +133,7 @@ class Local:
         return self.name
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Position:
     """The value of an index expression, as int64."""
 
@@ -143,7 +144,7 @@ class Position:
         return f"({self.index})"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Within:
     """Whether all bounds hold, as bool."""
 
@@ -154,7 +155,7 @@ class Within:
         return f"({' and '.join(map(str, self.bounds)) or 'true'})"
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class Apply:
     """A primitive applied to scalars. Equal if all parts are; shared parts are compared once."""
 

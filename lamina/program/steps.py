@@ -8,10 +8,10 @@ parallel axes of a step are independent of each other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Position, Scalar, loads, shared, text
+from lamina.records import frozen_dataclass
 from lamina.shapes import DType, size_of
 
 # How a reduction combines values, and what an empty one gives; None: there must be at least one.
@@ -25,7 +25,7 @@ COMBINERS: dict[str, float | None] = {
 }
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Store:
     """Writes a value to a buffer; with accumulate, adds it to what is there.
 
@@ -43,7 +43,7 @@ class Store:
         return f"{self.buffer}[{self.index}] {sign} {text(self.value, names)}"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Reduce:
     """Combines a value over some axes into a local of the step.
 
@@ -66,7 +66,7 @@ class Reduce:
         return f"{self.local} = {combined}{self.value}"
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Write:
     """Stores values at every point of some further axes.
 
@@ -91,7 +91,7 @@ class Write:
         return "\n".join([f"{order}for {_over(self.axes)}:", *("  " + line for line in lines)])
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Scan:
     """Stores the running combination of a value along one axis, in order.
 
@@ -119,7 +119,7 @@ class Scan:
 Stage = Reduce | Write | Scan
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Loop:
     """A loop nest: for every point of the axes, the stages one after the other.
 
@@ -140,7 +140,7 @@ class Loop:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Contraction:
     """C[b, m, n] = epilogue(sum over k of left[b, m, k] * right[b, k, n]).
 

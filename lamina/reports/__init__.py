@@ -1,13 +1,16 @@
 """Tables and pictures: plain values in, text or a picture file out; knows nothing of networks."""
 
-from lamina.reports.character_map import map_text as map_text
-from lamina.reports.character_map import plot_map as plot_map
-from lamina.reports.confusion import plot_confusion as plot_confusion
-from lamina.reports.curves import plot_curves as plot_curves
-from lamina.reports.image_sheet import plot_images as plot_images
-from lamina.reports.plan_picture import Rectangle as Rectangle
-from lamina.reports.plan_picture import plot_plan as plot_plan
-from lamina.reports.tables import bytes_text as bytes_text
-from lamina.reports.tables import count_text as count_text
-from lamina.reports.tables import seconds_text as seconds_text
-from lamina.reports.tables import table_text as table_text
+from lamina.lazy import loaded_when_used
+
+if not loaded_when_used(__name__):
+    from lamina.reports.character_map import map_text as map_text
+    from lamina.reports.character_map import plot_map as plot_map
+    from lamina.reports.confusion import plot_confusion as plot_confusion
+    from lamina.reports.curves import plot_curves as plot_curves
+    from lamina.reports.image_sheet import plot_images as plot_images
+    from lamina.reports.plan_picture import Rectangle as Rectangle
+    from lamina.reports.plan_picture import plot_plan as plot_plan
+    from lamina.reports.tables import bytes_text as bytes_text
+    from lamina.reports.tables import count_text as count_text
+    from lamina.reports.tables import seconds_text as seconds_text
+    from lamina.reports.tables import table_text as table_text

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lamina.errors import DataError
+from lamina.records import frozen_dataclass
 from lamina.reports.figure import INK, ORANGE, PALETTE, clean_axes, new_figure, save_figure
 from lamina.reports.tables import bytes_text
 
@@ -20,7 +20,7 @@ _CHARACTER = 0.062  # inches that a character of a label is wide
 _LINE = 0.13  # inches that a line of a label is tall
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Rectangle:
     """A buffer's place and time in the arena.
 
@@ -96,7 +96,7 @@ def plot_plan(
     save_figure(figure, path)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Scale:
     """How large the drawing is, to know which labels fit."""
 

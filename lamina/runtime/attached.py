@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -15,6 +14,7 @@ from lamina.engines.engine import Memory
 from lamina.engines.room import need_of, require_room
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
 from lamina.program.program import Buffer, Program
+from lamina.records import frozen_dataclass
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all, with_random_state
@@ -31,7 +31,7 @@ from lamina.step import (
 )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Recorded:
     """What a run of steps leaves behind, one row for each step.
 

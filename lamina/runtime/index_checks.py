@@ -7,7 +7,6 @@ train a network on other data than was meant.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,11 +15,12 @@ from lamina.graph import LEAF, Graph, Tensor, bind_batch, evaluate, topological
 from lamina.layers.scope import IndexLimit
 from lamina.ops.conversion import CAST
 from lamina.ops.lowering import Movement
+from lamina.records import frozen_dataclass
 from lamina.runtime.arrays import are_indices
 from lamina.shapes import Array
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class IndexCheck:
     """A limit of indices that are the elements of an input, or some of them.
 

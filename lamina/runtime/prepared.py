@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
 from lamina.compiler.planned import compile_cached
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
+from lamina.records import frozen_dataclass
 from lamina.runtime.turns import Turns
 from lamina.shapes import Array
 from lamina.step import StepGraph
@@ -20,7 +20,7 @@ MOST_PROGRAMS = 16
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Prepared:
     """A step compiled for one batch size.
 

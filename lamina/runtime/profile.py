@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
+
+import numpy as np
 
 from lamina.explanation import Explanation, Profile
 from lamina.runtime.parameters import Parameters
@@ -55,7 +56,7 @@ def _profiled(
     engine = parameters.engine
     explanation = Explanation(len(arrays[0]), plain.program, engine)
     peaks = engine.peaks(parameters.dtype)
-    return Profile(explanation, runs, tuple(steps.tolist()), median(taken), peaks)
+    return Profile(explanation, runs, tuple(steps.tolist()), float(np.median(taken)), peaks)
 
 
 def _repeat(call: Callable[[], None], seconds: float) -> list[float]:

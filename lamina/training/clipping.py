@@ -6,17 +6,17 @@ Each is a frozen record that takes all gradients and gives as many, in the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.layers.checks import Sourced, require_number
+from lamina.records import frozen_dataclass
 
 # As in torch.nn.utils.clip_grad_norm_.
 _EPSILON = 1e-6
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ClipValue(Sourced):
     """Brings every element into [-limit, limit].
 
@@ -42,7 +42,7 @@ class ClipValue(Sourced):
         return tuple(ops.clip(gradient, -limit, limit) for gradient in gradients)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ClipNorm(Sourced):
     """Shortens each gradient whose Euclidean norm is above the limit to that norm.
 
@@ -67,7 +67,7 @@ class ClipNorm(Sourced):
         return tuple(g * _factor(_square_sum(g), self.limit) for g in gradients)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ClipGlobalNorm(Sourced):
     """Shortens all gradients together, if the norm of all their elements is above the limit.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import NonFiniteError
+from lamina.records import frozen_dataclass
 from lamina.runtime import Evaluation, Parameters, Recorded, Training
 from lamina.runtime.attached import joined
 from lamina.runtime.interrupt import Interrupt, held_interrupts
@@ -21,7 +21,7 @@ from lamina.training.metrics import Metric
 from lamina.training.progress import Display, display
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Fit:
     """What `fit` works with.
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from lamina import reports
 from lamina.errors import UnknownNameError
-from lamina.reports import plot_curves, table_text
+from lamina.reports import table_text
 from lamina.shapes import Array
 
 VALIDATION = "validation_"
@@ -81,7 +82,7 @@ class History:
             MissingExtraError: without matplotlib.
             DataError: before the first epoch has ended.
         """
-        plot_curves(self.values, path)
+        reports.plot_curves(self.values, path)
 
     def __str__(self) -> str:
         rows = [

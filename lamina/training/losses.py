@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import Sourced, place_of, require_choice, require_number
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, int64
 from lamina.training.target_checks import (
     check_labels,
@@ -92,7 +92,7 @@ class Loss(Sourced, ABC):
 # Regression ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MSE(Loss):
     """The mean of (prediction - target)^2.
 
@@ -121,7 +121,7 @@ class MSE(Loss):
         return _reduced(difference * difference, self.reduction)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MAE(Loss):
     """The mean of |prediction - target|; the gradient at 0 is 0.
 
@@ -150,7 +150,7 @@ class MAE(Loss):
         return _reduced(ops.abs(difference), self.reduction)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Huber(Loss):
     """d^2 / 2 for differences |d| up to delta, delta (|d| - delta / 2) beyond: robust to outliers.
 
@@ -189,7 +189,7 @@ class Huber(Loss):
 # Classification -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class CrossEntropy(Loss):
     """-log of the probability that softmax gives to the right class.
 
@@ -268,7 +268,7 @@ class CrossEntropy(Loss):
         return _weighted(each, of_target, self.reduction)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class NLL(Loss):
     """-log of the probability of the right class, from log-probabilities.
 
@@ -323,7 +323,7 @@ class NLL(Loss):
         return _weighted(each, of_target, self.reduction)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class BCE(Loss):
     """-(t log p + (1 - t) log(1 - p)) for probabilities p and targets t between 0 and 1.
 
@@ -359,7 +359,7 @@ class BCE(Loss):
         return -_reduced(each, self.reduction)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class BCEWithLogits(Loss):
     """Binary cross entropy of sigmoid(x), computed from the scores x without overflow.
 
@@ -406,7 +406,7 @@ class BCEWithLogits(Loss):
         return _reduced((1.0 - wanted) * prediction + negative, self.reduction)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Hinge(Loss):
     """max(0, 1 - t x) for scores x and targets t of -1 or 1: the loss of a support vector machine.
 
@@ -453,7 +453,7 @@ class Hinge(Loss):
 # Distributions and distances ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class KLDivergence(Loss):
     """t (log t - x) for log-probabilities x and probabilities t; 0 where t is 0.
 
@@ -502,7 +502,7 @@ class KLDivergence(Loss):
         return _reduced(each, self.reduction)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Triplet(Loss):
     """max(0, margin + |a - p| - |a - n|) for an anchor a, a positive p and a negative n.
 
@@ -571,7 +571,7 @@ class Triplet(Loss):
         return ops.sqrt(ops.sum(difference * difference, -1))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class EvidenceLowerBound(Loss):
     """The negative evidence lower bound, which a variational autoencoder minimises.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced, place_of, require_choice, require_number, require_whole
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64, shape_text
 
 Average = Literal["macro", "micro", "binary"]
@@ -68,7 +68,7 @@ class Metric(Sourced, ABC):
 # Shares of right answers --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Accuracy(Metric):
     """The share of examples whose highest score is that of the right class.
 
@@ -96,7 +96,7 @@ class Accuracy(Metric):
         return _ratio(sums["correct"], sums["count"])
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class BinaryAccuracy(Metric):
     """The share of elements on the right side of a threshold.
 
@@ -134,7 +134,7 @@ class BinaryAccuracy(Metric):
         return _ratio(sums["correct"], sums["count"])
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class TopK(Metric):
     """The share of examples whose right class is among the k highest scores.
 
@@ -227,7 +227,7 @@ class _ByClass(Metric):
         """The score of each class."""
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Precision(_ByClass):
     """Of the examples predicted to be of a class, the share that is.
 
@@ -264,7 +264,7 @@ class Precision(_ByClass):
         return _share(hits, predicted)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Recall(_ByClass):
     """Of the examples of a class, the share that was predicted to be.
 
@@ -301,7 +301,7 @@ class Recall(_ByClass):
         return _share(hits, actual)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class F1(_ByClass):
     """The harmonic mean of precision and recall: 2 hits / (predicted + actual).
 
@@ -338,7 +338,7 @@ class F1(_ByClass):
         return _share(2 * hits, predicted + actual)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ConfusionMatrix(Metric):
     """How often class i (row) was predicted as class j (column).
 
@@ -373,7 +373,7 @@ class ConfusionMatrix(Metric):
 # Regression ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MeanAbsoluteError(Metric):
     """The mean of |prediction - target|, for tensors of one shape.
 
@@ -398,7 +398,7 @@ class MeanAbsoluteError(Metric):
         return _ratio(sums["sum"], sums["count"])
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class MeanSquaredError(Metric):
     """The mean of (prediction - target)^2, for tensors of one shape.
 
@@ -423,7 +423,7 @@ class MeanSquaredError(Metric):
         return _ratio(sums["sum"], sums["count"])
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class R2(Metric):
     """The share of the targets' variance that is explained: 1 - residuals / (total variation).
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -80,11 +82,14 @@ def display(wanted: bool | None) -> Generator[Display]:
     Args:
         wanted: None shows it exactly if standard error is a terminal.
     """
+    if wanted is False or (wanted is None and not _may_be_terminal()):
+        yield Quiet()
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not (console.is_terminal if wanted is None else wanted):
+    if not (console.is_terminal or wanted):
         yield Quiet()
         return
     columns = (
@@ -100,8 +105,19 @@ def display(wanted: bool | None) -> Generator[Display]:
 
 def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
     """The items, one after the other; on a terminal with a bar that says what is done with them."""
+    if not _may_be_terminal():
+        yield from items
+        return
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
     yield from track(items, what, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _may_be_terminal() -> bool:
+    """Whether it is worth asking rich, which takes longer to load than a small network to train."""
+    forced = ("FORCE_COLOR", "TTY_COMPATIBLE")
+    return any(name in os.environ for name in forced) or (
+        sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore
+    )

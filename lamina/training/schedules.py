@@ -11,7 +11,6 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.layers.checks import Sourced, place_of, require_number, require_whole
+from lamina.records import frozen_dataclass
 from lamina.shapes import float64
 
 
@@ -44,7 +44,7 @@ class Schedule(Sourced, ABC):
         return float(outputs["rate"])
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Constant(Schedule):
     """The same rate in every step.
 
@@ -70,7 +70,7 @@ class Constant(Schedule):
         return ops.full((), self.rate, step.dtype)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class StepDecay(Schedule):
     """rate factor^k after k times `every` steps.
 
@@ -104,7 +104,7 @@ class StepDecay(Schedule):
         return ops.pow(float(self.factor), times) * self.rate
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Exponential(Schedule):
     """rate factor^(step / every).
 
@@ -136,7 +136,7 @@ class Exponential(Schedule):
         return ops.exp(step * (math.log(self.factor) / self.every)) * self.rate
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Cosine(Schedule):
     """From rate to final along half a cosine wave; final from then on.
 
@@ -170,7 +170,7 @@ class Cosine(Schedule):
         return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Linear(Schedule):
     """From rate to final along a line; final from then on.
 
@@ -200,7 +200,7 @@ class Linear(Schedule):
         return (1.0 - _progress(step, self.steps)) * (self.rate - self.final) + self.final
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Polynomial(Schedule):
     """(rate - final) (1 - step / steps)^power + final; final from then on.
 
@@ -234,7 +234,7 @@ class Polynomial(Schedule):
         return left * (self.rate - self.final) + self.final
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class PiecewiseConstant(Schedule):
     """rates[k] from step boundaries[k - 1] up to, not including, boundaries[k].
 
@@ -280,7 +280,7 @@ class PiecewiseConstant(Schedule):
         return result
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Warmup(Schedule):
     """Rises in `steps` equal steps to the first rate of another schedule, which then begins.
 

@@ -87,8 +87,9 @@ def test_advice_for_other_callables_is_not_given(
 
 
 def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
-    public = [*vars(lm).values(), *vars(lm.init).values(), *vars(lm.schedules).values()]
-    public += [*vars(lm.networks).values(), *vars(lm.Model).values()]
+    packages = (lm, lm.init, lm.schedules, lm.networks)
+    public = [getattr(package, name) for package in packages for name in dir(package)]
+    public += vars(lm.Model).values()
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}
     assert not [name for name in calls._ELSEWHERE if name not in known]
 

@@ -367,7 +367,7 @@ def test_a_program_that_was_compiled_before_is_not_written_again(
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     program = training_program(classifier(20, 40, 10), 8)
     first = compile_program(program, PROCESSOR)
-    monkeypatch.setattr("lamina.engines.cpu.compilation.write_program", None)
+    monkeypatch.setattr("lamina.engines.cpu.native_program.write_program", None)
     assert compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR) == first
     others: tuple[dict[str, Any], ...] = (
         {"program": training_program(classifier(20, 41, 10), 8), "processor": PROCESSOR},
@@ -386,6 +386,25 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
     monkeypatch.setattr("lamina.engines.cpu.compilation._OUR_VERSION", "")
     compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR)
     assert not list(tmp_path.glob("objects/*"))
+
+
+def test_nothing_is_kept_that_modules_of_another_version_wrote(tmp_path: Path) -> None:
+    script = """
+import lamina as lm
+from lamina import cache
+net = lm.Sequential(lm.Input(9), lm.Linear(4))
+model = lm.Model(net)
+asked = cache.sources_checksum
+import lamina.engines.cpu.compilation as compilation  # what runs machine code is loaded
+compilation.sources_checksum = lambda *packages: "exchanged meanwhile"
+model.predict([[0.0] * 9])
+"""
+    environment = os.environ | {"LAMINA_CACHE": str(tmp_path)}
+    found: list[int] = []
+    for text in (script, script.replace('lambda *packages: "exchanged meanwhile"', "asked")):
+        subprocess.run([sys.executable, "-c", text], env=environment, check=True)
+        found.append(len(list(tmp_path.glob("objects/*"))))
+    assert found[1] == found[0] + 1
 
 
 def test_other_processes_find_a_program_under_the_same_name(tmp_path: Path) -> None:

@@ -1,9 +1,17 @@
-"""What importing Lamina brings along."""
+"""What importing Lamina brings along, and what a first network does.
+
+Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py` has those.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,24 +29,119 @@ HEAVY = (
     "torch",
 )
 
+EVERY_NAME = """
+from lamina import *
+from lamina import layers
+for package in (data, layers, networks, ops, training.optimizers):
+    exec(f"from {package.__name__} import *")
+"""
+FIRST_TRAINING = """
+import numpy as np
+import lamina as lm
+net = lm.Sequential(lm.Input(4), lm.Linear(8), lm.ReLU(), lm.Linear(3))
+model = lm.Model(net, engine=ENGINE)
+x, y = np.zeros((8, 4), np.float32), np.zeros(8, np.int64)
+model.fit((x, y), epochs=1, loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-3))
+model.predict(x)
+"""
 
-@pytest.fixture(scope="module")
-def imported() -> set[str]:
-    """The top-level modules that `import lamina` loads in a fresh interpreter."""
-    code = "import lamina, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+# Counts after NumPy, which compiles texts of its own.
+COUNTING = """
+import json, sys
+import numpy
+counts = {"compile": 0}
+def count(event, _):
+    if event in counts:
+        counts[event] += 1
+before = set(sys.modules)
+sys.addaudithook(count)
+exec(sys.argv[1])
+print(json.dumps([sorted(set(sys.modules) - before), counts["compile"]]))
+"""
+
+
+@cache
+def loaded(code: str, folder: Path | None = None) -> tuple[set[str], int]:
+    """Which modules a fresh interpreter loads for some code beyond NumPy's, and compiled texts."""
+    settings: dict[str, Any] = {"LAMINA_CACHE": str(folder) if folder else "off"}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-c", COUNTING, code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **settings},
     )
-    return set(done.stdout.split())
+    assert done.returncode == 0, done.stderr
+    modules, compiled = json.loads(done.stdout)
+    return set(modules), compiled
+
+
+def ours(modules: set[str]) -> list[str]:
+    return sorted(name for name in modules if name.partition(".")[0] == "lamina")
+
+
+def test_importing_lamina_loads_nothing_but_how_to_load() -> None:
+    modules, _ = loaded("import lamina")
+    assert ours(modules) == ["lamina", "lamina.lazy"]
+    assert len(modules) <= 4
+
+
+def test_importing_lamina_does_not_import_numpy() -> None:
+    code = "import lamina, sys; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("package", HEAVY)
-def test_importing_lamina_does_not_import(package: str, imported: set[str]) -> None:
-    assert package not in imported
+def test_using_every_name_does_not_import(package: str) -> None:
+    modules, _ = loaded(EVERY_NAME)
+    assert len(ours(modules)) > 100
+    assert package not in {name.partition(".")[0] for name in modules}
+
+
+def test_methods_of_records_are_not_compiled_before_they_are_used() -> None:
+    # dataclass(frozen=True) would compile six for each of 200 classes.
+    _, compiled = loaded(EVERY_NAME)
+    assert compiled < 120
+
+
+def test_a_first_training_loads_only_what_it_needs(tmp_path: Path) -> None:
+    code = FIRST_TRAINING.replace("ENGINE", repr("cpu"))
+    loaded(code, tmp_path)
+    loaded.cache_clear()  # the second time all is compiled already
+    modules, _ = loaded(code, tmp_path)
+    found = ours(modules)
+    assert len(found) < 135
+    unused = (
+        "lamina.layers.convolution",
+        "lamina.networks",
+        "lamina.training.schedules",
+        "lamina.reports.figure",
+        "lamina.engines.cpu.native_program",
+        "lamina.cli",
+    )
+    assert not set(unused) & set(found)
+    others = {name.partition(".")[0] for name in modules}
+    assert not others & {"matplotlib", "rich", "click", "safetensors", "h5py", "PIL"}
 
 
 def test_importing_lamina_prints_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "import lamina"], capture_output=True, check=True
+        [sys.executable, "-W", "error", "-c", EVERY_NAME],
+        capture_output=True,
+        check=True,
     )
     assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "train --help"])
+def test_the_command_line_answers_before_numpy_is_loaded(arguments: str) -> None:
+    code = f"""
+import sys
+from lamina.cli import main
+try:
+    main({arguments.split()!r})
+except SystemExit as ended:
+    print(ended.code, sorted({{"numpy", "llvmlite", "rich", "lamina.model"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"

@@ -539,7 +539,7 @@ def rows_of_the_page() -> list[tuple[str, str, str, str]]:
 
 def layers() -> dict[str, type[Layer]]:
     """What the package exports."""
-    public = {**vars(lm), **vars(lamina)}
+    public = {name: getattr(package, name) for package in (lm, lamina) for name in dir(package)}
     found = {n: v for n, v in public.items() if isinstance(v, type) and issubclass(v, Layer)}
     del found["Layer"]
     return found

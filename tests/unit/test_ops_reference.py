@@ -149,7 +149,7 @@ def test_every_function_stands_in_the_page_about_ops_with_its_arguments() -> Non
     shown = {name: re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", arguments) for name, arguments in rows}
     functions = {
         name: list(inspect.signature(value).parameters)
-        for name, value in vars(ops).items()
+        for name, value in ((name, getattr(ops, name)) for name in dir(ops))
         if inspect.isfunction(value) and not name.startswith("_")
     }
     assert shown == functions

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
 from lamina.engines.cpu.forms import numbered
@@ -22,6 +22,7 @@ from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Literal, loads
 from lamina.program.steps import Contraction, Step, writes_of
+from lamina.records import frozen_dataclass
 
 # Threads may wait for each other where that spares the memory of operands as large as this.
 WORTH_WAITING_BYTES = 1 << 20
@@ -29,7 +30,7 @@ WORTH_WAITING_BYTES = 1 << 20
 _LASTING = ("parameter", "state", "constant")
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Ahead:
     """An operand that is packed ahead.
 
@@ -54,7 +55,7 @@ class Ahead:
     at_load: bool
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _User:
     """A contraction that may want its right operand packed.
 
@@ -71,7 +72,7 @@ class _User:
     needs: bool
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Group:
     """Contractions that use an operand that is packed once for all of them.
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
-from lamina.cache import cached, folder, key_of, sources_checksum
+from lamina.cache import find, folder, keep, key_of, sources_checksum
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
-from lamina.engines.cpu.native_program import Layout, write_program
+from lamina.engines.cpu.native_layout import Layout
 from lamina.engines.cpu.processor import Processor
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
@@ -31,14 +32,21 @@ def compile_program(
     """
 
     def make() -> bytes:
+        # Only now: where the machine code is known already, half of this folder is not needed.
+        from lamina.engines.cpu.native_program import write_program
+
         native = write_program(program, processor, timed=timed)
         layout = json.dumps(asdict(native.layout)).encode()
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
         return length + layout + assemble(native.text, processor)
 
     if _OUR_VERSION and folder() is not None:
-        parts = (checksum(program), repr(processor), str(timed), _OUR_VERSION, *VERSIONS)
-        entry = cached(key_of(parts), make)
+        key = key_of((checksum(program), repr(processor), str(timed), _OUR_VERSION, *VERSIONS))
+        entry = find(key)
+        if entry is None:
+            entry = make()
+            if _all_is_one_version():
+                keep(key, entry)
     else:
         entry = make()
     length = int.from_bytes(entry[:_LENGTH_BYTES], "little")
@@ -48,4 +56,11 @@ def compile_program(
 
 
 # As they are now, when they are imported: an upgrade may exchange them while the process runs.
-_OUR_VERSION = sources_checksum("lamina", "lamina.program", "lamina.engines.cpu")
+_SOURCES = ("lamina", "lamina.program", "lamina.engines.cpu")
+_OUR_VERSION = sources_checksum(*_SOURCES)
+
+
+@cache
+def _all_is_one_version() -> bool:
+    """Whether what was imported later, to write programs, is of the same version; asked once."""
+    return sources_checksum(*_SOURCES) == _OUR_VERSION

@@ -9,7 +9,7 @@ earlier part if not. Sums run over k in order, so nothing depends on the number 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from lamina.engines.cpu.context import Context
@@ -41,6 +41,7 @@ from lamina.engines.cpu.tiles import (
 from lamina.engines.cpu.windowed import Windowed, emit_windowed, windowed
 from lamina.program.scalar import Apply
 from lamina.program.steps import Contraction, Loop, Reduce, Write, reads_of, writes_of
+from lamina.records import frozen_dataclass
 
 # Contractions with less work than this, in multiply-adds, are loops: nothing pays for tiles.
 SMALLEST_WORK = 8192
@@ -138,7 +139,7 @@ def as_loop(step: Contraction) -> Loop:
     return Loop(step.name, axes, (reduce, Write((), step.stores)))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Pass:
     """A chunk of k of one panel, over which the tiles of the rows pass.
 

@@ -7,7 +7,7 @@ each step hands them the addresses of its own buffers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import final
 
@@ -16,9 +16,10 @@ from lamina.program.index import Atom, Axis, Gathered, Index
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, Bound, Load, Position, Scalar, Within, parts
 from lamina.program.steps import Contraction, Loop, Reduce, Stage, Step, Store, Write
+from lamina.records import frozen_dataclass
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Form:
     """All that decides what is written for a step; steps of equal forms share their functions.
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from lamina.engines.cpu.ir import Function, Type, Value, constant
+from lamina.records import frozen_dataclass
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Format:
     """A floating format and the polynomials for it.
 

@@ -9,7 +9,7 @@ image in the thread's own memory; how much is copied has nothing to do with the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lamina.engines.cpu.ir import I64, Value, constant
 from lamina.engines.cpu.packing import TILE
@@ -18,10 +18,11 @@ from lamina.engines.cpu.primitives import element
 from lamina.engines.cpu.reshape import Replacing
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Side:
     """One side of an image.
 
@@ -45,7 +46,7 @@ class Side:
         return self.scale * (places - 1) + abs(self.slope) * (elements - 1) + 1
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Image:
     """A view as addresses and strides.
 

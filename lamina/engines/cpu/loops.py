@@ -8,7 +8,7 @@ loads and stores cost. Nothing depends on the number of threads: each point is o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from lamina.engines.cpu.reshape import Replacing, merged_axes
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
 from lamina.program.steps import Loop, Reduce, Scan, Stage, Store, Write, reads_of, writes_of
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 # Vectors are this many registers wide where expressions are short: that hides latencies.
@@ -38,7 +39,7 @@ _UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.
 _SIMPLE_OPERATION, _EXPENSIVE_OPERATION, _COMBINING_LANES = 0.5, 8.0, 10.0
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Part:
     """A function that the threads share: each runs it for some of its units.
 
@@ -59,7 +60,7 @@ class Part:
     section: int = 0
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Choice:
     """How a loop is run.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from lamina.engines.cpu.loops import stride_along
@@ -10,9 +10,10 @@ from lamina.engines.cpu.reshape import Replacing, flattened
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Scalar
 from lamina.program.steps import Contraction
+from lamina.records import frozen_dataclass
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Matrix:
     """A contraction over single axes.
 
@@ -35,7 +36,7 @@ class Matrix:
     right_by_axes: Scalar
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Plain:
     """A view that is an address and strides.
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from lamina.engines.cpu.ir import I64, OpenLoop, constant
 from lamina.engines.cpu.loops import Part
+from lamina.engines.cpu.native_layout import Entry, Layout, exported_name
 from lamina.engines.cpu.parts import Parts, RepeatedParts, write_parts
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.scheduler import (
@@ -24,84 +23,14 @@ from lamina.engines.cpu.scheduler import (
 )
 from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.program.program import Plan, Program
+from lamina.records import frozen_dataclass
 
 # Threads are worth waking for parts of so many cycles each; once they are awake, they take their
 # share of smaller parts as well.
 CYCLES_WORTH_WAKING = 4000.0
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What is run at once: kernels in phases.
-
-    Attributes:
-        threads: how many threads it is worth; 0 if there is nothing to run.
-        functions: how many functions its kernels call. Where the module exports their addresses
-            is `native_program.exported_name`.
-        kernels, phases: what is run; see `scheduler`.
-    """
-
-    threads: int
-    functions: int
-    kernels: tuple[Kernel, ...]
-    phases: tuple[Phase, ...]
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Entry:
-        """The entry from plain data, as `dataclasses.asdict` makes it."""
-        return cls(
-            fields["threads"],
-            fields["functions"],
-            tuple(Kernel(**one) for one in fields["kernels"]),
-            tuple(Phase(**one) for one in fields["phases"]),
-        )
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a native program is to be run: kernels, and memory beside the program's buffers.
-
-    Attributes:
-        program: what is run each time.
-        load: what is run once after the parameters were changed.
-        thread_bytes: a workspace of every thread.
-        placed_bytes: operands that are packed ahead, and what steps asked for. Packed parameters
-            stay from run to run; all else takes the place of what was used before.
-        placed_offsets: where each of them begins.
-        places: what stands at each place of the table of addresses: a number among the program's
-            buffers, in its order, then what was placed; or below zero, counted from the end, one
-            of the places of the workspaces.
-        steps: for each part of the program the number of its step.
-    """
-
-    program: Entry
-    load: Entry
-    thread_bytes: int
-    placed_bytes: int
-    placed_offsets: tuple[int, ...]
-    places: tuple[int, ...]
-    steps: tuple[int, ...]
-
-    @property
-    def threads(self) -> int:
-        """How many threads need a workspace."""
-        return max(self.program.threads, self.load.threads, 1)
-
-    @property
-    def total_bytes(self) -> int:
-        """What all of the memory takes."""
-        return self.thread_bytes * self.threads + self.placed_bytes
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Layout:
-        """The layout from plain data, as `dataclasses.asdict` makes it."""
-        entries = {name: Entry.of(fields.pop(name)) for name in ("program", "load")}
-        for name in ("placed_offsets", "places", "steps"):
-            fields[name] = tuple(fields[name])
-        return cls(**entries, **fields)
-
-
-@dataclass(frozen=True)
+@frozen_dataclass
 class NativeProgram:
     """The text of a program, and how it is to be run.
 
@@ -152,11 +81,6 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
         steps=tuple(written.steps[number] for number in used),
     )
     return NativeProgram(written.module.text(), layout)
-
-
-def exported_name(entry: str) -> str:
-    """The name of the table of functions of an entry, `"program"` or `"load"`."""
-    return f"kernels_of_{entry}"
 
 
 def text_of_step(program: Program, number: int, processor: Processor) -> str:

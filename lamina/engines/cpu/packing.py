@@ -8,7 +8,6 @@ casts and padding cost nothing more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,13 +20,14 @@ from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Scalar, loads
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 # The tile that a loop over tiles is at; no expression depends on it.
 TILE = Axis("tile", 1 << 40)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Panels:
     """How the columns of a contraction are cut into panels.
 
@@ -61,7 +61,7 @@ class Panels:
             yield "rest", Panel(self.lanes, vectors, last), "eq", full
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Panel:
     """Some vectors of columns.
 
@@ -345,7 +345,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
     return Part(name, units, cycles, reads, frozenset([context.SHARED]))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class PackedRight:
     """A right operand that is packed as a whole, before the contractions that use it.
 

@@ -26,10 +26,11 @@ from lamina.engines.cpu.workspaces import SLOTS, Workspaces
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Loop, Step
+from lamina.records import frozen_dataclass
 from lamina.shapes import float32
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class RepeatedParts:
     """Parts that are run for every turn of an axis.
 

@@ -50,6 +50,7 @@ from lamina.program.scalar import (
     loads,
 )
 from lamina.program.steps import Store, loads_in_index
+from lamina.records import frozen_dataclass
 
 # Positions on the lanes are divided as numbers of 32 bits where they fit: only for those have
 # processors vector instructions.
@@ -73,7 +74,7 @@ class _Level:
     inner_before: Block | None = None
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Place:
     """Where a load or store goes: `start + lane * stride`, or a position for each lane.
 

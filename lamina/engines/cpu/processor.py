@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 
 from lamina.errors import EngineError
+from lamina.records import frozen_dataclass
 
 # The features that a kind of vectors needs, by LLVM's names.
 _NEEDED = {
@@ -29,7 +29,7 @@ _CAN_WAIT = os.name == "posix"
 _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Processor:
     """What programs are written for.
 

@@ -19,8 +19,6 @@ that comes late finds nothing to claim, and does no harm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lamina.engines.cpu.clock import emit_ticks
 from lamina.engines.cpu.ir import I8, I32, I64, POINTER, Function, Module, Type, Value, constant
 from lamina.engines.cpu.waiting import (
@@ -31,6 +29,7 @@ from lamina.engines.cpu.waiting import (
     emit_wake,
     emit_yield,
 )
+from lamina.records import frozen_dataclass
 
 # Turns of spinning before sleep: some 50 microseconds for who runs a job, and four times as long
 # for helpers, so that they are awake if the next job comes soon. Each so many turns they yield.
@@ -70,7 +69,7 @@ FIRST, LAST, SHARED, BACK, ITERATIONS = range(5)
 PHASE_WORDS = 5
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Kernel:
     """A call of a function that threads share.
 
@@ -99,7 +98,7 @@ class Kernel:
         return -(-(last - first) // self.at_once)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Phase:
     """Kernels that are independent of each other.
 

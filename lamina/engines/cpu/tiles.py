@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Type, Value, constant
 from lamina.engines.cpu.processor import Processor
+from lamina.records import frozen_dataclass
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Tile:
     """A tile of sums, and how a kernel finds its operands.
 
@@ -81,7 +81,7 @@ def rows_of_tiles(rows: int, most: int) -> int:
     return min(sizes, key=lambda size: (-(-rows // size) * (size + 0.5), -size))
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Dots:
     """A tile whose sums run along k in the lanes, for operands that lie contiguous along k.
 

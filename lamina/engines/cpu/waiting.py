@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from lamina.engines.cpu.ir import I32, I64, POINTER, Function, Module, Value, constant
+from lamina.records import frozen_dataclass
 
 # Words of a table of the C library's functions, and of a lock that all threads share.
 YIELD, FUTEX, LOCK, UNLOCK, WAIT, BROADCAST, MUTEX, CONDITION = range(8)
@@ -34,7 +34,7 @@ _NAMES = {
 _LOCK_BYTES = 256
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Waiting:
     """How threads wait on this machine.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.image import Image
@@ -18,10 +18,11 @@ from lamina.engines.cpu.tiles import most_rows, rows_of_tiles
 from lamina.program.index import Axis
 from lamina.program.scalar import Load
 from lamina.program.steps import Contraction, reads_of, writes_of
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Spread:
     """Along one axis of the rows: row = scale * place + slope * element - offset.
 
@@ -45,7 +46,7 @@ class Spread:
         return max(reached, self.offset + self.row.extent)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Windowed:
     """A contraction over windows, and the way in which it is made.
 
@@ -67,7 +68,7 @@ class Windowed:
         return self.way not in ("elements", "minimal elements")
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class RowTiles:
     """How rows over several axes are cut into tiles.
 

@@ -21,7 +21,7 @@ themselves are in `winograd_ways.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import final
 
@@ -39,6 +39,7 @@ from lamina.engines.cpu.window_way import Windowed, address
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import Contraction
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, size_of
 
 # Tiles have so many results along an axis.
@@ -144,7 +145,7 @@ def minimal(step: Contraction, panels: Panels, direct: float) -> Windowed | None
 _Matrix = tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Filtering:
     """Two results of windows, along an axis, by as few multiplications as there can be.
 
@@ -286,7 +287,7 @@ def along_both(
 # Weights ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Taps:
     """Which k belong to the elements of windows.
 
@@ -323,7 +324,7 @@ def _taps_of(how: Windowed) -> Taps:
 
 
 @final
-@dataclass(frozen=True)
+@frozen_dataclass
 class PackedWeights(PackedRight):
     """Transformed weights: for each place of a tile a panel of all channels.
 

@@ -7,7 +7,7 @@ are made by the same kernels as other contractions'.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 from lamina.engines.cpu.image import pack_image
@@ -28,6 +28,7 @@ from lamina.engines.cpu.winograd import (
 from lamina.program.index import Axis, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import reads_of
+from lamina.records import frozen_dataclass
 
 # What is transformed of some tiles takes such a share of the second cache, and sums of gradients
 # that wait such a one.
@@ -36,7 +37,7 @@ _CACHE_SHARE, _SUMS_SHARE = 2, 8
 _UNITS = 16
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Cut:
     """How tiles are cut into chunks.
 
@@ -63,7 +64,7 @@ class _Cut:
         return [one for one in sizes if one[1]]
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Chunk:
     """Rows of tiles, while code for them is written.
 
@@ -78,7 +79,7 @@ class _Chunk:
     block: int
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class _Matrices:
     """A matrix for each place of a tile.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.layers.checks import require_number
+from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
     Optimizer,
     Rate,
@@ -20,7 +20,7 @@ from lamina.training.optimizers.optimizer import (
 )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Adagrad(Optimizer):
     """w - rate g / (sqrt(s) + epsilon), where s is the sum of all squared gradients.
 
@@ -72,7 +72,7 @@ class Adagrad(Optimizer):
         return new, {"square_sum": total}
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class RMSProp(Optimizer):
     """w - rate g / (sqrt(s) + epsilon), where s is a running mean of squared gradients.
 
@@ -137,7 +137,7 @@ class RMSProp(Optimizer):
         return parameter - direction * rate, new_slots
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Adadelta(Optimizer):
     """w - rate d, where d = g sqrt(u + epsilon) / sqrt(s + epsilon).
 

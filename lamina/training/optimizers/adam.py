@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.layers.checks import require_number
+from lamina.records import frozen_dataclass
 from lamina.step import PerParameter
 from lamina.training.optimizers.optimizer import (
     Optimizer,
@@ -23,7 +23,7 @@ from lamina.training.optimizers.optimizer import (
 )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Adam(Optimizer):
     """w - rate m / (sqrt(v) + epsilon), m and v being running means of g and g^2 without bias.
 
@@ -70,7 +70,7 @@ class Adam(Optimizer):
         return _adam_update(self, parameter, direction, slots, step, rate)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class AdamW(Optimizer):
     """Adam with weight decay apart from the gradient: w is first multiplied by 1 - rate decay.
 
@@ -118,7 +118,7 @@ class AdamW(Optimizer):
         return _adam_update(self, start, gradient, slots, step, rate)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Adamax(Optimizer):
     """w - rate m / u: Adam with a running maximum u of the gradient's size.
 
@@ -166,7 +166,7 @@ class Adamax(Optimizer):
         return parameter - mean / largest * length, {"mean": mean, "largest": largest}
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class NAdam(Optimizer):
     """Adam that looks ahead, as SGD does with nesterov; its momentum grows towards beta1.
 
@@ -236,7 +236,7 @@ class NAdam(Optimizer):
         return (1.0 - decay * 0.5) * self.beta1
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class LAMB(Optimizer):
     """w - rate |w| / |d| d, where d is the direction of Adam with the parameter's decay added.
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import place_of, require_number, require_whole
+from lamina.records import frozen_dataclass
 from lamina.step import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
 from lamina.step import Optimizer as AnyOptimizer
 from lamina.training.optimizers.optimizer import Optimizer, Slots
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Averaging(Optimizer):
     """The base of optimizers that keep an average of each parameter.
 
@@ -72,7 +73,7 @@ class Averaging(Optimizer):
         return {name: replace(self, optimizer=optimizer) for name, optimizer in chosen.items()}
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class EMA(Averaging):
     """An exponential moving average of the parameters: a = decay a + (1 - decay) w.
 
@@ -106,7 +107,7 @@ class EMA(Averaging):
         return ops.where(ops.equal(step, 0), parameter, mixed)
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class SWA(Averaging):
     """Stochastic weight averaging: the mean of the parameters after some of the steps.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import place_of
+from lamina.records import frozen_dataclass
 from lamina.step import Optimizer as AnyOptimizer
 from lamina.step import PerParameter, check_optimizer, matching, optimizers_by_name
 from lamina.training.optimizers.optimizer import Optimizer, Slots
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class ByPath(Optimizer):
     """An optimizer for each parameter, chosen by its name, such as `"1.weight"`.
 

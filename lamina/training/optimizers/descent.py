@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import place_of, require_number
+from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
     Optimizer,
     Rate,
@@ -20,7 +20,7 @@ from lamina.training.optimizers.optimizer import (
 )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class SGD(Optimizer):
     """Stochastic gradient descent: w - rate g, or w - rate b with b = momentum b + g.
 
@@ -86,7 +86,7 @@ class SGD(Optimizer):
         return parameter - buffer * rate, {"momentum": buffer}
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Lion(Optimizer):
     """w - rate (sign(c) + decay w), c being a running mean of g that leans towards the newest.
 
@@ -134,7 +134,7 @@ class Lion(Optimizer):
         return new, {"mean": running_mean(slots["mean"], gradient, self.beta2)}
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Rprop(Optimizer):
     """w - length sign(g): a length for each element, longer while its gradient keeps its sign.
 

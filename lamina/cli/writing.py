@@ -1,0 +1,56 @@
+"""What `lamina predict` makes of a table, and how it writes its outputs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lamina as lm
+from lamina.data import Dataset
+from lamina.errors import DataError
+from lamina.files.atomic import write_atomically
+from lamina.shapes import Array
+
+
+def with_last_column(model: lm.Model, dataset: Dataset) -> Any:
+    """The inputs of a table, with the column taken for targets if the model wants one more."""
+    inputs, targets = dataset.inputs, dataset.targets
+    wanted = model.network.inputs
+    if len(wanted) == 1 and not isinstance(inputs, tuple) and targets is not None:
+        features = wanted[0].shape[1:]
+        if inputs.ndim == 2 and features == (inputs.shape[1] + 1,):
+            return np.column_stack([inputs, targets]).astype(inputs.dtype)
+    return inputs
+
+
+def csv_text(array: Array) -> str:
+    """A line for each example, numbers in full precision."""
+    text = io.StringIO()
+    formats = {"float32": "%.9g", "float64": "%.17g"}
+    rows = array.reshape(len(array), -1)
+    np.savetxt(text, rows, fmt=formats.get(array.dtype.name, "%d"), delimiter=",")
+    return text.getvalue()
+
+
+def write_outputs(path: Path, arrays: Sequence[Array]) -> None:
+    """Writes the outputs, all or nothing."""
+    content = io.BytesIO()
+    if path.suffix == ".npz":
+        named: dict[str, Any] = {f"output{n}": array for n, array in enumerate(arrays)}
+        np.savez(content, **named)
+    elif len(arrays) > 1:
+        raise DataError(
+            "the model has several outputs, and this kind of file holds one",
+            facts=(("outputs", str(len(arrays))),),
+            where=str(path),
+            advice="Give a file name that ends in .npz.",
+        )
+    elif path.suffix == ".npy":
+        np.save(content, arrays[0])
+    else:
+        content.write(csv_text(arrays[0]).encode())
+    write_atomically(path, content.getvalue())

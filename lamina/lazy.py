@@ -1,0 +1,106 @@
+"""Packages whose names are loaded when they are first used.
+
+A package puts its imports under a condition, and they stay what people and tools can read:
+
+    if not loaded_when_used(__name__):
+        from lamina.layers.linear import Linear as Linear
+
+`loaded_when_used` reads these lines as text and says True: none of them is run, and each name is
+loaded when somebody asks for it. Where there is no text, it says False, and all are run at once.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+# A name imported under its own name, as ruff has such lines written.
+_IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
+
+
+def loaded_when_used(package: str) -> bool:
+    """Whether the imports that follow in a package are left to the first use of each name.
+
+    Args:
+        package: its `__name__`.
+    """
+    module = sys.modules[package]
+    homes: dict[str, str] = {name: home for home, name in _IMPORT.findall(_source(module))}
+    if homes:
+        vars(module).update(__all__=sorted(homes), _homes=homes)
+        module.__class__ = _Lazy
+    return bool(homes)
+
+
+def _source(module: ModuleType) -> str:
+    """The text of a module; "" if there is none, where only compiled modules are installed."""
+    path = module.__file__ or ""
+    if not path.endswith(".py"):
+        return ""
+    try:
+        return module.__loader__.get_data(path).decode()  # type: ignore[union-attr]
+    except (AttributeError, OSError, UnicodeDecodeError):
+        return ""
+
+
+class _Lazy(ModuleType):
+    """A package that loads its names one by one."""
+
+    # name -> the module that it is imported from
+    _homes: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        home = self._homes.get(name)
+        if home is None or home == self.__name__:
+            value = self._submodule(name)
+        else:
+            # As `from home import name` does, where the name may be that of a module.
+            value = getattr(__import__(home, fromlist=(name,)), name)
+        setattr(self, name, value)
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Python makes each module that it loads an attribute of its package. One that is called
+        # as something in it, networks/resnet.py for example, must not hide that.
+        if isinstance(value, ModuleType) and self._homes.get(name) == value.__name__:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        """The public names; modules that happen to be loaded are none of them."""
+        own = (name for name, value in vars(self).items() if not _is_hidden(name, value))
+        return sorted({*own, *self._homes})
+
+    def _submodule(self, name: str) -> ModuleType:
+        """The module of that name in this package.
+
+        Raises:
+            AttributeError: if there is none.
+        """
+        whole = f"{self.__name__}.{name}"
+        if not name.startswith("_"):
+            try:
+                return import_module(whole)
+            except ModuleNotFoundError as error:
+                if error.name != whole:
+                    raise
+        raise _unknown(self, name)
+
+
+def _is_hidden(name: str, value: object) -> bool:
+    return isinstance(value, ModuleType) or value is loaded_when_used or name == "_homes"
+
+
+def _unknown(module: ModuleType, name: str) -> AttributeError:
+    """The error for a name that a package does not have."""
+    problem = f"module {module.__name__!r} has no attribute {name!r}"
+    if not name.startswith("_"):
+        from difflib import get_close_matches  # it takes longer to load than all the rest here
+
+        near = get_close_matches(name, dir(module), 1)
+        problem += f". Did you mean {near[0]!r}?" if near else ""
+    # Python adds a proposal of its own if it knows the module.
+    return AttributeError(problem, name=name)

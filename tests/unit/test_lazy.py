@@ -1,0 +1,216 @@
+"""Packages whose names are loaded when they are first used."""
+
+from __future__ import annotations
+
+import ast
+import compileall
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import lamina as lm
+
+FOLDER = Path(lm.__file__).parent
+PACKAGES = sorted(
+    ".".join(("lamina", *path.parent.relative_to(FOLDER).parts))
+    for path in FOLDER.rglob("__init__.py")
+    if "loaded_when_used(__name__)" in path.read_text()
+)
+
+
+def printed(code: str, folder: Path | None = None) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_these_packages_load_their_names_when_they_are_used() -> None:
+    assert PACKAGES == [
+        "lamina",
+        "lamina.cli",
+        "lamina.data",
+        "lamina.layers",
+        "lamina.networks",
+        "lamina.ops",
+        "lamina.reports",
+        "lamina.training",
+        "lamina.training.optimizers",
+    ]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_names_are_those_that_the_imports_say(name: str) -> None:
+    package = importlib.import_module(name)
+    tree = ast.parse(inspect.getsource(package))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    homes: dict[str, str] = {}
+    for statement in block.body:
+        assert isinstance(statement, ast.ImportFrom)
+        (alias,) = statement.names
+        assert alias.asname == alias.name
+        homes[alias.name] = str(statement.module)
+    assert list(package.__all__) == sorted(homes)
+    for alias, home in homes.items():
+        namespace: dict[str, object] = {}
+        exec(f"from {home} import {alias}", namespace)
+        assert getattr(package, alias) is namespace[alias], alias
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_lists_its_names_and_no_modules_of_others(name: str) -> None:
+    package = importlib.import_module(name)
+    shown = dir(package)
+    assert shown == sorted(shown)
+    assert set(package.__all__) <= set(shown)
+    modules = {one for one in shown if isinstance(getattr(package, one), ModuleType)}
+    assert modules <= set(package.__all__)
+    assert not {"loaded_when_used", "_homes"} & set(shown)
+
+
+def test_star_imports_bring_every_name() -> None:
+    namespace: dict[str, object] = {}
+    exec("from lamina import *", namespace)
+    assert set(lm.__all__) <= set(namespace)
+    assert namespace["Linear"] is lm.Linear
+
+
+def test_a_name_is_looked_up_once() -> None:
+    assert lm.Linear is vars(lm)["Linear"]
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "message"),
+    [
+        (lm, "Lineer", "module 'lamina' has no attribute 'Lineer'. Did you mean 'Linear'?"),
+        (lm.ops, "rleu", "module 'lamina.ops' has no attribute 'rleu'. Did you mean 'relu'?"),
+        (lm, "xyzzy", "module 'lamina' has no attribute 'xyzzy'"),
+        (lm, "_private", "module 'lamina' has no attribute '_private'"),
+        (lm, "__wrapped__", "module 'lamina' has no attribute '__wrapped__'"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest_one(
+    package: ModuleType, name: str, message: str
+) -> None:
+    assert not hasattr(package, name)
+    with pytest.raises(AttributeError) as raised:
+        getattr(package, name)
+    assert str(raised.value) == message
+
+
+def test_the_nearest_name_is_told_once() -> None:
+    code = "import lamina as lm\nlm.Lineer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.count("Did you mean") == 1
+
+
+def test_an_unknown_name_cannot_be_imported() -> None:
+    with pytest.raises(ImportError) as raised:
+        exec("from lamina import Lineer")
+    assert str(raised.value).startswith("cannot import name 'Lineer' from 'lamina'")
+
+
+def test_modules_can_be_reached_through_their_packages() -> None:
+    code = "import lamina as lm; print(lm.training.losses.Loss.__name__, lm.shapes.float32)"
+    assert printed(code) == "Loss f32"
+
+
+def test_a_function_is_not_hidden_by_the_module_of_its_name() -> None:
+    code = """
+import lamina.networks.resnet, lamina.ops.recurrence, lamina.data.digits
+from lamina import networks, ops, data
+print(*(callable(one) for one in (networks.resnet, ops.recurrence, data.digits)))
+"""
+    assert printed(code) == "True True True"
+
+
+def test_ops_and_tensors_are_unpickled_where_nothing_was_loaded() -> None:
+    code = """
+import pickle, sys
+import lamina as lm
+relu, layer = lm.ops.BY_NAME["relu"], lm.Linear(2)(lm.Input(3))
+print(pickle.dumps((relu, lm.Input(3))).hex(), pickle.dumps(layer).hex())
+"""
+    pair, layer = printed(code).split()
+    load = f"import pickle; op, x = pickle.loads(bytes.fromhex('{pair}')); print(op, (x + 1).op)"
+    assert printed(load) == "Op(relu) Op(add)"
+    assert printed(f"import pickle; print(pickle.loads(bytes.fromhex('{layer}')).op)") == (
+        "Op(layer)"
+    )
+
+
+def test_threads_may_ask_for_names_at_once() -> None:
+    code = """
+import threading
+import lamina as lm
+gate, found = threading.Barrier(8), []
+def ask(names):
+    gate.wait()
+    found.append([getattr(lm, name) for name in names])
+names = list(lm.__all__)
+threads = [threading.Thread(target=ask, args=(names[n:] + names[:n],)) for n in range(0, 80, 10)]
+[one.start() for one in threads], [one.join() for one in threads]
+print(len(found), len({id(value) for values in found for value in values}) == len(names))
+"""
+    assert printed(code) == "8 True"
+
+
+# A package of its own ---------------------------------------------------------------------------
+
+INIT = """
+from lamina.lazy import loaded_when_used
+
+if not loaded_when_used(__name__):
+    from parcel.good import good as good
+    from parcel.lacking import needs as needs
+
+own = 5
+"""
+
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Path:
+    """A folder with a package."""
+    package = tmp_path / "parcel"
+    package.mkdir()
+    (package / "__init__.py").write_text(INIT)
+    (package / "good.py").write_text("def good():\n    return 3\n")
+    (package / "lacking.py").write_text("import sys\nneeds = 'parcel.good' in sys.modules\n")
+    return tmp_path
+
+
+def run(code: str, parcel: Path) -> str:
+    return printed(f"import sys\nsys.path[:0] = ['.', {str(FOLDER.parent)!r}]\n{code}", parcel)
+
+
+def test_nothing_is_loaded_before_it_is_used(parcel: Path) -> None:
+    code = "import parcel; print(parcel.needs, parcel.good(), parcel.own, dir(parcel)[-3:])"
+    assert run(code, parcel) == "False 3 5 ['good', 'needs', 'own']"
+
+
+def test_all_is_loaded_at_once_where_there_is_no_text(parcel: Path) -> None:
+    compileall.compile_dir(parcel / "parcel", quiet=1, legacy=True)
+    for path in (parcel / "parcel").glob("*.py"):
+        path.unlink()
+    code = "import parcel; print(parcel.needs, parcel.good(), parcel.own, type(parcel).__name__)"
+    assert run(code, parcel) == "True 3 5 module"
+
+
+def test_what_a_module_lacks_itself_is_not_taken_for_an_unknown_name(parcel: Path) -> None:
+    (parcel / "parcel" / "lacking.py").write_text("import no_such_package")
+    code = """
+import parcel
+for name in ("lacking", "needs"):
+    try:
+        getattr(parcel, name)
+    except ModuleNotFoundError as error:
+        print(error.name)
+"""
+    assert run(code, parcel).split() == ["no_such_package"] * 2

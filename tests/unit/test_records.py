@@ -1,0 +1,231 @@
+"""Frozen dataclasses whose methods are compiled when they are first used."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, field
+from typing import Any, get_type_hints
+
+import pytest
+
+from lamina.records import frozen_dataclass
+
+Decorator = Callable[[Any], Any]
+
+
+def plain(decorated: Decorator) -> type:
+    @decorated
+    class Point:
+        """A point."""
+
+        x: int
+        y: float = 0.5
+
+    return Point
+
+
+def rich(decorated: Decorator) -> type:
+    @decorated
+    class Base:
+        first: int
+        shared: str = "base"
+
+    @decorated
+    class Rich(Base):
+        entries: list[int] = field(default_factory=list[int])
+        shared: str = "derived"
+        hidden: int = field(default=3, repr=False)
+        apart: int = field(default=4, compare=False)
+        unhashed: list[int] = field(default_factory=list[int], hash=False, repr=False)
+        computed: int = field(init=False, compare=False)
+        fixed: int = field(init=False, default=7)
+        named: int = field(default=9, kw_only=True)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "computed", self.first * 2)
+
+    return Rich
+
+
+def custom(decorated: Decorator) -> type:
+    @decorated
+    class Custom:
+        a: int
+        b: int = 1
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Custom)
+
+        def __hash__(self) -> int:
+            return 5
+
+        def __repr__(self) -> str:
+            return "custom"
+
+    return Custom
+
+
+def own_equality(decorated: Decorator) -> type:
+    @decorated
+    class OwnEquality:
+        a: int
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    return OwnEquality
+
+
+def empty(decorated: Decorator) -> type:
+    @decorated
+    class Empty:
+        """Nothing."""
+
+    return Empty
+
+
+KINDS = (
+    (plain, ((1,), (2,), (1, 0.5), (1, 0.6))),
+    (rich, ((1,), (2,), (1, "x"), (1, "derived", [], 3, 8), (1, "derived", [], 4))),
+    (custom, ((1,), (2,))),
+    (own_equality, ((1,), (1,))),
+    (empty, ((), ())),
+)
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize(("kind", "calls"), KINDS)
+def test_means_what_a_frozen_dataclass_means(
+    kind: Callable[[Decorator], type], calls: tuple[tuple[Any, ...], ...]
+) -> None:
+    ours, theirs = kind(frozen_dataclass), kind(dataclass(frozen=True))
+    assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
+    assert ours.__match_args__ == theirs.__match_args__
+    assert repr(dataclasses.fields(ours)) == repr(dataclasses.fields(theirs))
+    assert ours.__init__.__qualname__ == theirs.__init__.__qualname__
+    pairs = [[cls(*call) for call in calls] for cls in (ours, theirs)]
+    for one, other in zip(*pairs, strict=True):
+        assert repr(one) == repr(other)
+        assert dataclasses.asdict(one) == dataclasses.asdict(other)
+        assert outcome(lambda x=one: hash(x)) == outcome(lambda x=other: hash(x)) or kind in (
+            own_equality,
+        )
+        for name in ("x", "first", "unknown"):
+            for act in (lambda v, n=name: setattr(v, n, 1), lambda v, n=name: delattr(v, n)):
+                assert outcome(lambda a=act, v=one: a(v)) == outcome(lambda a=act, v=other: a(v))
+    for (a, b), (c, d) in zip(
+        ((a, b) for a in pairs[0] for b in pairs[0]),
+        ((c, d) for c in pairs[1] for d in pairs[1]),
+        strict=True,
+    ):
+        assert (a == b) == (c == d)
+    assert pairs[0][0] != pairs[1][0] or kind is custom
+
+
+@frozen_dataclass
+class Ours:
+    """One that can be pickled."""
+
+    x: int
+    entries: list[int] = field(default_factory=list[int])
+
+
+def test_wrong_arguments_are_told_as_by_dataclasses() -> None:
+    ours, theirs = plain(frozen_dataclass), plain(dataclass(frozen=True))
+    for call in (lambda c: c(), lambda c: c(1, 2, 3), lambda c: c(1, z=2), lambda c: c(1, x=2)):
+        assert outcome(lambda c=call: c(ours)) == outcome(lambda c=call: c(theirs))
+
+
+def test_each_instance_has_its_own_default() -> None:
+    assert Ours(1).entries is not Ours(1).entries
+    assert "entries: 'list[int]' = <factory>" in str(inspect.signature(Ours))
+    assert get_type_hints(Ours.__init__) == {"x": int, "entries": list[int], "return": type(None)}
+
+
+def test_copies_pickles_and_replacements_are_equal() -> None:
+    one = Ours(1, [2])
+    assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one) == dataclasses.replace(one)
+    assert dataclasses.replace(one, x=3) == Ours(3, [2])
+    assert dataclasses.is_dataclass(Ours)
+
+
+def test_a_method_is_compiled_when_it_is_first_used() -> None:
+    cls = plain(frozen_dataclass)
+    methods = ("__init__", "__eq__", "__hash__")
+    assert not any(inspect.isfunction(vars(cls)[name]) for name in methods)
+    one = cls(1)
+    assert [inspect.isfunction(vars(cls)[name]) for name in methods] == [True, False, False]
+    assert one == cls(1)
+    assert hash(one) == hash(cls(1))
+    assert all(inspect.isfunction(vars(cls)[name]) for name in methods)
+
+
+def test_a_subclass_may_be_a_frozen_dataclass_or_no_dataclass() -> None:
+    @dataclass(frozen=True)
+    class Dataclass(Ours):
+        z: int = 3
+
+    class Plain(Ours):
+        def __init__(self) -> None:
+            super().__init__(5)
+            self.own = 6
+
+    assert repr(Dataclass(1)).endswith("Dataclass(x=1, entries=[], z=3)")
+    assert Dataclass(1) == Dataclass(1) != Dataclass(1, z=4)
+    plain = Plain()
+    assert (plain.x, plain.own) == (5, 6)
+    del plain.own
+    with pytest.raises(FrozenInstanceError) as raised:
+        plain.x = 6
+    assert str(raised.value) == "cannot assign to field 'x'"
+
+
+def test_a_subclass_that_is_not_frozen_is_refused() -> None:
+    with pytest.raises(TypeError) as raised:
+
+        @dataclass
+        class Thawed(Ours):
+            z: int = 3
+
+    assert str(raised.value) == "cannot inherit non-frozen dataclass from a frozen one"
+
+
+def test_options_leave_methods_out() -> None:
+    @frozen_dataclass(eq=False, repr=False, init=False)
+    class Bare:
+        x: int = 1
+
+    assert Bare() != Bare()
+    assert hash(Bare()) != hash(Bare()) or Bare.__hash__ is object.__hash__
+    assert repr(Bare()).startswith("<")
+    with pytest.raises(TypeError):
+        Bare(2)
+
+
+def test_threads_that_come_at_once_find_the_same_class() -> None:
+    for _ in range(20):
+        cls = plain(frozen_dataclass)
+        gate = threading.Barrier(4)
+        found: list[Any] = []
+
+        def make(cls: Any = cls, gate: Any = gate, found: Any = found) -> None:
+            gate.wait()
+            found.append((cls(1), hash(cls(1)), cls(1) == cls(1)))
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [(cls(1), hash(cls(1)), True)] * 4
