@@ -11,11 +11,13 @@ loaded when somebody asks for it. Where there is no text, it says False, and all
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import threading
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, final
 
 # A name imported under its own name, as ruff has such lines written.
 _IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
@@ -46,6 +48,56 @@ def _source(module: ModuleType) -> str:
         return ""
 
 
+# How long a fork waits for modules that other threads are loading.
+_PATIENCE_SECONDS = 10.0
+
+
+@final
+class _Loading:
+    """Modules are loaded in here, so that no other thread forks the process meanwhile.
+
+    The child would have them half loaded, and locked by a thread that it does not have.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        # How many loads are under way in each thread.
+        self._depths: dict[int, int] = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._wait,
+                after_in_parent=self._changed.release,
+                after_in_child=self._start_anew,
+            )
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._depths[me] = self._depths.get(me, 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._depths[me] -= 1
+            if not self._depths[me]:
+                del self._depths[me]
+                self._changed.notify_all()
+
+    def _wait(self) -> None:
+        self._changed.acquire()
+        me = threading.get_ident()
+        # Who forks while it loads modules itself may be waited for by those other threads.
+        self._changed.wait_for(lambda: self._depths.keys() <= {me}, _PATIENCE_SECONDS)
+
+    def _start_anew(self) -> None:
+        me = threading.get_ident()
+        self._depths = {me: self._depths[me]} if me in self._depths else {}
+        self._changed.release()
+
+
+loading = _Loading()
+
+
 class _Lazy(ModuleType):
     """A package that loads its names one by one."""
 
@@ -54,12 +106,13 @@ class _Lazy(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         home = self._homes.get(name)
-        if home is None or home == self.__name__:
-            value = self._submodule(name)
-        else:
-            # As `from home import name` does, where the name may be that of a module.
-            value = getattr(__import__(home, fromlist=(name,)), name)
-        setattr(self, name, value)
+        with loading:
+            if home is None or home == self.__name__:
+                value = self._submodule(name)
+            else:
+                # As `from home import name` does, where the name may be that of a module.
+                value = getattr(__import__(home, fromlist=(name,)), name)
+            setattr(self, name, value)
         return value
 
     def __setattr__(self, name: str, value: object) -> None:

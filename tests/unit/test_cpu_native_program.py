@@ -385,7 +385,7 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     monkeypatch.setattr("lamina.engines.cpu.compilation._OUR_VERSION", "")
     compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR)
-    assert not list(tmp_path.glob("objects/*"))
+    assert not list(tmp_path.rglob("*.object"))
 
 
 def test_nothing_is_kept_that_modules_of_another_version_wrote(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ model.predict([[0.0] * 9])
     found: list[int] = []
     for text in (script, script.replace('lambda *packages: "exchanged meanwhile"', "asked")):
         subprocess.run([sys.executable, "-c", text], env=environment, check=True)
-        found.append(len(list(tmp_path.glob("objects/*"))))
+        found.append(len(list(tmp_path.rglob("*.object"))))
     assert found[1] == found[0] + 1
 
 
@@ -417,7 +417,7 @@ lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3
     for seed in ("1", "2", "3"):
         environment = os.environ | {"PYTHONHASHSEED": seed, "LAMINA_CACHE": str(tmp_path)}
         subprocess.run([sys.executable, "-c", script], env=environment, check=True)
-        names.append({path.name for path in tmp_path.glob("objects/*")})
+        names.append({path.name for path in tmp_path.rglob("*.object")})
     assert len(names[0]) > 0
     assert names[0] == names[1] == names[2]
 

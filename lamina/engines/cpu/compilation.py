@@ -14,6 +14,7 @@ from lamina.cache import find, folder, keep, key_of, sources_checksum
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native_layout import Layout
 from lamina.engines.cpu.processor import Processor
+from lamina.lazy import loading
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
 
@@ -33,7 +34,8 @@ def compile_program(
 
     def make() -> bytes:
         # Only now: where the machine code is known already, half of this folder is not needed.
-        from lamina.engines.cpu.native_program import write_program
+        with loading:
+            from lamina.engines.cpu.native_program import write_program
 
         native = write_program(program, processor, timed=timed)
         layout = json.dumps(asdict(native.layout)).encode()

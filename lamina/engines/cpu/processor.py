@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 from lamina.errors import EngineError
+from lamina.lazy import loading
 from lamina.records import frozen_dataclass
 
 # The features that a kind of vectors needs, by LLVM's names.
@@ -71,7 +72,8 @@ def host() -> Processor:
         EngineError: if LAMINA_THREADS or LAMINA_VECTORS asks for what there is not.
     """
     # Only now: llvmlite takes longer to import than all of Lamina.
-    from llvmlite import binding
+    with loading:
+        from llvmlite import binding
 
     name: str = binding.get_host_cpu_name()
     flags: dict[str, bool] = dict(binding.get_host_cpu_features())
