@@ -16,6 +16,7 @@ from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.layers.calls import checked
+from lamina.layers.checks import whole_number
 from lamina.network import Network
 from lamina.runtime import (
     Evaluation,
@@ -174,7 +175,8 @@ class Model:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
         dataset = as_dataset(data)
-        evaluation = self._evaluation(dataset, loss, metrics, min(batch_size, len(dataset)))
+        size = check_batch_size(batch_size, "evaluate")
+        evaluation = self._evaluation(dataset, loss, metrics, min(size, len(dataset)))
         try:
             with evaluation.placed(dataset) as resident:
                 recorded = evaluation.run(resident, len(dataset))
@@ -275,9 +277,11 @@ class Model:
             drop_last: leave out the smaller last batch.
             progress: show a progress bar; by default on terminals only.
             callbacks: called with the history after each epoch; one that returns True ends the fit.
-            checkpoint: a file that is written after each epoch.
+            checkpoint: a file that is written after each epoch; where there is none yet, before
+                the first step, too.
             resume: go on from that file if it is there: the result is the same, bit by bit, as
-                without the interruption.
+                without the interruption. So a fit that ended in its first epoch begins again with
+                the parameters that it began with.
 
         Returns:
             Loss and metrics of every epoch, and the averages that an optimizer such as `lm.EMA`
@@ -295,12 +299,7 @@ class Model:
         examined = None if validation is None else as_dataset(validation)
         size = check_batch_size(batch_size, "fit")
         check_callbacks(callbacks)
-        if type(cast(object, epochs)) is not int or epochs < 1:
-            raise DefinitionError(
-                "a fit has at least one epoch",
-                facts=(("expected", "epochs >= 1"), ("found", repr(epochs))),
-                where="fit",
-            )
+        epochs = whole_number("epochs", epochs, "a fit has at least one epoch", "fit")
         if drop_last and len(dataset) < size:
             raise DataError(
                 "there are fewer examples than a batch holds, and the last one is dropped",
@@ -340,7 +339,10 @@ class Model:
         }
         evaluation = None
         with training:
-            if resume and checkpoint is not None and Path(checkpoint).exists():
+            if checkpoint is not None and not Path(checkpoint).exists():
+                # What a fit that is interrupted in its first epoch is resumed from.
+                self._checkpoint(checkpoint, training, history, terms)
+            elif resume and checkpoint is not None:
                 history = self._resume(training, checkpoint, terms)
             if examined is not None:
                 evaluation = self._evaluation(examined, loss, metrics, min(256, len(examined)))
@@ -398,9 +400,7 @@ class Model:
                 where=os.fspath(path),
                 advice="Resume with the same, or start anew from its parameters: lm.load(path).",
             )
-        # Whatever may be refused comes before the model is changed.
-        training.restore(saved.extra)
-        self._parameters.write(saved.values)
+        training.restore(saved.extra, saved.values)
         return History(dict(notes["history"]), list(notes["seconds"]))
 
     def _checkpoint(
@@ -411,12 +411,12 @@ class Model:
         terms: Mapping[str, Any],
     ) -> None:
         notes = {"history": history.values, "seconds": history.seconds, "terms": dict(terms)}
-        write_model(path, self._file(training.state(), notes))
+        write_model(path, self._file(*training.snapshot(), notes))
 
-    def _file(self, extra: Mapping[str, Array], notes: Mapping[str, Any]) -> ModelFile:
-        parameters = self._parameters
-        values = parameters.read(list(parameters.memories))
-        return ModelFile(self.network, parameters.dtype, self.seed, values, extra, notes)
+    def _file(
+        self, values: Mapping[str, Array], extra: Mapping[str, Array], notes: Mapping[str, Any]
+    ) -> ModelFile:
+        return ModelFile(self.network, self._parameters.dtype, self.seed, values, extra, notes)
 
     @checked
     def explain(
@@ -529,7 +529,8 @@ class Model:
         Raises:
             DataError: if the file cannot be written.
         """
-        write_model(path, self._file({}, {}))
+        parameters = self._parameters
+        write_model(path, self._file(parameters.read(list(parameters.memories)), {}, {}))
 
 
 def _check_network(network: object, where: str) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from numbers import Integral
-from operator import index
 from typing import Any, Protocol, SupportsIndex, cast
 
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
+from lamina.layers.checks import whole_number
 from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
 from lamina.ops.differentiate import gradients, smoothly_depending
@@ -72,19 +71,12 @@ LARGEST_BATCH_SIZE = 2**63 - 1
 
 def check_batch_size(batch_size: SupportsIndex, where: str) -> int:
     """The batch size as an int; DefinitionError for what is no whole number above zero."""
-    given: Any = batch_size
-    size = index(given) if isinstance(given, Integral) and given is not True else 0
-    if size < 1:
-        raise DefinitionError(
-            "a batch has at least one example",
-            facts=(("expected", "batch_size >= 1"), ("found", reprlib.repr(given))),
-            where=where,
-            advice="The batch size is a whole number.",
-        )
+    problem, advice = "a batch has at least one example", "The batch size is a whole number."
+    size = whole_number("batch_size", batch_size, problem, where, advice=advice)
     if size > LARGEST_BATCH_SIZE:
         raise DefinitionError(
             "a batch has more examples than can be counted in 64 bits",
-            facts=(("expected", "batch_size < 2**63"), ("found", reprlib.repr(given))),
+            facts=(("expected", "batch_size < 2**63"), ("found", reprlib.repr(size))),
             where=where,
         )
     return size

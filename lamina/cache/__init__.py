@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
@@ -39,10 +37,8 @@ LARGEST_BYTES = 256 << 20
 SHARDS = 16
 _OVERSHOOT = 8
 _FOLDER, _NEW, _WRITTEN = "objects", "new", "written"
-_SUFFIX, _UNFINISHED = ".object", ".part"
+_SUFFIX = ".object"
 _WRITTEN_UNIT = 1 << 10
-# What is still unfinished after so long was left behind by a process that ended.
-_UNFINISHED_SECONDS = 3600
 # Why there is no cache, as far as it was said.
 _said: set[str] = set()
 
@@ -155,7 +151,7 @@ def keep(key: str, content: bytes) -> None:
             return
         name, shard = _names(key)
         with suppress(OSError), place.below(_NEW) as new, place.below(shard) as entries:
-            _sweep(new)
+            new.sweep()
             _write(new, entries, name, _header(key, content) + content)
 
 
@@ -190,18 +186,22 @@ def _read(entries: Folder, name: str, key: str) -> bytes | None:
 
 def _write(new: Folder, entries: Folder, name: str, data: bytes) -> None:
     """Atomically: readers see all of an entry or nothing."""
-    temporary = secrets.token_hex(8) + _UNFINISHED
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    temporary, file = new.unfinished()
     try:
-        with os.fdopen(new.open(temporary, flags), "wb") as file:
-            file.write(data)
+        file.write(data)
+        file.flush()
         # Counted first: whoever is killed in between leaves no entry that was not counted.
         much = _count(entries, len(data))
+        if os.name != "posix":
+            # Elsewhere an open file cannot be moved. Here it is locked until it is.
+            file.close()
         entries.take(new, temporary, name)
     except BaseException:
         with suppress(OSError):
             new.remove(temporary)
         raise
+    finally:
+        file.close()
     if much:
         _trim(entries)
 
@@ -236,11 +236,3 @@ def _trim(entries: Folder) -> None:
         with suppress(OSError):
             entries.remove(name)
         size -= status.st_size
-
-
-def _sweep(new: Folder) -> None:
-    """Removes what processes left unfinished that ended."""
-    for name, status in new.files():
-        if time.time() - status.st_mtime > _UNFINISHED_SECONDS:
-            with suppress(OSError):
-                new.remove(name)

@@ -17,7 +17,9 @@ import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import final
+from typing import IO, final
+
+from lamina.disk import new_unfinished, sweep
 
 # Only where a folder can be held open do checks mean anything.
 _EXAMINED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
@@ -79,6 +81,16 @@ class Folder:
             os.close(file)
             raise
         return file
+
+    def unfinished(self) -> tuple[str, IO[bytes]]:
+        """The name of a new file, and the file; `sweep` leaves it alone while it is open."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        directory = "" if self._descriptor is not None else str(self.path)
+        return new_unfinished(lambda name: self.open(name, flags), directory, self._descriptor)
+
+    def sweep(self) -> None:
+        """Removes what processes left unfinished that ended."""
+        sweep(str(self.path) if self._descriptor is None else self._descriptor)
 
     def touch(self, name: str, file: int) -> None:
         """Has an open file count as used now."""

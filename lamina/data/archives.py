@@ -18,6 +18,7 @@ from lamina.data.edge import (
     reading,
     require_plausible,
 )
+from lamina.disk import open_regular
 from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
 from lamina.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 
@@ -30,7 +31,7 @@ LazyArrays = Mapping[str, Callable[[], Array]]
 
 def read_npy(path: Path) -> Array:
     """The array in a `.npy` file."""
-    with reading(path, "an npy file"), path.open("rb") as file:
+    with reading(path, "an npy file"), open_regular(path) as file:
         size = file.seek(0, 2)
         file.seek(0)
         return _read_npy_stream(file, size, path.name)
@@ -38,7 +39,11 @@ def read_npy(path: Path) -> Array:
 
 def read_npz(path: Path, targets: str | None) -> tuple[Array, Array | None]:
     """Inputs and targets from a `.npz` archive."""
-    with reading(path, "an npz archive"), zipfile.ZipFile(path) as archive:
+    with (
+        reading(path, "an npz archive"),
+        open_regular(path) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
         members = {
             info.filename.removesuffix(".npy"): info
             for info in archive.infolist()
@@ -57,7 +62,8 @@ def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
         h5py: Any = importlib.import_module("h5py")
     except ImportError as error:
         raise missing_extra("h5py", "data", f"reading {path.name}") from error
-    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+    # The library opens the file by its name, for its own ways of reading.
+    with reading(path, "an HDF5 file"), open_regular(path), h5py.File(path, "r") as file:
         size = path.stat().st_size
         # Links and virtual arrays could lead to other files of this machine: left out.
         arrays = {

@@ -81,20 +81,6 @@ def reading(path: Path, kind: str) -> Generator[None]:
         ) from error
 
 
-def require_file(path: Path) -> None:
-    """Raises a `DataError` unless the path is a regular file (a pipe would wait for ever)."""
-    if path.exists() and not path.is_file():
-        raise DataError(
-            "this is not a file",
-            facts=(
-                ("expected", "a file"),
-                ("found", "a folder" if path.is_dir() else "a device or pipe"),
-            ),
-            advice="Name one file.",
-            where=str(path),
-        )
-
-
 def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None:
     """Refuses a declared size that compression cannot have brought down to the stored size.
 

@@ -19,9 +19,9 @@ from lamina.data.edge import (
     PathLike,
     read_at_most,
     reading,
-    require_file,
     require_plausible,
 )
+from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.shapes import Array, shape_text, size_of
 
@@ -41,17 +41,15 @@ def read_idx(path: PathLike) -> Array:
         FileFormatError: if it is not IDX, cut short, too long or damaged.
     """
     file_path = Path(path)
-    with reading(file_path, "an IDX file"):
-        require_file(file_path)
-        with file_path.open("rb") as file:
-            size_on_disk = file.seek(0, 2)
-            file.seek(0)
-            compressed = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            if not compressed:
-                return _read_stream(file, size_on_disk, compressed=False)
-            with gzip.GzipFile(fileobj=file) as stream:
-                return _read_stream(stream, size_on_disk, compressed=True)
+    with reading(file_path, "an IDX file"), open_regular(file_path) as file:
+        size_on_disk = file.seek(0, 2)
+        file.seek(0)
+        compressed = file.read(2) == GZIP_MAGIC
+        file.seek(0)
+        if not compressed:
+            return _read_stream(file, size_on_disk, compressed=False)
+        with gzip.GzipFile(fileobj=file) as stream:
+            return _read_stream(stream, size_on_disk, compressed=True)
 
 
 def mnist(folder: PathLike) -> tuple[Dataset, Dataset]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lamina.data.edge import reading
+from lamina.disk import open_regular
 from lamina.errors import DataError, missing_extra
 from lamina.shapes import Array
 
@@ -67,7 +68,7 @@ def _read_picture(
     with reading(path, "a picture"), warnings.catch_warnings():
         # Pillow warns of a picture so large that it may be an attack, and goes on.
         warnings.simplefilter("error", image_module.DecompressionBombWarning)
-        with image_module.open(path) as image:
+        with open_regular(path) as file, image_module.open(file) as image:
             if image.mode not in _CONVERSIONS:
                 raise DataError(
                     "the picture has a kind of pixels that cannot be kept whole",

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.dataset import Dataset
-from lamina.data.edge import PathLike, reading, require_file
+from lamina.data.edge import PathLike, reading
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.images import read_image_folder
 from lamina.data.tables import read_csv
+from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.shapes import Array
 
@@ -114,8 +115,7 @@ def _read_array(path: Path, kind: str) -> Array:
 
 
 def _kind(path: Path) -> str:
-    require_file(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         beginning = file.read(_LONGEST_SIGNATURE)
     for signature, kind in _SIGNATURES:
         if beginning.startswith(signature):

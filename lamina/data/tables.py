@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from lamina.data.edge import reading
+from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.shapes import Array
 
@@ -45,7 +47,7 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
 
 def _read_layout(path: Path) -> tuple[str, list[str] | None, int]:
     """The delimiter, the names in the header if there is one, and the number of columns."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with _opened(path) as file:
         first = file.readline()
     delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
     fields = [field.strip() for row in csv.reader([first], delimiter=delimiter) for field in row]
@@ -60,6 +62,10 @@ def _read_layout(path: Path) -> tuple[str, list[str] | None, int]:
         )
     has_header = not all(_is_number(field) for field in fields)
     return delimiter, fields if has_header else None, len(fields)
+
+
+def _opened(path: Path) -> TextIOWrapper:
+    return TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="")
 
 
 def _target_column(targets: str | int | None, names: list[str] | None, count: int) -> int:
@@ -80,7 +86,7 @@ def _target_column(targets: str | int | None, names: list[str] | None, count: in
 
 def _read_numbers(path: Path, delimiter: str, *, header: bool, columns: int) -> Array:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with _opened(path) as file:
             lines = islice(file, 1 if header else 0, None)
             rows = [line for line in lines if line.strip()]
         if not rows:
@@ -103,7 +109,7 @@ def _read_numbers(path: Path, delimiter: str, *, header: bool, columns: int) -> 
 
 def _first_fault(path: Path, delimiter: str, header: bool, columns: int) -> FileFormatError | None:
     """Reads the table again, slowly, to say where it is wrong."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with _opened(path) as file:
         rows = csv.reader(file, delimiter=delimiter)
         for row in islice(rows, 1 if header else 0, None):
             if row and len(row) != columns:

@@ -12,6 +12,7 @@ from lamina.engines.engine import Arena, Memory
 from lamina.errors import EngineError, InternalError
 from lamina.reports import bytes_text
 from lamina.shapes import Array, size_of
+from lamina.shielded import shielded
 
 ALIGNMENT_BYTES = 64
 
@@ -40,8 +41,9 @@ class HostMemory:
         self.changes = changes or Changes()
 
     def write(self, array: Array) -> None:
-        np.copyto(self.array, array.reshape(self.array.shape), casting="no")
+        # Before: whoever is interrupted here has changed something, as far as others know.
         self.changes.count += 1
+        np.copyto(self.array, array.reshape(self.array.shape), casting="no")
 
     def read(self) -> Array:
         return self.array.copy()
@@ -81,6 +83,10 @@ class HostArena:
 
     def enter(self, tenant: Tenant, size: int) -> None:
         """Gives an executable so many bytes."""
+        # Whole: who was not moved would use memory that is gone.
+        shielded(lambda: self._enter(tenant, size))
+
+    def _enter(self, tenant: Tenant, size: int) -> None:
         self._needs[tenant] = size
         try:
             moved = self._resize()
@@ -92,8 +98,12 @@ class HostArena:
 
     def leave(self, tenant: Tenant) -> None:
         """Takes the bytes of an executable back, which must not use them any more."""
-        self._needs.pop(tenant, None)
-        self._resize()
+
+        def leave() -> None:
+            self._needs.pop(tenant, None)
+            self._resize()
+
+        shielded(leave)
 
     def _resize(self) -> bool:
         """Makes the block just large enough; whether all executables were moved."""

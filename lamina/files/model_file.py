@@ -11,12 +11,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from lamina.errors import FileFormatError, LaminaError
+from lamina.disk import open_regular
+from lamina.errors import DataError, FileFormatError, LaminaError
 from lamina.files.atomic import write_atomically
 from lamina.files.definition import decode, encode
 from lamina.network import Network
@@ -85,7 +85,15 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
     """
     where = os.fspath(path)
     try:
-        data = Path(path).read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
+    except DataError as error:
+        raise FileFormatError(
+            f"the file cannot be read: {error.problem}",
+            facts=error.facts,
+            where=where,
+            advice="Check the path.",
+        ) from None
     except OSError as error:
         raise FileFormatError(
             f"the file cannot be read: {error.strerror or error}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
+from operator import index
 from typing import Any, Self, cast
 
 from lamina.errors import DefinitionError, DTypeError, ShapeError
@@ -48,12 +49,36 @@ def require_whole(owner: object, name: str, value: object, minimum: int = 1) -> 
     Raises:
         DefinitionError: if it is not an int of at least the minimum.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+    problem = f"{name} must be a whole number of at least {minimum}"
+    whole_number(name, value, problem, place_of(owner), minimum)
+
+
+def whole_number(
+    name: str, value: object, problem: str, where: str, minimum: int = 1, advice: str = ""
+) -> int:
+    """A count as an int: of epochs, steps, examples, features.
+
+    Args:
+        name: of the argument.
+        value: what was given for it.
+        problem: what is wrong if it is no count.
+        where: whose argument it is.
+        minimum: the smallest value allowed.
+        advice: what to do.
+
+    Raises:
+        DefinitionError: if it is no whole number of at least the minimum. True is none.
+    """
+    # NumPy's whole numbers count as well.
+    count = index(value) if isinstance(value, Integral) and value is not True else minimum - 1
+    if count < minimum or value is False:
         raise DefinitionError(
-            f"{name} must be a whole number of at least {minimum}",
-            facts=(("expected", f"{name} >= {minimum}"), ("found", repr(value))),
-            where=place_of(owner),
+            problem,
+            facts=(("expected", f"{name} >= {minimum}"), ("found", reprlib.repr(value))),
+            where=where,
+            advice=advice,
         )
+    return count
 
 
 def require_number(owner: object, name: str, value: object, interval: str = "(-inf, inf)") -> None:

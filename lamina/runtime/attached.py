@@ -231,12 +231,13 @@ class Attached:
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
         with self._turns.lock:
+            # First of all nobody uses it any more: what a signal then leaves here is collected.
+            self._released = True
             self._turns.settle()
             self._prepared.release()
+            shared, self._shared = self._shared, {}
             models = self._parameters.memories
-            release_all({name: one for name, one in self._shared.items() if name not in models})
-            self._shared = {}
-            self._released = True
+            release_all({name: one for name, one in shared.items() if name not in models})
 
     def _require_alive(self) -> None:
         if self._released:

@@ -37,6 +37,10 @@ class Inference:
         self._prepared: RecentSteps[tuple[int, tuple[DType, ...]]] = RecentSteps()
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
+    def __reduce__(self) -> tuple[type[Inference], tuple[Parameters]]:
+        # Copies have a seed and a step, and programs, of their own.
+        return Inference, (self._parameters,)
+
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
         """The outputs for arrays of inputs, computed in batches of 16 to 4,096 examples.
 

@@ -10,18 +10,24 @@ from types import FrameType
 
 
 class Interrupt:
-    """Whether Ctrl-C was pressed."""
+    """Whether Ctrl-C was pressed, and whether anybody did something about it."""
 
     def __init__(self) -> None:
         self.pressed = False
+        self.answered = False
+
+    def answer(self) -> bool:
+        """Whether it was pressed; whoever asks ends what is under way."""
+        self.answered = self.pressed
+        return self.answered
 
 
 @contextmanager
 def held_interrupts() -> Generator[Interrupt]:
     """Remembers Ctrl-C instead of raising at once; a second one raises `KeyboardInterrupt`.
 
-    A step that is half done would leave some parameters updated and others not. Only the main
-    thread can do this; elsewhere nothing changes.
+    So does the first one at the end of the block, unless somebody answered it. Only the main thread
+    can do this; elsewhere nothing changes.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
@@ -33,9 +39,15 @@ def held_interrupts() -> Generator[Interrupt]:
             raise KeyboardInterrupt
         interrupt.pressed = True
 
-    before = signal.signal(signal.SIGINT, remember)
+    before = signal.getsignal(signal.SIGINT)
     try:
+        signal.signal(signal.SIGINT, remember)
         yield interrupt
+    except KeyboardInterrupt:
+        interrupt.answered = True
+        raise
     finally:
         # None stands for a handler that Python did not set and cannot set again.
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if interrupt.pressed and not interrupt.answered:
+            raise KeyboardInterrupt

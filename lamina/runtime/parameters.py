@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, cast, final
 
 import numpy as np
@@ -18,6 +19,34 @@ from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.turns import Turns
 from lamina.shapes import Array, DType, shape_text, static
+from lamina.shielded import shielded
+
+
+@final
+class _Values:
+    """All memories of a model and of its parts, by the names that the whole has for them.
+
+    They are copied and pickled together while nobody changes them: a copy is what was there between
+    two steps. Whoever shares them, and is copied along, shares the copies.
+    """
+
+    def __init__(self, engine: Engine, values: Iterable[tuple[str, Array]]) -> None:
+        self.engine = engine
+        self.turns = Turns()
+        self.memories: dict[str, Memory] = {}
+        for name, value in values:
+            self.memories[name] = engine.allocate(value.shape, value.dtype)
+            self.memories[name].write(value)
+
+    def _copies(self) -> list[tuple[str, Array]]:
+        with self.turns.lock:
+            return list(read_all(self.memories).items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Values, (self.engine, self._copies())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Values:
+        return _Values(deepcopy(self.engine, memo), self._copies())
 
 
 @final
@@ -55,24 +84,43 @@ class Parameters:
         self.dtype = dtype
         self.seed = seed
         # Whoever shares memories waits for each other, and so can share an arena, too.
-        self.turns = Turns() if whole is None else whole.turns
         self.arena = engine.arena() if whole is None else whole.arena
         self._record = network.variables(dtype)
         self.variables: dict[str, Variable] = self._record.parameters
         self.states: dict[str, Variable] = self._record.states
         self.index_checks = index_checks(self._record.index_limits)
-        self.memories: dict[str, Memory] = {}
+        # Where each of them lies: the name in the whole.
+        self._names: dict[str, str] = {}
         if whole is not None:
+            self._values = whole._values
             for name, shared in shared_names(whole._record, self._record).items():
-                self.memories[name] = whole.memories[shared]
-            return
-        self._require_room(drawn=values is None)
-        for variable in (*self.variables.values(), *self.states.values()):
-            shape = static(variable.tensor.shape)
-            memory = engine.allocate(shape, dtype.numpy)
-            known = (values or {}).get(variable.name)
-            memory.write(_first_value(variable, shape, seed, dtype) if known is None else known)
-            self.memories[variable.name] = memory
+                self._names[name] = whole._names[shared]
+        else:
+            self._require_room(drawn=values is None)
+            variables = (*self.variables.values(), *self.states.values())
+            self._names = {variable.name: variable.name for variable in variables}
+            known = values or {}
+
+            def first(variable: Variable) -> Array:
+                value = known.get(variable.name)
+                return _first_value(variable, seed, dtype) if value is None else value
+
+            self._values = _Values(engine, ((one.name, first(one)) for one in variables))
+        self._find()
+
+    def _find(self) -> None:
+        """Looks up what is used all the time."""
+        self.turns = self._values.turns
+        shared = self._values.memories
+        self.memories = {name: shared[place] for name, place in self._names.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        found = ("memories", "turns")
+        return {name: value for name, value in self.__dict__.items() if name not in found}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._find()
 
     def _require_room(self, *, drawn: bool) -> None:
         """Checks that there is memory for all values, before any of it is taken."""
@@ -110,7 +158,7 @@ class Parameters:
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Copies of values by name."""
         with self.turns.lock:
-            return {name: self.memories[name].read() for name in names}
+            return read_all({name: self.memories[name] for name in names})
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Replaces values; all are checked before the first is written.
@@ -119,6 +167,12 @@ class Parameters:
             DefinitionError: for a name that the network does not have.
             ShapeError, DTypeError: where an array does not fit its parameter.
         """
+        ready = self.checked(values)
+        with self.turns.lock:
+            write_all((self.memories[name], array) for name, array in ready.items())
+
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        """New values as they can be written, by name; raises as `write` does."""
         known = {**self.variables, **self.states}
         if not isinstance(cast(object, values), Mapping):
             raise DefinitionError(
@@ -144,12 +198,31 @@ class Parameters:
                     advice="Linear weights are (outputs, inputs).",
                 )
             ready[name] = array.astype(self.dtype.numpy)
-        with self.turns.lock:
-            for name, array in ready.items():
-                self.memories[name].write(array)
+        return ready
 
 
-def _first_value(variable: Variable, shape: tuple[int, ...], seed: int, dtype: DType) -> Array:
+def read_all(memories: Mapping[str, Memory]) -> dict[str, Array]:
+    """Copies of memories that belong together.
+
+    Where `write_all` is under way this waits for its end: it may be asked for by the handler of a
+    signal that has interrupted it, in the same thread.
+    """
+    return shielded(lambda: {name: memory.read() for name, memory in memories.items()})
+
+
+def write_all(new: Iterable[tuple[Memory, Array]]) -> None:
+    """Writes memories that belong together: all of them, whatever signals arrive."""
+    ready = list(new)
+
+    def write() -> None:
+        for memory, array in ready:
+            memory.write(array)
+
+    shielded(write)
+
+
+def _first_value(variable: Variable, seed: int, dtype: DType) -> Array:
+    shape = static(variable.tensor.shape)
     first = np.asarray(variable.init(shape, seed, variable.stream))
     if first.shape != shape:
         raise ShapeError(

@@ -17,10 +17,18 @@ from lamina.data import Dataset, as_dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
+from lamina.layers.checks import whole_number
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
-from lamina.runtime.parameters import Parameters, need_of_states, own_states, release_all
+from lamina.runtime.parameters import (
+    Parameters,
+    need_of_states,
+    own_states,
+    read_all,
+    release_all,
+    write_all,
+)
 from lamina.runtime.prepared import Prepared, require_room_for_step
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
@@ -238,7 +246,7 @@ class Training(Attached):
         Args:
             dataset: what to train on, a data set or a pair (x, y); it is copied to the device for
                 the time of the run.
-            steps: how many.
+            steps: how many; 0 is none.
             seed: of the order of the examples.
             drop_last: leave out the last batch of an epoch where it is smaller.
 
@@ -246,15 +254,15 @@ class Training(Attached):
             The loss of each step, shape (steps,).
 
         Raises:
+            DefinitionError: if that is no whole number, or less than 0.
             KeyboardInterrupt: after Ctrl-C, between two steps; what was learned stays.
         """
         self._require_alive()
+        steps = whole_number("steps", steps, "a run has a whole number of steps", "run", 0)
         dataset = as_dataset(dataset)
         batches = self._next_batches(dataset, steps, seed, drop_last=drop_last)
         with self.placed(dataset) as resident, held_interrupts() as interrupt:
             pieces = list(self.pieces(resident, batches, interrupt))
-        if interrupt.pressed:
-            raise KeyboardInterrupt
         return joined(pieces).losses
 
     def _next_batches(
@@ -380,7 +388,7 @@ class Training(Attached):
                 )
             values = self._parameters.read(list(self._parameters.variables))
             if self.steps_done:
-                values |= {name: memory.read() for name, memory in averages.items()}
+                values |= read_all(averages)
             return values
 
     def _averages(self) -> dict[str, Memory]:
@@ -388,22 +396,33 @@ class Training(Attached):
         names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
         return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The model's parameters and states, and what `state` gives, of one moment."""
+        with self._turns.lock:
+            return self._parameters.read(list(self._parameters.memories)), self.state()
+
     def state(self) -> dict[str, Array]:
         """Everything needed to go on later: optimizer state, step and seed, by name."""
         with self._turns.lock:
             self._require_alive()
-            return {name: memory.read() for name, memory in self._slots.items()}
+            return read_all(self._slots)
 
-    def restore(self, state: Mapping[str, Array]) -> None:
+    def restore(
+        self, state: Mapping[str, Array], parameters: Mapping[str, Array] | None = None
+    ) -> None:
         """Goes on from a state that `state` gave; checked before anything is written.
+
+        Args:
+            state: of this training, or of one like it.
+            parameters: new ones for the model, where they are to change together.
 
         Raises:
             DefinitionError: if it belongs to another network or optimizer.
         """
         with self._turns.lock:
-            self._restore(state)
+            self._restore(state, self._parameters.checked(parameters or {}))
 
-    def _restore(self, state: Mapping[str, Array]) -> None:
+    def _restore(self, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
         self._require_alive()
         fits = state.keys() == self._slots.keys() and all(
             np.shape(state[name]) == memory.read().shape for name, memory in self._slots.items()
@@ -417,8 +436,14 @@ class Training(Attached):
                 ),
                 advice="Resume with the same network and the same optimizer.",
             )
-        for name, memory in self._slots.items():
-            memory.write(np.asarray(state[name], memory.read().dtype))
+        own = self._slots.items()
+        models = self._parameters.memories
+        write_all(
+            [
+                *((memory, np.asarray(state[name], memory.read().dtype)) for name, memory in own),
+                *((models[name], value) for name, value in parameters.items()),
+            ]
+        )
 
     def release(self) -> None:
         with self._turns.lock:

@@ -82,7 +82,7 @@ def fit(job: Fit, history: History) -> History:
             wishes_to_end = [after(history) for after in job.after_epoch]
             if any(wishes_to_end):
                 break
-        history.interrupted = interrupt.pressed
+        history.interrupted = interrupt.answer()
         _note_averages(job.training, history)
     return history
 
@@ -116,7 +116,7 @@ def _epoch(
 ) -> Recorded:
     """One epoch, or as much of it as was done before Ctrl-C."""
     batches = job.training.batches_of(job.train, job.seed, epoch, drop_last=job.drop_last)
-    good = job.parameters.read(list(job.parameters.memories)), job.training.state()
+    values, state = job.training.snapshot()
     steps = sum(len(rows) for rows in batches)
     shown.epoch_begins(epoch + 1, job.epochs, steps)
     pieces: list[Recorded] = []
@@ -124,8 +124,7 @@ def _epoch(
     for piece in job.training.pieces(resident, batches, interrupt):
         finite = np.isfinite(piece.losses)
         if not finite.all():
-            job.parameters.write(good[0])
-            job.training.restore(good[1])
+            job.training.restore(state, values)
             bad = int(np.flatnonzero(~finite)[0])
             what = f"the loss became {piece.losses[bad]}"
             raise _non_finite(what, epoch, done + bad, steps, job.train)
@@ -138,8 +137,7 @@ def _epoch(
     # The last step's loss was measured before its update, which may have gone too far.
     for name, value in job.parameters.read(list(job.parameters.variables)).items():
         if not np.isfinite(value).all():
-            job.parameters.write(good[0])
-            job.training.restore(good[1])
+            job.training.restore(state, values)
             what = f"the parameter {name!r} overflowed"
             raise _non_finite(what, epoch, done - 1, steps, job.train)
     return joined(pieces)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lamina.disk import open_regular, sweep, write_whole
 from lamina.errors import DataError
 from lamina.files.atomic import require_writable, write_atomically
 
@@ -39,13 +45,13 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     if failing == "fsync":
         monkeypatch.setattr(os, "fsync", fail)
     else:
-        monkeypatch.setattr(Path, "replace", fail)
+        monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(DataError) as caught:
         write_atomically(path, b"new contents")
     assert path.read_bytes() == b"old"
@@ -123,17 +129,173 @@ def test_contents_reach_the_disk_before_the_name_and_the_name_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    fsync, replace = os.fsync, Path.replace
+    fsync, replace = os.fsync, os.replace
 
     def record_fsync(descriptor: int) -> None:
         events.append("fsync folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "fsync")
         fsync(descriptor)
 
-    def record_replace(path: Path, target: Path) -> Path:
+    def record_replace(path: str, target: str, **folders: Any) -> None:
         events.append("rename")
-        return replace(path, target)
+        replace(path, target, **folders)
 
     monkeypatch.setattr(os, "fsync", record_fsync)
-    monkeypatch.setattr(Path, "replace", record_replace)
+    monkeypatch.setattr(os, "replace", record_replace)
     write_atomically(tmp_path / "file", b"data")
     assert events == ["fsync", "rename", "fsync folder"]
+
+
+# What is left unfinished --------------------------------------------------------------------------
+
+LEFT = ".lamina-0123456789abcdef.tmp"
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    """The process is killed while it waits for the disk."""
+    script = f"""
+import os, signal
+from lamina.files.atomic import write_atomically
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+write_atomically({str(tmp_path / "killed")!r}, b"half of it")
+"""
+    subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    (left,) = names(tmp_path)
+    assert left.startswith(".lamina-")
+    assert left.endswith(".tmp")
+    write_atomically(tmp_path / "file", b"data")
+    assert names(tmp_path) == ["file"]
+
+
+def test_what_a_living_writer_has_not_finished_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, begun, go_on = os.fsync, threading.Event(), threading.Event()
+    first = threading.Thread(target=lambda: write_atomically(tmp_path / "first", b"first"))
+
+    def wait(descriptor: int) -> None:
+        if threading.current_thread() is first:
+            begun.set()
+            go_on.wait(60)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", wait)
+    first.start()
+    begun.wait(60)
+    write_atomically(tmp_path / "second", b"second")
+    assert len(names(tmp_path)) == 2
+    go_on.set()
+    first.join()
+    assert names(tmp_path) == ["first", "second"]
+
+
+def test_a_file_that_somebody_removed_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another machine may do, which does not see our locks."""
+    fsync, removed = os.fsync, []
+
+    def remove(descriptor: int) -> None:
+        for path in tmp_path.glob(".lamina-*"):
+            if not removed:
+                removed.append(path)
+                path.unlink()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", remove)
+    write_atomically(tmp_path / "file", b"data")
+    assert removed
+    assert (tmp_path / "file").read_bytes() == b"data"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_file_that_is_removed_again_and_again_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "fsync", lambda _: [path.unlink() for path in tmp_path.glob(".lamina-*")]
+    )
+    with pytest.raises(DataError) as caught:
+        write_atomically(tmp_path / "file", b"data")
+    assert caught.value.facts[1] == ("reason", "somebody removes what is not finished yet")
+    assert names(tmp_path) == []
+
+
+@posix_only
+def test_only_regular_files_are_removed(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.write_bytes(b"mine")
+    os.mkfifo(folder / LEFT)
+    (folder / LEFT.replace("0", "1")).symlink_to(elsewhere)
+    (folder / LEFT.replace("0", "2")).mkdir()
+    (folder / LEFT.replace("0", "3")).write_bytes(b"left")
+    (folder / ".lamina-notes").write_bytes(b"of the user's own")
+    sweep(str(folder))
+    assert len(names(folder)) == 4
+    assert elsewhere.read_bytes() == b"mine"
+
+
+@posix_only
+def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("lamina.disk.fcntl.flock", fail)
+    (tmp_path / LEFT).write_bytes(b"left")
+    write_atomically(tmp_path / "file", b"data")
+    assert names(tmp_path) == [LEFT, "file"]
+
+
+def test_writers_and_sweepers_at_the_same_time_leave_whole_files(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        write_whole(str(tmp_path / str(number % 4)), bytes([number]) * 10_000, durable=False)
+        sweep(str(tmp_path))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(200)))
+    assert names(tmp_path) == ["0", "1", "2", "3"]
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        assert content == content[:1] * 10_000
+
+
+@pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="there are no folder descriptors")
+def test_a_folder_may_be_given_by_its_descriptor(tmp_path: Path) -> None:
+    (tmp_path / LEFT).write_bytes(b"left")
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        sweep(descriptor)
+        write_whole("file", b"data", permissions=0o600, folder=descriptor)
+    finally:
+        os.close(descriptor)
+    assert names(tmp_path) == ["file"]
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+@posix_only
+@pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "device"])
+def test_only_regular_files_are_opened(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("x")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind("x")
+    else:
+        path = Path(os.devnull)
+    with pytest.raises(DataError) as caught:
+        open_regular(path)
+    assert str(caught.value) == (
+        f"in {path}: this is not a file\n"
+        "  expected  a file\n"
+        f"  found     {'a folder' if kind == 'folder' else 'a pipe, socket or device'}\n"
+        "  Name one file."
+    )

@@ -618,14 +618,17 @@ def test_a_shard_is_looked_through_once_for_an_eighth_of_what_it_may_hold(
 
 
 def test_what_a_process_left_unfinished_is_removed(place: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
     cached("a", Maker())
-    old, new = place / "new" / "old.part", place / "new" / "new.part"
-    for path in (old, new):
-        path.write_bytes(CONTENT)
-    os.utime(old, ns=(1, 1))
-    cached("b", Maker())
-    assert not old.exists()
-    assert new.exists()
+    left, living = (place / "new" / f".lamina-{name}.tmp" for name in ("left", "living"))
+    left.write_bytes(CONTENT)
+    with living.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        cached("b", Maker())
+        assert not left.exists()
+        assert living.exists()
+    cached("c", Maker())
+    assert not living.exists()
 
 
 def test_writers_at_the_same_time_leave_one_whole_entry(place: Path) -> None:

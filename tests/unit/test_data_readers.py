@@ -404,7 +404,22 @@ class TestUnknown:
     @pytest.mark.skipif(os.name != "posix", reason="named pipes as on POSIX")
     def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        assert dict(fault(tmp_path / "pipe", DataError).facts)["found"] == "a device or pipe"
+        assert (
+            dict(fault(tmp_path / "pipe", DataError).facts)["found"] == "a pipe, socket or device"
+        )
+
+    @pytest.mark.skipif(os.name != "posix", reason="named pipes as on POSIX")
+    def test_a_pipe_among_pictures_is_not_waited_for(self, tmp_path: Path) -> None:
+        image = pytest.importorskip("PIL.Image")
+        (tmp_path / "cats").mkdir()
+        image.new("L", (3, 2)).save(tmp_path / "cats" / "a.png")
+        os.mkfifo(tmp_path / "cats" / "x.png")
+        assert str(fault(tmp_path, DataError)) == (
+            f"in {tmp_path / 'cats' / 'x.png'}: this is not a file\n"
+            "  expected  a file\n"
+            "  found     a pipe, socket or device\n"
+            "  Name one file."
+        )
 
 
 def test_importing_data_loads_no_optional_package() -> None:

@@ -479,6 +479,36 @@ def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
     assert not history.interrupted
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_fit_that_was_interrupted_in_its_first_epoch_begins_again_where_it_began(
+    resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
+) -> None:
+    path, model = tmp_path / "checkpoint", lm.Model(network())
+    first = model.parameters()
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, press)
+        history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=resume)
+    assert history.interrupted
+    assert len(history) == 0
+    assert not same(model.parameters(), first)
+    assert same(lm.load(path).parameters(), first)
+    # The same model goes on: what it has learned in half an epoch does not count.
+    history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
+    assert same(model.parameters(), uninterrupted[0])
+    assert history.values == uninterrupted[1]
+
+
+def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    fit(lm.Model(network()), checkpoint=path)
+    before = path.read_bytes()
+    at_step(monkeypatch, 3, press)
+    assert fit(lm.Model(network(), seed=1), checkpoint=path).interrupted
+    assert path.read_bytes() == before
+
+
 def test_a_fit_works_in_a_thread() -> None:
     found: list[History] = []
     thread = threading.Thread(target=lambda: found.append(fit(lm.Model(network()))))

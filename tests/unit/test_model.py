@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -652,6 +653,12 @@ def test_examples_are_no_batch_size(call: Callable[..., object]) -> None:
     assert "  The batch size is a whole number." in str(caught.value)
 
 
+@pytest.mark.parametrize("size", ["8", 0, 2.5])
+def test_a_batch_size_of_an_evaluation_is_checked(size: Any) -> None:
+    with pytest.raises(DefinitionError, match="in evaluate: a batch has at least one example"):
+        lm.Model(network()).evaluate((normal(8, 4), normal(8, 3)), lm.MSE(), batch_size=size)
+
+
 def test_lists_are_data() -> None:
     model = lm.Model(network())
     x, y = normal(8, 4), normal(8, 3)
@@ -739,3 +746,58 @@ def test_a_list_of_arrays_is_not_several_inputs() -> None:
     with pytest.raises(DataError) as caught:
         lm.data.Dataset(arrays)
     assert caught.value.advice.startswith("Several inputs make a tuple: (a, b).")
+
+
+# Copies beside a training -------------------------------------------------------------------------
+
+
+def test_copies_beside_a_training_are_those_between_two_steps() -> None:
+    """Every step takes the same from every parameter: in a whole copy all have lost the same."""
+    heads = 6
+    x = lm.Input(4)
+    model = lm.Model(lm.Network(x, lm.concat([lm.Linear(256)(x) for _ in range(heads)])))
+    model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
+    data = np.ones((8, 4), "float32"), np.ones((8, 256 * heads), "float32")
+    part = model.part(model.network)
+
+    def loss(prediction: Any, _: Any) -> Any:
+        return lm.ops.sum(prediction) / 8
+
+    ways: list[Callable[[], lm.Model]] = [
+        lambda: copy.deepcopy(model),
+        lambda: copy.deepcopy(part),
+        lambda: pickle.loads(pickle.dumps(model)),
+        # Copied together they share what they have; the part comes first.
+        lambda: copy.deepcopy((part, model))[1],
+        lambda: pickle.loads(pickle.dumps((part, model)))[1],
+    ]
+    ended: list[bool] = []
+    found: set[float] = set()
+    with model.training(loss, lm.SGD(1.0), batch_size=8) as training:
+
+        def train() -> None:
+            while not ended:
+                training.run(data, 20)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            for number in range(40):
+                copied = ways[number % len(ways)]()
+                values = {float(one) for v in copied.parameters().values() for one in np.unique(v)}
+                assert len(values) == 1
+                found |= values
+        finally:
+            ended.append(True)
+            thread.join()
+    # It did train meanwhile.
+    assert len(found) > 1
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    model = lm.Model(network())
+    other = copy.deepcopy(model)
+    before = model.predict(normal(3, 4))
+    other.set_parameters({name: 0 * value for name, value in other.parameters().items()})
+    assert (model.predict(normal(3, 4)) == before).all()
+    assert (other.predict(normal(3, 4)) == 0).all()

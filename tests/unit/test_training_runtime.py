@@ -203,6 +203,22 @@ def test_a_run_of_no_steps_does_nothing() -> None:
     assert same(model.parameters(), before)
 
 
+@pytest.mark.parametrize("steps", [-1, 1.5, "3", None, True])
+def test_the_steps_of_a_run_are_a_whole_number(steps: Any) -> None:
+    with training(lm.Model(network())) as attached:
+        with pytest.raises(DefinitionError) as caught:
+            attached.run(DATA, steps=steps)
+        assert attached.steps_done == 0
+    assert str(caught.value) == (
+        f"in run: a run has a whole number of steps\n  expected  steps >= 0\n  found     {steps!r}"
+    )
+
+
+def test_the_steps_of_a_run_may_be_a_number_of_numpy() -> None:
+    with training(lm.Model(network())) as attached:
+        assert attached.run(DATA, steps=np.int64(2)).shape == (2,)
+
+
 def test_a_batch_that_is_too_large_is_refused() -> None:
     with training(lm.Model(network())) as attached, pytest.raises(ShapeError) as caught:
         attached.step(normal(9, 4), labels(9))

@@ -73,10 +73,10 @@ def host() -> Processor:
     """
     # Only now: llvmlite takes longer to import than all of Lamina.
     with loading:
-        from llvmlite import binding
+        from lamina.engines.cpu.llvm import host_target
 
-    name: str = binding.get_host_cpu_name()
-    flags: dict[str, bool] = dict(binding.get_host_cpu_features())
+    name, flags, triple = host_target()
+    description = _description() or name
     vectors = _chosen_vectors({flag for flag, there in flags.items() if there})
     if vectors != "avx512":
         flags |= {flag: False for flag in flags if flag.startswith(("avx512", "avx10", "evex"))}
@@ -91,9 +91,9 @@ def host() -> Processor:
     first, second, third = _caches()
     return Processor(
         name=name,
-        triple=binding.get_process_triple(),
+        triple=triple,
         features=text,
-        description=_description() or binding.get_host_cpu_name(),
+        description=description,
         vectors=vectors,
         vector_bytes=vector_bytes,
         registers=registers,

@@ -26,6 +26,7 @@ from lamina.engines.cpu.scheduler import Kernel, Phase, slices
 from lamina.engines.cpu.thread_choice import ThreadChoice
 from lamina.engines.host import aligned
 from lamina.shapes import Array
+from lamina.shielded import shielded
 
 # How long the end of the process waits for a job that is under way.
 PATIENCE_SECONDS = 10.0
@@ -108,12 +109,13 @@ class Job:
         """From now on one run, on the inputs as they lie in their buffers."""
         if not self._kept:
             return
-        self._kept = ()
         self.runs = 1
         words = self._words
         words[scheduler.START] = _ONCE
         words[scheduler.FROM], words[scheduler.RUNS] = 0, 1
         words[scheduler.OUTPUTS] = 0
+        # Last: whoever is interrupted here begins again.
+        self._kept = ()
 
     def many(
         self,
@@ -151,6 +153,8 @@ class Job:
         if self._choice is None:
             self._start(alone=self.threads == 1)
             return
+        # Less where Ctrl-C came before the last choice was made.
+        self._left = max(self._left, 1)
         if self.runs == 1:
             self._start(alone=self._choice.alone)
             self._left -= 1
@@ -259,7 +263,10 @@ class ThreadPool:
                     # may want.
                     raise SystemExit
                 return False
-            self._ensure(job.threads - 1)
+            if len(self.helpers) < job.threads - 1:
+                # Whole: a helper that is started and not noted would share its number, and so its
+                # memory, with the next one.
+                shielded(lambda: self._ensure(job.threads - 1))
             job.share()
             self._native.run_job(self._state, job.address)
             return True

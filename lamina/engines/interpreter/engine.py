@@ -23,6 +23,7 @@ from lamina.engines.host import (
 from lamina.engines.interpreter.run import Flat, Turn, run_step
 from lamina.program.program import Program
 from lamina.shapes import Array, DType
+from lamina.shielded import shielded
 
 # A byte that makes NaN of floats and absurd numbers of integers.
 POISON = 0xFF
@@ -114,6 +115,10 @@ class InterpretedProgram:
         self._last: dict[str, Array] = {}
 
     def run(self, inputs: Sequence[Array]) -> None:
+        # A step that a signal ends halfway would leave some parameters new and others old.
+        shielded(lambda: self._run(inputs))
+
+    def _run(self, inputs: Sequence[Array]) -> None:
         if self._poison:
             self._block.fill(POISON)
         flat = dict(self._own)

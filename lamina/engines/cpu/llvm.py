@@ -1,0 +1,201 @@
+"""What Lamina asks of LLVM: the only file that calls llvmlite.
+
+An object of llvmlite frees what it holds when it is closed, and again when it is collected. If the
+handler of a signal raises between the freeing and the note of it, it is freed twice. So all of this
+happens in one thread, which signals do not reach. No object of llvmlite leaves it: whoever loads
+code gets the addresses of its functions, and nothing that could free it elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from typing import Any, TypeVar, final
+
+import llvmlite
+from llvmlite import binding as _binding
+
+from lamina.records import frozen_dataclass
+from lamina.shielded import ShieldedThread
+
+Result = TypeVar("Result")
+
+# llvmlite has no types.
+binding: Any = _binding
+
+# The IR is written with explicit vectors and registers, so that no passes over it pay; the code
+# generator selects, schedules and allocates at its default level.
+_CODE_GENERATION = 2
+# What code depends on beside the text and the processor.
+VERSIONS = (llvmlite.__version__, str(binding.llvm_version_info), str(_CODE_GENERATION))
+
+
+@frozen_dataclass
+class Target:
+    """What code is generated for.
+
+    Attributes:
+        name: LLVM's name of the processor, `"znver4"`.
+        triple: LLVM's name of the machine and the system.
+        features: LLVM's list of what may be used, `"+avx2,-avx512f,..."`.
+    """
+
+    name: str
+    triple: str
+    features: str
+
+
+@final
+class LoadedCode:
+    """Machine code in memory, where it stays until it is unloaded or this object is gone.
+
+    Attributes:
+        addresses: where its exported functions begin.
+    """
+
+    def __init__(self, addresses: dict[str, int]) -> None:
+        self.addresses = addresses
+        self.number = next(_numbers)
+
+
+def host_target() -> tuple[str, dict[str, bool], str]:
+    """LLVM's names of this processor, of each feature and whether it is there, and the triple."""
+    return _thread_call(
+        lambda: (
+            str(binding.get_host_cpu_name()),
+            dict(binding.get_host_cpu_features()),
+            str(binding.get_process_triple()),
+        )
+    )
+
+
+def assemble(text: str, target: Target) -> bytes:
+    """The object code of a module in LLVM's assembly language."""
+    return _thread_call(lambda: _translated(text, target, "emit_object"))
+
+
+def listing(text: str, target: Target) -> str:
+    """The machine code of a module in the processor's assembly language, for people."""
+    return _thread_call(lambda: _translated(text, target, "emit_assembly"))
+
+
+def load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
+    """Puts object code that `assemble` made into memory; it must not come from anyone else."""
+    return _thread_call(lambda: _load(code, exported))
+
+
+def unload(code: LoadedCode) -> None:
+    """Frees the code, if it is still there; none of its functions may be running.
+
+    At the end of the process it stays: the system frees it.
+    """
+    number = code.number
+    if number in _loaded and not _thread.over:
+        _thread_call(lambda: _unload(number))
+
+
+def _hold_during_forks() -> None:
+    """Has nobody use LLVM while the process forks: in the child it would stay locked forever.
+
+    The thread waits for forks as it is; this is for others who use llvmlite. It has a lock for all
+    its functions, but no public way to take it.
+    """
+    lock = getattr(binding.ffi.lib, "_lock", None)
+    if lock is not None and hasattr(os, "register_at_fork"):
+
+        def give_back() -> None:
+            lock.__exit__(None, None, None)
+
+        os.register_at_fork(
+            before=lock.__enter__, after_in_parent=give_back, after_in_child=give_back
+        )
+
+
+# Before the thread is made: what is registered last is asked first before a fork, and the thread
+# needs this lock to come to an end.
+_hold_during_forks()
+_thread = ShieldedThread("lamina-llvm")
+_numbers = count()
+
+
+@final
+class _End(weakref.ref[LoadedCode]):
+    """Notes that loaded code is not needed any more."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+# What is in memory, by its number: linker, tracker, and a note of its end.
+_loaded: dict[int, tuple[Any, Any, _End]] = {}
+# Filled wherever garbage is collected, by a function that no signal can interrupt.
+_ended: deque[_End] = deque()
+
+
+def _thread_call(work: Callable[[], Result]) -> Result:
+    def alone() -> Result:
+        while _ended:
+            _unload(_ended.popleft().number)
+        return work()
+
+    return _thread.call(alone)
+
+
+@cache
+def _initialize() -> None:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+
+
+@cache
+def _machine(target: Target) -> tuple[Any, str]:
+    """What generates code, and the layout of data there."""
+    _initialize()
+    machine = binding.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.name,
+        features=target.features,
+        opt=_CODE_GENERATION,
+        reloc="pic",
+        codemodel="small",
+    )
+    return machine, str(machine.target_data)
+
+
+def _translated(text: str, target: Target, emit: str) -> Any:
+    machine, layout = _machine(target)
+    with binding.parse_assembly(text) as module:
+        module.triple = target.triple
+        module.data_layout = layout
+        module.verify()
+        return getattr(machine, emit)(module)
+
+
+def _load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
+    _initialize()
+    builder = binding.JITLibraryBuilder().add_object_img(code)
+    for name in exported:
+        builder.export_symbol(name)
+    # One for each: what it keeps of code it keeps as long as it lives.
+    linker = binding.create_lljit_compiler()
+    try:
+        tracker = builder.link(linker, "lamina")
+    except BaseException:
+        linker.close()
+        raise
+    found = LoadedCode({name: int(tracker[name]) for name in exported})
+    end = _End(found, _ended.append)
+    end.number = found.number
+    _loaded[found.number] = linker, tracker, end
+    return found
+
+
+def _unload(number: int) -> None:
+    found = _loaded.pop(number, None)
+    if found is not None:
+        linker, tracker, _ = found
+        tracker.close()
+        linker.close()

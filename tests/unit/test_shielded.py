@@ -1,0 +1,271 @@
+"""Work in a thread that signals do not reach: whole, and what is raised meanwhile comes after."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lamina.errors import EngineError
+from lamina.shielded import ShieldedThread, shielded
+
+THREAD = ShieldedThread("tests")
+
+posix_only = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX's timers")
+
+
+class Alarm(Exception):
+    """What the handler raises."""
+
+
+@pytest.fixture
+def raising() -> Iterator[list[int]]:
+    """A handler of SIGALRM that raises, and notes that it was called."""
+    called: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        called.append(number)
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, handle)
+    yield called
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def press_and_work(done: list[str]) -> str:
+    """Work in whose middle the signal comes, to the process and to the main thread."""
+    os.kill(os.getpid(), signal.SIGALRM)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+    time.sleep(0.05)
+    done.append("all of it")
+    return "result"
+
+
+def test_results_and_errors_come_back() -> None:
+    assert THREAD.call(lambda: 7 * 6) == 42
+    with pytest.raises(ZeroDivisionError):
+        THREAD.call(lambda: 1 / 0)
+
+
+def test_everything_is_done_in_one_thread() -> None:
+    found = {THREAD.call(threading.get_ident) for _ in range(5)}
+    callers = [
+        threading.Thread(target=lambda: found.add(THREAD.call(threading.get_ident)))
+        for _ in range(5)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(found) == 1
+    assert threading.get_ident() not in found
+
+
+def test_work_may_ask_for_more_work() -> None:
+    assert THREAD.call(lambda: THREAD.call(lambda: 3)) == 3
+
+
+@posix_only
+def test_what_a_handler_raises_is_raised_when_the_work_is_done(raising: list[int]) -> None:
+    done: list[str] = []
+    with pytest.raises(Alarm):
+        THREAD.call(lambda: press_and_work(done))
+    assert done == ["all of it"]
+    assert raising
+
+
+@posix_only
+def test_a_handler_may_ask_for_work_while_another_is_under_way() -> None:
+    found: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: found.append(THREAD.call(lambda: 5)))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        THREAD.call(lambda: time.sleep(0.1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert found == [5]
+
+
+@posix_only
+def test_a_storm_of_signals_cuts_nothing_in_two(raising: list[int]) -> None:
+    pairs: list[int] = [0, 0]
+
+    def work() -> None:
+        pairs[0] += 1
+        time.sleep(0)
+        pairs[1] += 1
+
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0005)
+    interrupted = 0
+    while interrupted < 200:
+        try:
+            while True:
+                shielded(work)
+        except Alarm:
+            interrupted += 1
+    # What was not waited for is done all the same.
+    while True:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            shielded(lambda: None)
+            break
+        except Alarm:
+            pass
+    assert pairs[0] == pairs[1] > 0
+
+
+def test_other_threads_need_no_shield() -> None:
+    found: list[int] = []
+    caller = threading.Thread(target=lambda: found.append(shielded(threading.get_ident)))
+    caller.start()
+    caller.join()
+    assert found == [caller.ident]
+
+
+def test_destructors_of_others_do_not_run_there() -> None:
+    assert gc.isenabled()
+    assert not THREAD.call(gc.isenabled)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        THREAD.call(lambda: None)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(EngineError) as caught:
+        ShieldedThread("another").call(lambda: None)
+    assert str(caught.value) == (
+        "a thread cannot be started\n"
+        "  thread  another\n"
+        "  reason  can't start new thread\n"
+        "  Raise the limit of threads (ulimit -u); at the end of a process, make the model before."
+    )
+    monkeypatch.setattr("lamina.shielded._writes", ShieldedThread("a third"))
+    assert shielded(lambda: 3) == 3
+
+
+def script(text: str) -> tuple[int, str, str]:
+    """Runs a program that has a thread; gives its exit status and what it printed."""
+    begin = "import os, signal, threading, time\nfrom lamina.shielded import ShieldedThread\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{begin}thread = ShieldedThread('one')\n{text}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_has_a_thread_of_its_own_and_forks_wait_for_what_is_under_way() -> None:
+    text = """
+done = []
+def work():
+    time.sleep(0.2)
+    done.append(1)
+caller = threading.Thread(target=lambda: thread.call(work))
+caller.start()
+time.sleep(0.05)
+child = os.fork()
+if child == 0:
+    os._exit(thread.call(lambda: 10 * len(done)))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+caller.join()
+"""
+    assert script(text) == (0, "10\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_what_the_handler_that_forks_has_interrupted_goes_on_in_the_child() -> None:
+    # The call that is interrupted waits behind another one: the child has to do it itself.
+    text = """
+children = []
+signal.signal(signal.SIGALRM, lambda *_: children.append(os.fork()))
+threading.Thread(target=lambda: thread.call(lambda: time.sleep(0.3)), daemon=True).start()
+time.sleep(0.05)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+found = thread.call(lambda: 7)
+if children == [0]:
+    os._exit(found)
+print(found, os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+"""
+    assert script(text) == (0, "7 7\n", "")
+
+
+def test_the_process_ends_after_what_is_under_way() -> None:
+    text = """
+def work():
+    time.sleep(0.2)
+    print("done", flush=True)
+threading.Thread(target=lambda: thread.call(work), daemon=True).start()
+time.sleep(0.05)
+"""
+    assert script(text) == (0, "done\n", "")
+
+
+def test_exit_handlers_use_the_thread_before_it_leaves_and_get_an_error_afterwards() -> None:
+    text = """
+import atexit
+from lamina.errors import EngineError
+atexit.register(lambda: print(thread.call(lambda: "before")))
+thread.call(lambda: None)
+"""
+    late = """
+import atexit
+def late():
+    try:
+        thread.call(lambda: None)
+    except EngineError as error:
+        print(error)
+atexit.register(late)
+"""
+    expected = (
+        "the process is ending: the thread that compiles programs has left\n"
+        "  Register an exit handler after its model is made: it then comes before it leaves.\n"
+    )
+    begin = (
+        "from lamina.errors import EngineError\n"
+        "from lamina.shielded import ShieldedThread\n"
+        "thread = ShieldedThread('one')\n"
+    )
+    assert script(text) == (0, "before\n", "")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{late}{begin}thread.call(lambda: None)",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_a_thread_that_comes_too_late_ends_in_silence() -> None:
+    text = """
+def ask():
+    while True:
+        thread.call(lambda: None)
+threading.Thread(target=ask, daemon=True).start()
+time.sleep(0.05)
+print("leaving")
+"""
+    assert script(text) == (0, "leaving\n", "")

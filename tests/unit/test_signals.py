@@ -1,0 +1,351 @@
+"""Signals at any moment: nothing is freed twice, and models are those between two steps."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.engines.cpu import llvm, scheduler
+from lamina.engines.cpu.machine_code import assemble, listing
+from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.thread_pool import Job, ThreadPool
+from lamina.engines.host import HostArena, HostMemory
+from lamina.engines.interpreter import engine as interpreter
+from lamina.runtime.interrupt import held_interrupts
+from lamina.shielded import shielded
+
+ROOT = Path(__file__).parents[2]
+X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+TEXT = "define void @program() {\n  ret void\n}\n"
+
+
+@pytest.fixture
+def pressing() -> Iterator[Callable[[], None]]:
+    """Presses Ctrl-C, whatever those who started the tests made of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def network(width: int = 5) -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(width), lm.Tanh(), lm.Linear(4))
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all((one[n] == other[n]).all() for n in one)
+
+
+# LLVM ---------------------------------------------------------------------------------------------
+
+
+def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of destructors: no object of llvmlite is anywhere else."""
+    kind: Any = type(llvm.binding.ffi.lib.LLVMPY_DisposeString)
+    plain = kind.__call__
+    callers: set[str] = set()
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        callers.add(threading.current_thread().name)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(kind, "__call__", noted)
+    host()
+    assemble(TEXT, host())
+    listing(TEXT, host())
+    with pytest.raises(RuntimeError, match="expected top-level entity"):
+        assemble("no module", host())
+    with pytest.raises(RuntimeError):
+        llvm.load(b"no object code", ("program",))
+    model = lm.Model(network())
+    model.predict(X)
+    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8) as training:
+        training.run((X, X), 3)
+    # A circle, so that the model goes when garbage is collected: in this thread.
+    model.itself = model  # type: ignore[attr-defined]
+    del model, training
+    gc.collect()
+    lm.Model(network(6)).predict(X)
+    assert callers == {"lamina-llvm"}
+
+
+def test_code_that_nobody_has_any_more_is_unloaded() -> None:
+    code = assemble(TEXT, host())
+    llvm.unload(llvm.load(code, ("program",)))
+    before = len(llvm._loaded)
+    loaded = [llvm.load(code, ("program",)) for _ in range(5)]
+    assert len(llvm._loaded) == before + 5
+    del loaded
+    gc.collect()
+    # At the next thing to do: the destructor itself calls nothing.
+    one = llvm.load(code, ("program",))
+    assert len(llvm._loaded) <= before + 1
+    llvm.unload(one)
+    llvm.unload(one)
+    assert one.number not in llvm._loaded
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_the_interpreter_is_whole(
+    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
+) -> None:
+    def trained(steps: int) -> dict[str, Any]:
+        model = lm.Model(network(), engine="interpreter")
+        with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8) as training:
+            for _ in range(steps):
+                training.step(X, X)
+        return model.parameters()
+
+    plain, calls = interpreter.run_step, [0]
+
+    def interrupted(*arguments: Any) -> None:
+        plain(*arguments)
+        calls[0] += 1
+        if calls[0] == 2:
+            pressing()
+
+    model = lm.Model(network(), engine="interpreter")
+    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8) as training:
+        with monkeypatch.context() as patch:
+            patch.setattr(interpreter, "run_step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                training.step(X, X)
+        assert calls[0] > 2
+        assert training.steps_done == 1
+    assert same(model.parameters(), trained(1))
+
+
+def test_parameters_are_replaced_together(
+    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
+) -> None:
+    model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
+    plain = HostMemory.write
+
+    def interrupted(self: HostMemory, array: Any) -> None:
+        pressing()
+        plain(self, array)
+
+    monkeypatch.setattr(HostMemory, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.set_parameters(other.parameters())
+    assert same(model.parameters(), other.parameters())
+
+
+def test_a_handler_sees_the_parameters_before_a_change_or_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that saves the model, say, when the process is to end."""
+    model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
+    seen: list[dict[str, Any]] = []
+    handler = signal.signal(signal.SIGUSR1, lambda *_: seen.append(model.parameters()))
+    plain = HostMemory.write
+
+    def interrupted(self: HostMemory, array: Any) -> None:
+        plain(self, array)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.02)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "write", interrupted)
+            model.set_parameters(other.parameters())
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+    assert seen
+    assert all(same(one, other.parameters()) for one in seen)
+
+
+def test_a_state_is_restored_together_with_the_parameters(
+    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
+) -> None:
+    model = lm.Model(network())
+    with model.training(loss=lm.MSE(), optimizer=lm.Adam(0.1), batch_size=8) as training:
+        training.run((X, X), 3)
+        values, state = training.snapshot()
+        training.run((X, X), 3)
+        plain = HostMemory.write
+
+        def interrupted(self: HostMemory, array: Any) -> None:
+            pressing()
+            plain(self, array)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                training.restore(state, values)
+        found = training.snapshot()
+        assert same(found[0], values)
+        assert same(found[1], state)
+
+
+def test_what_was_packed_is_packed_again_after_an_interrupted_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A change counts before it is made: it may be the last thing that happens."""
+    model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(64)))
+    x = np.ones((4, 64), "float32")
+    model.predict(x)
+    weights = np.zeros((64, 64), "float32")
+
+    def interrupted(target: Any, source: Any, casting: str) -> None:
+        target[...] = source
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lamina.engines.host.np.copyto", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.set_parameters({"1.weight": weights})
+    bias = model.parameters()["1.bias"]
+    assert (model.predict(x) == bias).all()
+
+
+def test_a_release_that_is_interrupted_leaves_nothing_that_could_be_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = lm.Model(network())
+    training = model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8)
+    training.step(X, X)
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llvm, "unload", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            training.release()
+    with pytest.raises(lm.errors.ReleasedError):
+        training.step(X, X)
+    assert model.predict(X).shape == (8, 4)
+
+
+def job_of(threads: int) -> Job:
+    """One that does nothing."""
+    return Job([], [], [], threads, np.zeros(1, np.uint64), np.zeros(1, np.int64))
+
+
+def test_a_job_that_is_interrupted_while_it_is_set_to_one_run_is_set_again() -> None:
+    """Otherwise it would run over rows that are gone."""
+    job = job_of(1)
+    words = job._words
+    job.many(np.zeros((5, 2), np.int64), (), ())
+
+    class Interrupting:
+        def __setitem__(self, place: int, value: int) -> None:
+            raise KeyboardInterrupt
+
+    job._words = Interrupting()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        job.once()
+    job._words = words
+    job.once()
+    assert words[scheduler.RUNS] == 1
+    assert words[scheduler.OUTPUTS] == 0
+
+
+@pytest.mark.parametrize("left", [0, -1])
+def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(2)
+    found: list[int] = []
+
+    def start(self: Job, *, alone: bool) -> None:
+        found.extend(range(self._words[scheduler.FROM], self._words[scheduler.RUNS]))
+        self._words[scheduler.ELAPSED] += 1000
+
+    monkeypatch.setattr(Job, "_start", start)
+    job._left = left
+    job.many(np.zeros((9, 2), np.int64), (), ())
+    job.run()
+    assert found == list(range(9))
+
+
+def test_ctrl_c_while_a_helper_is_started_leaves_no_two_of_one_number(
+    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
+) -> None:
+    pool = ThreadPool()
+    numbers: list[int] = []
+
+    def start(self: threading.Thread) -> None:
+        numbers.append(int(self.name.removeprefix("lamina-")))
+        pressing()
+
+    shielded(lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        patch.setattr(pool, "_native", None)
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(job_of(3))
+        # The second time it gets as far as the native code, which is not there.
+        with pytest.raises(AttributeError):
+            pool.run(job_of(3))
+    assert numbers == [1, 2]
+
+
+def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -> None:
+    class Tenant:
+        block: Any = None
+
+        def move_to(self, block: Any) -> None:
+            pressing()
+            self.block = block
+
+    arena, tenants = HostArena(), [Tenant() for _ in range(3)]
+    for number, tenant in enumerate(tenants):
+        with pytest.raises(KeyboardInterrupt):
+            arena.enter(tenant, 64 * (number + 1))
+    assert {id(tenant.block) for tenant in tenants} == {id(tenants[0].block)}
+    assert arena.bytes == 192
+
+
+# Ctrl-C that is held ------------------------------------------------------------------------------
+
+
+def test_ctrl_c_that_nobody_answered_is_raised_at_the_end(pressing: Callable[[], None]) -> None:
+    def hold() -> None:
+        with held_interrupts() as interrupt:
+            assert not interrupt.answer()
+            pressing()
+            assert interrupt.pressed
+
+    with pytest.raises(KeyboardInterrupt):
+        hold()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_that_was_answered_is_not_raised(pressing: Callable[[], None]) -> None:
+    with held_interrupts() as interrupt:
+        pressing()
+        assert interrupt.answer()
+
+
+# All of it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")
+def test_signals_at_random_moments_do_no_harm() -> None:
+    """The short form of `tools/attack_signals.py`, which says what is attacked."""
+    attack = [sys.executable, str(ROOT / "tools" / "attack_signals.py"), "40", "11"]
+    done = subprocess.run(
+        attack,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "0 failures" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
