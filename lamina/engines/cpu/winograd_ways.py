@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import final
 
 from lamina.engines.cpu.image import pack_image
-from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
+from lamina.engines.cpu.ir import I32, I64, POINTER, Function, Type, Value, constant
 from lamina.engines.cpu.loops import PART_PARAMETERS, Part
 from lamina.engines.cpu.packing import Panel
 from lamina.engines.cpu.points import Points
@@ -25,6 +25,7 @@ from lamina.engines.cpu.winograd import (
     filtering_of,
     tiled,
 )
+from lamina.engines.cpu.zeros import cleared, columns_set, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import reads_of
@@ -550,32 +551,106 @@ class MinimalElements(_Minimal):
         code = self._context.module.function(name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
-        channel, remaining = _divided(code, loop.index, self._all_channels)
+        groups = -(-self._all_channels // self._panels.lanes)
+        group, remaining = _divided(code, loop.index, groups)
         panel, batch = _divided(code, remaining, self._panels.count)
         for kind, _, condition, limit in self._panels.kinds():
             with code.when(code.compare(condition, panel, constant(limit, I64))):
-                operands = (table, thread, batch, panel, channel)
+                operands = (table, thread, batch, panel, group)
                 code.call_void(f"{self._name}_{kind}_gradients", *operands)
         code.end_loop(loop)
         code.finish()
-        units = self._batch.extent * self._panels.count * self._all_channels
-        part = self._part(units)
+        part = self._part(self._batch.extent * self._panels.count * groups)
         cycles = float(
-            units * self._panels.vectors * self._products * (self._blocks + self._window)
+            self._batch.extent
+            * self._panels.count
+            * self._all_channels
+            * self._panels.vectors
+            * self._products
+            * (self._blocks + self._window)
         )
         reads = part.reads | {self._context.SHARED}
         return replace(part, function=name, cycles=cycles, reads=reads)
 
     def _write_gradients(self, name: str, panel: Panel) -> None:
-        """`gradients(table, thread, batch, panel, channel)`: of all elements of the windows."""
+        """`gradients(table, thread, batch, panel, group)`: of a vector of channels.
+
+        They wait in the thread's memory until it is known which of them are zero by their terms.
+        """
+        lanes, each = self._panels.lanes, self._window**2 * panel.width
         elements = [side.element for side in self._plane if side.element is not None]
         (channels,) = (axis for axis in self._step.rows if axis not in elements)
         pitches = [self._window * panel.width, panel.width, 0]
         self._write_epilogue(name, panel, [*elements, channels], pitches)
-        self._context.workspaces.need_own(self._window**2 * panel.width * self._bytes)
-        code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "channel")).code
-        table, _, batch, number, channel = code.parameters
+        whole, rest = divmod(self._all_channels, lanes)
+        kinds = [("whole", lanes, "slt"), ("rest", rest, "eq")]
+        kinds = [one for one in kinds if (rest if one[0] == "rest" else whole)]
+        for label, present, _ in kinds:
+            narrowing = f"{name}_{label}_zeros"
+            write_narrowing(self._context, narrowing, self._step, channels, present, panel)
+        *places, _ = self._places((lanes * each, lanes * self._window**2))
+        code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "group")).code
+        table, _, batch, number, group = code.parameters
         own = self._own(code)
+        waiting, words = (code.offset(own, at, self._element) for at in places)
+        column = code.multiply(number, constant(self._panels.width, I64))
+        first = code.multiply(group, constant(lanes, I64))
+        last = code.minimum(
+            code.add(first, constant(lanes, I64)), constant(self._all_channels, I64)
+        )
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, first)
+        target = address(code, waiting, [(past, each)], self._element)
+        self._gradients_of(code, panel, (batch, number, loop.index), target)
+        for element_ in range(self._window**2):
+            at = code.offset(target, element_ * panel.width, self._element)
+            word = columns_set(code, panel, self._vectors(code, panel, at))
+            code.store(word, code.offset(words, code.add(past, constant(element_ * lanes, I64)), "i32"))
+        code.end_loop(loop)
+        down = code.begin_loop(0, self._window)
+        right = code.begin_loop(0, self._window)
+        place = code.add(code.multiply(down.index, constant(self._window, I64)), right.index)
+        here = address(code, words, [(place, lanes)], "i32")
+        at = {elements[0]: down.index, elements[1]: right.index}
+        others = [at[axis] for axis in self._step.rows if axis != channels]
+        for label, _, condition in kinds:
+            with code.when(code.compare(condition, group, constant(whole, I64))):
+                code.call_void(
+                    f"{name}_{label}_zeros", table, batch, first, *others, column, here
+                )
+        loop = code.begin_loop(constant(0, I64), code.subtract(last, first))
+        word = code.load(code.offset(here, loop.index, "i32"), I32)
+        with code.when(code.compare("ne", word, constant(0, I32))):
+            moves = [(loop.index, each), (place, panel.width)]
+            start = address(code, waiting, moves, self._element)
+            for vector, value in enumerate(self._vectors(code, panel, start)):
+                target = code.offset(start, vector * panel.lanes, self._element)
+                code.store(cleared(code, panel, vector, value, word), target)
+        code.end_loop(loop)
+        code.end_loop(right)
+        code.end_loop(down)
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, first)
+        zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
+        source = address(code, waiting, [(past, each)], self._element)
+        operands = (table, source, batch, zero, zero, zero, loop.index, all_, all_, one, column)
+        code.call_void(f"{name}_epilogue", *operands)
+        code.end_loop(loop)
+        code.finish()
+
+    def _vectors(self, code: Function, panel: Panel, start: Value) -> list[Value]:
+        """The vectors of a row of a panel."""
+        vector = Type(self._element, panel.lanes)
+        return [
+            code.load(code.offset(start, number * panel.lanes, self._element), vector)
+            for number in range(panel.vectors)
+        ]
+
+    def _gradients_of(
+        self, code: Function, panel: Panel, at: tuple[Value, Value, Value], target: Value
+    ) -> None:
+        """Writes the gradients of all elements of the windows, at a batch, panel and channel."""
+        batch, number, channel = at
         row, piece = _divided(code, channel, self._channels)
         unit = code.add(code.multiply(batch, constant(self._panels.count, I64)), number)
         unit = code.add(code.multiply(unit, constant(self._piece.extent, I64)), piece)
@@ -595,13 +670,8 @@ class MinimalElements(_Minimal):
             # Where windows are mirrored, their elements are.
             for row_, values in zip(down, gradients, strict=True):
                 for column_, value in zip(right, values, strict=True):
-                    at = (row_ * self._window + column_) * panel.width + vector * panel.lanes
-                    code.store(value, code.offset(own, at, self._element))
-        zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
-        column = code.multiply(number, constant(self._panels.width, I64))
-        operands = (table, own, batch, zero, zero, zero, channel, all_, all_, one, column)
-        code.call_void(f"{name}_epilogue", *operands)
-        code.finish()
+                    place = (row_ * self._window + column_) * panel.width + vector * panel.lanes
+                    code.store(value, code.offset(target, place, self._element))
 
     def _totals(self, code: Function, start: Value, vector: Type) -> Sequence[Value]:
         """The sums of all blocks at the places of a tile."""
