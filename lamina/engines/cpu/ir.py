@@ -474,6 +474,12 @@ class Function:
         packed = self.bits(self.compare("ne", lanes, constant(0, lanes.type)), "i64")
         return self.compare("ne", packed, constant(0, I64))
 
+    def all_bits(self, lanes: Value) -> Value:
+        """The bits that are set in the integers of all lanes."""
+        name, scalar = f"llvm.vector.reduce.and.{lanes.type.suffix}", lanes.type.scalar
+        self.module.declare(name, str(scalar), [lanes.type])
+        return self.call(name, scalar, lanes)
+
     def extract(self, vector: Value, lane: int) -> Value:
         return self.instruction(f"extractelement {vector}, i64 {lane}", vector.type.scalar)
 

@@ -29,13 +29,14 @@ import numpy as np
 
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.image import Image, image_of
-from lamina.engines.cpu.ir import Function, Type, Value, constant
+from lamina.engines.cpu.ir import I32, I64, Function, Type, Value, constant
 from lamina.engines.cpu.matrix import Matrix
 from lamina.engines.cpu.packing import PackedRight, Panel, Panels, pack_whole
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
 from lamina.engines.cpu.reshape import Replacing
 from lamina.engines.cpu.window_way import Windowed, address
+from lamina.engines.cpu.zeros import columns_set
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import Contraction
@@ -328,6 +329,10 @@ def _taps_of(how: Windowed) -> Taps:
 class PackedWeights(PackedRight):
     """Transformed weights: for each place of a tile a panel of all channels.
 
+    Behind them is said which weights are not zero, by a word for each (`zeros.py`): first a number
+    that is not 0 if there are zeros among the weights, and only then, in the next row, the words,
+    by elements and channels.
+
     Attributes:
         taps: the k that they are made of.
     """
@@ -338,6 +343,11 @@ class PackedWeights(PackedRight):
     def _packed(self) -> int:
         """How many k the weights have before they are transformed."""
         return len(self.taps.first) * self.taps.channels
+
+    @property
+    def has_zeros(self) -> int:
+        """Where it is said whether a panel has zeros, in rows."""
+        return FILTERINGS[self.taps.window].places * self.taps.channels
 
     def prepare(self, context: Context, matrix: Matrix) -> None:
         size = self._packed * self.panels.width * matrix.step.dtype.itemsize
@@ -358,24 +368,70 @@ class PackedWeights(PackedRight):
         pack_whole(points, matrix, panel, own, column, self._packed)
         vector = Type(kind, panel.lanes)
         apart = self.taps.channels * panel.width
-        loop = code.begin_loop(0, self.taps.channels)
+        none, one = constant(0, vector), constant(1, vector)
+        loop = code.begin_loop(0, self.taps.channels, 1, [none] * panel.vectors)
         source = address(code, own, [(loop.index, self.taps.pitch * panel.width)], kind)
         here = address(code, target, [(loop.index, panel.width)], kind)
-        for number in range(panel.vectors):
+        found: list[Value] = []
+        for number, zeros in enumerate(loop.carried):
             skipped = number * panel.lanes
-
-            def weight(row: int, column: int, skipped: int = skipped) -> Value:
-                tap = self.taps.first[row * self.taps.window + column]
-                place = code.offset(source, tap * panel.width + skipped, kind)
-                return code.load(place, vector)
-
-            rows = along_both(code, FILTERINGS[self.taps.window].of_weights, weight)
+            square = range(self.taps.window)
+            weights = {
+                (row, column): self._weight(code, panel, source, number, (row, column), vector)
+                for row in square
+                for column in square
+            }
+            for weight in weights.values():
+                zeros = code.select(code.compare("oeq", weight, none), one, zeros)
+            found.append(zeros)
+            rows = along_both(
+                code,
+                FILTERINGS[self.taps.window].of_weights,
+                lambda row, column, weights=weights: weights[row, column],
+            )
             for place, value in enumerate(value for row in rows for value in row):
                 code.store(value, code.offset(here, place * apart + skipped, kind))
-        code.end_loop(loop)
+        found = list(code.end_loop(loop, found))
+        # Columns that are not there have zeros.
+        present = constant((1 << panel.columns) - 1, I64)
+        word = code.convert("zext", columns_set(code, panel, found), "i64")
+        word = code.binary("and", word, present)
+        at = code.offset(target, self.has_zeros * panel.width, kind)
+        code.store(code.convert("trunc", word, "i32"), at)
+        with code.when(code.compare("ne", word, constant(0, I64))):
+            words = code.offset(at, panel.width, kind)
+            loop = code.begin_loop(0, self.taps.channels)
+            source = address(code, own, [(loop.index, self.taps.pitch * panel.width)], kind)
+            for number in range(len(self.taps.first)):
+                tap = divmod(number, self.taps.window)
+                weights_ = [
+                    self._weight(code, panel, source, one_, tap, vector)
+                    for one_ in range(panel.vectors)
+                ]
+                place = code.add(loop.index, constant(number * self.taps.channels, I64))
+                code.store(columns_set(code, panel, weights_), code.offset(words, place, "i32"))
+            code.end_loop(loop)
+
+    def _weight(
+        self,
+        code: Function,
+        panel: Panel,
+        source: Value,
+        number: int,
+        tap: tuple[int, int],
+        vector: Type,
+    ) -> Value:
+        """A vector of weights, of an element of the windows, row and column."""
+        row, column = tap
+        first = self.taps.first[row * self.taps.window + column]
+        place = first * panel.width + number * panel.lanes
+        return code.load(code.offset(source, place, vector.element), vector)
 
 
 def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
     """The weights of a contraction in the way of minimal places."""
     taps = _taps_of(how)
-    return PackedWeights(panels, FILTERINGS[taps.window].places * taps.channels, taps)
+    words = len(taps.first) * taps.channels * I32.bits // 8
+    words = -(-words // (panels.width * how.step.dtype.itemsize))
+    inner = FILTERINGS[taps.window].places * taps.channels + 1 + words
+    return PackedWeights(panels, inner, taps)

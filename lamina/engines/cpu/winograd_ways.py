@@ -21,11 +21,12 @@ from lamina.engines.cpu.window_way import Way, address, divisor_near, start_of_p
 from lamina.engines.cpu.winograd import (
     RESULTS,
     Filtering,
+    PackedWeights,
     along_both,
     filtering_of,
     tiled,
 )
-from lamina.engines.cpu.zeros import cleared, columns_set, write_narrowing
+from lamina.engines.cpu.zeros import cleared, columns_seen, columns_set, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import reads_of
@@ -210,6 +211,17 @@ class _Minimal(Way):
         for place, value in enumerate(value for row in tile for value in row):
             code.store(value, code.offset(to.start, place * to.apart, self._element))
 
+    def _vectors(self, code: Function, panel: Panel, start: Value) -> list[Value]:
+        """The vectors of a row of a panel."""
+        vectors: list[Value] = []
+        for number in range(panel.vectors):
+            last = number == panel.vectors - 1
+            vector = Type(self._element, panel.last_lanes if last else panel.lanes)
+            vectors.append(
+                code.load(code.offset(start, number * panel.lanes, self._element), vector)
+            )
+        return vectors
+
     def _multiply(
         self,
         code: Function,
@@ -332,9 +344,18 @@ class MinimalPlaces(_Minimal):
         left = _Matrices(numbers, numbers_apart)
         with points.bound(self._batch, batch):
             self._numbers(points, _Chunk(outer, start, slots, block), copied, left)
+        strides, _ = self._image.moves(RESULTS * block)
+        steps = tuple(strides[axis] for axis in self._image.places)
+        below = RESULTS * steps[0]
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, steps)
 
         def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+            packed = self._packed_weights
             right = _Matrices(self._right(code, number), self._channels * panel.width)
+            said = code.offset(right.start, packed.has_zeros * panel.width, self._element)
+            has_zeros = code.compare("ne", code.load(said, I32), constant(0, I32))
+            words = code.offset(said, panel.width, self._element)
             sums = _Matrices(products, products_apart)
             rows, inner = (tiles, self._channels), (self._channels, 1)
             self._multiply(code, panel, (left, right, sums), rows, inner, fresh=True)
@@ -343,6 +364,10 @@ class MinimalPlaces(_Minimal):
             row = code.add(code.multiply(outers.index, constant(block, I64)), loop.index)
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
             self._transform_back(code, panel, _Matrices(source, products_apart), out)
+            with code.when(has_zeros):
+                moves = [(outers.index, self._image.size(RESULTS * block)), (loop.index, below)]
+                seen = address(code, copied, moves, self._element)
+                code.call_void(f"{self._name}_{kind}_{label}_zeros", seen, words, out)
             first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
             high, wide = (constant(axis.extent, I64) for axis in self._rows)
             present = code.minimum(code.subtract(high, first), constant(RESULTS, I64))
@@ -355,6 +380,79 @@ class MinimalPlaces(_Minimal):
             code.end_loop(outers)
 
         self._for_panels(points, over_panel)
+        code.finish()
+
+    @property
+    def _packed_weights(self) -> PackedWeights:
+        assert isinstance(self._packed, PackedWeights)
+        return self._packed
+
+    def _write_zeros(self, name: str, panel: Panel, steps: tuple[int, int]) -> None:
+        """`zeros(numbers, words, results)`: exact zeros in two rows of sums of a row of tiles.
+
+        Where all weights are other than zero, tiles have them: a window's sums see no other
+        numbers. Otherwise there are zero weights for which other sums of a tile have others.
+
+        Args:
+            name: of the function.
+            panel: the columns.
+            steps: how far apart the numbers of places lie, down and to the right.
+        """
+        parameters = (("numbers", POINTER), ("words", POINTER), ("results", POINTER))
+        code = self._context.module.function(name, parameters)
+        numbers, words, results = code.parameters
+        lanes = self._panels.lanes
+        whole = self._channels - self._channels % lanes
+        row = code.begin_loop(0, RESULTS)
+        column = code.begin_loop(0, RESULTS * self._wide)
+        place = code.multiply(row.index, constant(RESULTS * self._wide, I64))
+        place = code.add(place, column.index)
+        result = address(code, results, [(place, panel.width)], self._element)
+        sums = self._vectors(code, panel, result)
+        word = columns_set(code, panel, sums)
+        with code.when(code.compare("ne", word, constant(0, I32))):
+            seen = address(
+                code, numbers, [(row.index, steps[0]), (column.index, steps[1])], self._element
+            )
+            left = code.splat(word, lanes)
+
+            def narrowed(start: Value, factors: Value, present: int, left: Value) -> Value:
+                number = code.load(start, Type(self._element, present))
+                weights = code.load(factors, Type("i32", present))
+                is_set = code.compare("une", number, constant(0, number.type))
+                weights = code.select(is_set, weights, constant(0, weights.type))
+                others = code.binary("xor", weights, constant(-1, weights.type))
+                return code.binary("and", left, code.padded(others, lanes, -1))
+
+            down = code.begin_loop(0, self._window, 1, [left])
+            right = code.begin_loop(0, self._window, 1, down.carried)
+            start = address(
+                code, seen, [(down.index, steps[0]), (right.index, steps[1])], self._element
+            )
+            tap = code.add(code.multiply(down.index, constant(self._window, I64)), right.index)
+            factors = address(code, words, [(tap, self._channels)], "i32")
+            (left,) = right.carried
+            if whole:
+                channels = code.begin_loop(0, whole, lanes, [left])
+                (left,) = channels.carried
+                here = code.offset(start, channels.index, self._element)
+                there = code.offset(factors, channels.index, "i32")
+                (left,) = code.end_loop(channels, [narrowed(here, there, lanes, left)])
+            if whole < self._channels:
+                here = code.offset(start, whole, self._element)
+                there = code.offset(factors, whole, "i32")
+                left = narrowed(here, there, self._channels - whole, left)
+            going = code.compare("ne", code.all_bits(left), constant(0, I32))
+            (left,) = code.end_loop(right, [left], going)
+            going = code.compare("ne", code.all_bits(left), constant(0, I32))
+            (left,) = code.end_loop(down, [left], going)
+            word = code.all_bits(left)
+            with code.when(code.compare("ne", word, constant(0, I32))):
+                for number, value in enumerate(sums):
+                    target = code.offset(result, number * panel.lanes, self._element)
+                    code.store(cleared(code, panel, number, value, word), target)
+        code.end_loop(column)
+        code.end_loop(row)
         code.finish()
 
     def _transform_back(
@@ -587,12 +685,14 @@ class MinimalElements(_Minimal):
         kinds = [one for one in kinds if (rest if one[0] == "rest" else whole)]
         for label, present, _ in kinds:
             narrowing = f"{name}_{label}_zeros"
-            write_narrowing(self._context, narrowing, self._step, channels, present, panel)
-        *places, _ = self._places((lanes * each, lanes * self._window**2))
+            places = self._step.inner[-2:]
+            along = (channels, present)
+            write_narrowing(self._context, narrowing, self._step, along, panel, places)
+        *places, _ = self._places((lanes * each, lanes, lanes * self._window**2))
         code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "group")).code
         table, _, batch, number, group = code.parameters
         own = self._own(code)
-        waiting, words = (code.offset(own, at, self._element) for at in places)
+        waiting, found, words = (code.offset(own, at, self._element) for at in places)
         column = code.multiply(number, constant(self._panels.width, I64))
         first = code.multiply(group, constant(lanes, I64))
         last = code.minimum(
@@ -602,24 +702,30 @@ class MinimalElements(_Minimal):
         past = code.subtract(loop.index, first)
         target = address(code, waiting, [(past, each)], self._element)
         self._gradients_of(code, panel, (batch, number, loop.index), target)
-        for element_ in range(self._window**2):
-            at = code.offset(target, element_ * panel.width, self._element)
-            word = columns_set(code, panel, self._vectors(code, panel, at))
-            code.store(word, code.offset(words, code.add(past, constant(element_ * lanes, I64)), "i32"))
+        rows = [
+            self._vectors(code, panel, code.offset(target, row * panel.width, self._element))
+            for row in range(self._window**2)
+        ]
+        code.store(columns_seen(code, panel, rows), code.offset(found, past, "i32"))
         code.end_loop(loop)
-        down = code.begin_loop(0, self._window)
-        right = code.begin_loop(0, self._window)
-        place = code.add(code.multiply(down.index, constant(self._window, I64)), right.index)
-        here = address(code, words, [(place, lanes)], "i32")
-        at = {elements[0]: down.index, elements[1]: right.index}
-        others = [at[axis] for axis in self._step.rows if axis != channels]
-        for label, _, condition in kinds:
+        # As many words as there are channels in the group: those of its elements lie one after
+        # the other.
+        count = code.subtract(last, first)
+        for label, present, condition in kinds:
             with code.when(code.compare(condition, group, constant(whole, I64))):
-                code.call_void(
-                    f"{name}_{label}_zeros", table, batch, first, *others, column, here
-                )
-        loop = code.begin_loop(constant(0, I64), code.subtract(last, first))
-        word = code.load(code.offset(here, loop.index, "i32"), I32)
+                seen = code.load(found, Type("i32", present))
+                for element_ in range(self._window**2):
+                    code.store(seen, code.offset(words, element_ * present, "i32"))
+                operands = (table, batch, first, column, words)
+                code.call_void(f"{name}_{label}_zeros", *operands)
+        order = [elements.index(axis) for axis in self._step.rows if axis != channels]
+        element_ = code.begin_loop(0, self._window**2)
+        numbers = [*_divided(code, element_.index, self._window)][::-1]
+        place = code.multiply(numbers[order.index(0)], constant(self._window, I64))
+        place = code.add(place, numbers[order.index(1)])
+        loop = code.begin_loop(constant(0, I64), count)
+        word = code.add(code.multiply(element_.index, count), loop.index)
+        word = code.load(code.offset(words, word, "i32"), I32)
         with code.when(code.compare("ne", word, constant(0, I32))):
             moves = [(loop.index, each), (place, panel.width)]
             start = address(code, waiting, moves, self._element)
@@ -627,8 +733,7 @@ class MinimalElements(_Minimal):
                 target = code.offset(start, vector * panel.lanes, self._element)
                 code.store(cleared(code, panel, vector, value, word), target)
         code.end_loop(loop)
-        code.end_loop(right)
-        code.end_loop(down)
+        code.end_loop(element_)
         loop = code.begin_loop(first, last)
         past = code.subtract(loop.index, first)
         zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
@@ -637,14 +742,6 @@ class MinimalElements(_Minimal):
         code.call_void(f"{name}_epilogue", *operands)
         code.end_loop(loop)
         code.finish()
-
-    def _vectors(self, code: Function, panel: Panel, start: Value) -> list[Value]:
-        """The vectors of a row of a panel."""
-        vector = Type(self._element, panel.lanes)
-        return [
-            code.load(code.offset(start, number * panel.lanes, self._element), vector)
-            for number in range(panel.vectors)
-        ]
 
     def _gradients_of(
         self, code: Function, panel: Panel, at: tuple[Value, Value, Value], target: Value
