@@ -372,60 +372,55 @@ class PackedWeights(PackedRight):
         loop = code.begin_loop(0, self.taps.channels, 1, [none] * panel.vectors)
         source = address(code, own, [(loop.index, self.taps.pitch * panel.width)], kind)
         here = address(code, target, [(loop.index, panel.width)], kind)
-        found: list[Value] = []
-        for number, zeros in enumerate(loop.carried):
+        with_zeros: list[Value] = []
+        for number, found in enumerate(loop.carried):
             skipped = number * panel.lanes
-            square = range(self.taps.window)
-            weights = {
-                (row, column): self._weight(code, panel, source, number, (row, column), vector)
-                for row in square
-                for column in square
-            }
-            for weight in weights.values():
-                zeros = code.select(code.compare("oeq", weight, none), one, zeros)
-            found.append(zeros)
-            rows = along_both(
-                code,
-                FILTERINGS[self.taps.window].of_weights,
-                lambda row, column, weights=weights: weights[row, column],
-            )
+            weights: list[Value] = []
+            for tap in self.taps.first:
+                place = code.offset(source, tap * panel.width + skipped, kind)
+                weights.append(code.load(place, vector))
+                found = code.select(code.compare("oeq", weights[-1], none), one, found)
+            with_zeros.append(found)
+
+            def weight(row: int, column: int, weights: Sequence[Value] = weights) -> Value:
+                return weights[row * self.taps.window + column]
+
+            rows = along_both(code, FILTERINGS[self.taps.window].of_weights, weight)
             for place, value in enumerate(value for row in rows for value in row):
                 code.store(value, code.offset(here, place * apart + skipped, kind))
-        found = list(code.end_loop(loop, found))
-        # Columns that are not there have zeros.
+        with_zeros = list(code.end_loop(loop, with_zeros))
+        # Columns that are not there are zeros.
         present = constant((1 << panel.columns) - 1, I64)
-        word = code.convert("zext", columns_set(code, panel, found), "i64")
+        word = code.convert("zext", columns_set(code, panel, with_zeros), "i64")
         word = code.binary("and", word, present)
         at = code.offset(target, self.has_zeros * panel.width, kind)
         code.store(code.convert("trunc", word, "i32"), at)
         with code.when(code.compare("ne", word, constant(0, I64))):
-            words = code.offset(at, panel.width, kind)
-            loop = code.begin_loop(0, self.taps.channels)
-            source = address(code, own, [(loop.index, self.taps.pitch * panel.width)], kind)
-            for number in range(len(self.taps.first)):
-                tap = divmod(number, self.taps.window)
-                weights_ = [
-                    self._weight(code, panel, source, one_, tap, vector)
-                    for one_ in range(panel.vectors)
-                ]
-                place = code.add(loop.index, constant(number * self.taps.channels, I64))
-                code.store(columns_set(code, panel, weights_), code.offset(words, place, "i32"))
-            code.end_loop(loop)
+            self._write_words(code, panel, own, code.offset(at, panel.width, kind), vector)
 
-    def _weight(
-        self,
-        code: Function,
-        panel: Panel,
-        source: Value,
-        number: int,
-        tap: tuple[int, int],
-        vector: Type,
-    ) -> Value:
-        """A vector of weights, of an element of the windows, row and column."""
-        row, column = tap
-        first = self.taps.first[row * self.taps.window + column]
-        place = first * panel.width + number * panel.lanes
-        return code.load(code.offset(source, place, vector.element), vector)
+    def _write_words(
+        self, code: Function, panel: Panel, weights: Value, words: Value, vector: Type
+    ) -> None:
+        """Which weights are not zero."""
+        first, window, width = self.taps.first, self.taps.window, panel.width
+        row, column, channel = (
+            code.begin_loop(0, extent) for extent in (window, window, self.taps.channels)
+        )
+        moves = [(row.index, (first[window] - first[0]) * width)]
+        moves += [(column.index, (first[1] - first[0]) * width)]
+        moves += [(channel.index, self.taps.pitch * width)]
+        source = code.offset(weights, first[0] * width, vector.element)
+        source = address(code, source, moves, vector.element)
+        loaded = [
+            code.load(code.offset(source, number * panel.lanes, vector.element), vector)
+            for number in range(panel.vectors)
+        ]
+        strides = [window * self.taps.channels, self.taps.channels, 1]
+        indices = [loop.index for loop in (row, column, channel)]
+        target = address(code, words, list(zip(indices, strides, strict=True)), "i32")
+        code.store(columns_set(code, panel, loaded), target)
+        for loop in (channel, column, row):
+            code.end_loop(loop)
 
 
 def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
