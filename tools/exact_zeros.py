@@ -2,8 +2,8 @@
 
     python tools/exact_zeros.py [--cases 200] [--seed 0]
 
-Each case is a convolution with its two gradients on the cpu engine: batches of 1 to 256 images, 8 to
-64 channels, windows of 3x3 and 5x5, numbers of many magnitudes, and zeros of all kinds: single
+Each case is a convolution with its two gradients on the cpu engine: batches of 1 to 256 images, 8
+to 64 channels, windows of 3x3 and 5x5, numbers of many magnitudes, and zeros of all kinds: single
 places, rows, channels, filters, elements of windows, and at random. A result is zero by its terms
 where the same graph of absolute signs is zero. Others of some size that are zero count as lost.
 
@@ -75,7 +75,9 @@ def case(number: int, seed: int) -> tuple[Graph, dict[str, Array]]:
 
 def main() -> None:
     """Runs the cases and prints what was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

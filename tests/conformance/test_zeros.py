@@ -147,9 +147,7 @@ def test_weights_of_a_channel_that_is_the_same_everywhere_stay(
 
 
 @pytest.mark.parametrize("power", [2.0, 3.0])
-def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(
-    engine: Engine, power: float
-) -> None:
+def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(engine: Engine, power: float) -> None:
     x = images(2, 3, 4, 6)
     x[:, :, :2] = 0
     network = lm.Sequential(lm.Input(*x.shape[1:]), lm.LPPool2d(2, power=power))
