@@ -345,10 +345,10 @@ class MinimalPlaces(_Minimal):
         with points.bound(self._batch, batch):
             self._numbers(points, _Chunk(outer, start, slots, block), copied, left)
         strides, _ = self._image.moves(RESULTS * block)
-        steps = tuple(strides[axis] for axis in self._image.places)
-        below = RESULTS * steps[0]
+        down, right = (strides[axis] for axis in self._image.places)
         for kind, panel, _, _ in self._panels.kinds():
-            self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, steps)
+            self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
+        apart = self._image.size(RESULTS * block)
 
         def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
             packed = self._packed_weights
@@ -365,7 +365,7 @@ class MinimalPlaces(_Minimal):
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
             self._transform_back(code, panel, _Matrices(source, products_apart), out)
             with code.when(has_zeros):
-                moves = [(outers.index, self._image.size(RESULTS * block)), (loop.index, below)]
+                moves = [(outers.index, apart), (loop.index, RESULTS * down)]
                 seen = address(code, copied, moves, self._element)
                 code.call_void(f"{self._name}_{kind}_{label}_zeros", seen, words, out)
             first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
@@ -390,8 +390,8 @@ class MinimalPlaces(_Minimal):
     def _write_zeros(self, name: str, panel: Panel, steps: tuple[int, int]) -> None:
         """`zeros(numbers, words, results)`: exact zeros in two rows of sums of a row of tiles.
 
-        Where all weights are other than zero, tiles have them: a window's sums see no other
-        numbers. Otherwise there are zero weights for which other sums of a tile have others.
+        Where no weight is zero, tiles have them: no sum sees numbers outside its window. A weight
+        that is zero cancels only in theory, among those that are transformed with it.
 
         Args:
             name: of the function.
@@ -401,8 +401,6 @@ class MinimalPlaces(_Minimal):
         parameters = (("numbers", POINTER), ("words", POINTER), ("results", POINTER))
         code = self._context.module.function(name, parameters)
         numbers, words, results = code.parameters
-        lanes = self._panels.lanes
-        whole = self._channels - self._channels % lanes
         row = code.begin_loop(0, RESULTS)
         column = code.begin_loop(0, RESULTS * self._wide)
         place = code.multiply(row.index, constant(RESULTS * self._wide, I64))
@@ -411,42 +409,9 @@ class MinimalPlaces(_Minimal):
         sums = self._vectors(code, panel, result)
         word = columns_set(code, panel, sums)
         with code.when(code.compare("ne", word, constant(0, I32))):
-            seen = address(
-                code, numbers, [(row.index, steps[0]), (column.index, steps[1])], self._element
-            )
-            left = code.splat(word, lanes)
-
-            def narrowed(start: Value, factors: Value, present: int, left: Value) -> Value:
-                number = code.load(start, Type(self._element, present))
-                weights = code.load(factors, Type("i32", present))
-                is_set = code.compare("une", number, constant(0, number.type))
-                weights = code.select(is_set, weights, constant(0, weights.type))
-                others = code.binary("xor", weights, constant(-1, weights.type))
-                return code.binary("and", left, code.padded(others, lanes, -1))
-
-            down = code.begin_loop(0, self._window, 1, [left])
-            right = code.begin_loop(0, self._window, 1, down.carried)
-            start = address(
-                code, seen, [(down.index, steps[0]), (right.index, steps[1])], self._element
-            )
-            tap = code.add(code.multiply(down.index, constant(self._window, I64)), right.index)
-            factors = address(code, words, [(tap, self._channels)], "i32")
-            (left,) = right.carried
-            if whole:
-                channels = code.begin_loop(0, whole, lanes, [left])
-                (left,) = channels.carried
-                here = code.offset(start, channels.index, self._element)
-                there = code.offset(factors, channels.index, "i32")
-                (left,) = code.end_loop(channels, [narrowed(here, there, lanes, left)])
-            if whole < self._channels:
-                here = code.offset(start, whole, self._element)
-                there = code.offset(factors, whole, "i32")
-                left = narrowed(here, there, self._channels - whole, left)
-            going = code.compare("ne", code.all_bits(left), constant(0, I32))
-            (left,) = code.end_loop(right, [left], going)
-            going = code.compare("ne", code.all_bits(left), constant(0, I32))
-            (left,) = code.end_loop(down, [left], going)
-            word = code.all_bits(left)
+            moves = [(row.index, steps[0]), (column.index, steps[1])]
+            seen = address(code, numbers, moves, self._element)
+            word = self._zeros_of_window(code, word, seen, words, steps)
             with code.when(code.compare("ne", word, constant(0, I32))):
                 for number, value in enumerate(sums):
                     target = code.offset(result, number * panel.lanes, self._element)
@@ -454,6 +419,42 @@ class MinimalPlaces(_Minimal):
         code.end_loop(column)
         code.end_loop(row)
         code.finish()
+
+    def _zeros_of_window(
+        self, code: Function, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
+    ) -> Value:
+        """The bits of a word whose results have no number and weight that are both not zero."""
+        lanes, channels = self._panels.lanes, self._channels
+        whole = channels - channels % lanes
+
+        def narrowed(zeros: Value, start: Value, factors: Value, present: int) -> Value:
+            number = code.load(start, Type(self._element, present))
+            weights = code.load(factors, Type("i32", present))
+            is_set = code.compare("une", number, constant(0, number.type))
+            weights = code.select(is_set, weights, constant(0, weights.type))
+            others = code.binary("xor", weights, constant(-1, weights.type))
+            return code.binary("and", zeros, code.padded(others, lanes, -1))
+
+        down = code.begin_loop(0, self._window, 1, [code.splat(word, lanes)])
+        right = code.begin_loop(0, self._window, 1, down.carried)
+        moves = [(down.index, steps[0]), (right.index, steps[1])]
+        start = address(code, numbers, moves, self._element)
+        moves = [(down.index, self._window * channels), (right.index, channels)]
+        factors = address(code, words, moves, "i32")
+        (zeros,) = right.carried
+        if whole:
+            loop = code.begin_loop(0, whole, lanes, [zeros])
+            here = code.offset(start, loop.index, self._element)
+            there = code.offset(factors, loop.index, "i32")
+            (zeros,) = code.end_loop(loop, [narrowed(loop.carried[0], here, there, lanes)])
+        if whole < channels:
+            here = code.offset(start, whole, self._element)
+            there = code.offset(factors, whole, "i32")
+            zeros = narrowed(zeros, here, there, channels - whole)
+        for loop in (right, down):
+            going = code.compare("ne", code.all_bits(zeros), constant(0, I32))
+            (zeros,) = code.end_loop(loop, [zeros], going)
+        return code.all_bits(zeros)
 
     def _transform_back(
         self, code: Function, panel: Panel, products: _Matrices, results: Value
@@ -719,21 +720,7 @@ class MinimalElements(_Minimal):
                 operands = (table, batch, first, column, words)
                 code.call_void(f"{name}_{label}_zeros", *operands)
         order = [elements.index(axis) for axis in self._step.rows if axis != channels]
-        element_ = code.begin_loop(0, self._window**2)
-        numbers = [*_divided(code, element_.index, self._window)][::-1]
-        place = code.multiply(numbers[order.index(0)], constant(self._window, I64))
-        place = code.add(place, numbers[order.index(1)])
-        loop = code.begin_loop(constant(0, I64), count)
-        word = code.add(code.multiply(element_.index, count), loop.index)
-        word = code.load(code.offset(words, word, "i32"), I32)
-        with code.when(code.compare("ne", word, constant(0, I32))):
-            moves = [(loop.index, each), (place, panel.width)]
-            start = address(code, waiting, moves, self._element)
-            for vector, value in enumerate(self._vectors(code, panel, start)):
-                target = code.offset(start, vector * panel.lanes, self._element)
-                code.store(cleared(code, panel, vector, value, word), target)
-        code.end_loop(loop)
-        code.end_loop(element_)
+        self._clear(code, panel, order, count, waiting, words)
         loop = code.begin_loop(first, last)
         past = code.subtract(loop.index, first)
         zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
@@ -742,6 +729,43 @@ class MinimalElements(_Minimal):
         code.call_void(f"{name}_epilogue", *operands)
         code.end_loop(loop)
         code.finish()
+
+    def _clear(
+        self,
+        code: Function,
+        panel: Panel,
+        order: Sequence[int],
+        count: Value,
+        waiting: Value,
+        words: Value,
+    ) -> None:
+        """Stores zeros where bits are left.
+
+        Args:
+            code: where to write.
+            panel: the columns.
+            order: of the axes of the windows' elements, as words have them.
+            count: of channels that wait.
+            waiting: the gradients, channel by channel.
+            words: element by element, a word for each channel.
+        """
+        each = self._window**2 * panel.width
+        element_ = code.begin_loop(0, self._window**2)
+        numbers = [*_divided(code, element_.index, self._window)][::-1]
+        place = code.multiply(numbers[order.index(0)], constant(self._window, I64))
+        place = code.add(place, numbers[order.index(1)])
+        loop = code.begin_loop(constant(0, I64), count)
+        word = code.add(code.multiply(element_.index, count), loop.index)
+        word = code.load(code.offset(words, word, "i32"), I32)
+        with code.when(code.compare("ne", word, constant(0, I32))):
+            start = address(
+                code, waiting, [(loop.index, each), (place, panel.width)], self._element
+            )
+            for vector, value in enumerate(self._vectors(code, panel, start)):
+                target = code.offset(start, vector * panel.lanes, self._element)
+                code.store(cleared(code, panel, vector, value, word), target)
+        code.end_loop(loop)
+        code.end_loop(element_)
 
     def _gradients_of(
         self, code: Function, panel: Panel, at: tuple[Value, Value, Value], target: Value
