@@ -74,7 +74,7 @@ class BatchNorm(Layer):
         running_variance = scope.state("running_variance", (channels,), Constant(1.0))
         if scope.training:
             axes = [axis for axis in range(x.rank) if axis != 1]
-            mean, variance = ops.mean(x, axes), ops.variance(x, axes)
+            mean, variance = _mean(x, axes), ops.variance(x, axes)
             count = ops.element_count(x, axes, x.dtype)
             unbiased = ops.where(count > 1, variance * (count / (count - 1)), running_variance)
             kept = 1.0 - self.momentum
@@ -289,7 +289,20 @@ def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) along the axes."""
     variance = ops.variance(x, axes, keepdims=True)
     scale = ops.reciprocal(ops.sqrt(variance + epsilon))
-    return (x - ops.mean(x, axes, keepdims=True)) * scale
+    return (x - _mean(x, axes, keepdims=True)) * scale
+
+
+def _mean(x: Tensor, axes: Sequence[int], *, keepdims: bool = False) -> Tensor:
+    """The mean along the axes: of equal values that value, to the last bit.
+
+    Otherwise the deviations of a channel that is the same everywhere were its mean's rounding
+    error, magnified, and so were gradients that are zero. The pass that makes the variance adds up
+    the deviations, too (Chan, Golub, LeVeque: Algorithms for computing the sample variance, 1983).
+    """
+    mean = ops.mean(x, axes, keepdims)
+    deviations = x - ops.stop_gradient(ops.mean(x, axes, keepdims=True))
+    rest = ops.mean(deviations, axes, keepdims)
+    return mean + ops.stop_gradient(rest)
 
 
 def _affine(scope: Scope, x: Tensor, axes: Sequence[int], *, bias: bool = True) -> Tensor:

@@ -224,10 +224,14 @@ class _LPPool(_Pool, ABC):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the norm of each window."""
         check_image(self, x, self.axes)
-        if self.power == 2.0:
-            return ops.sqrt(ops.window_sum(x * x, self._windows()))
-        powers = ops.pow(ops.abs(x), self.power)
-        return ops.pow(ops.window_sum(powers, self._windows()), 1.0 / self.power)
+        squares = self.power == 2.0
+        powers = x * x if squares else ops.pow(ops.abs(x), self.power)
+        total = ops.window_sum(powers, self._windows())
+        # At 0 a root has no derivative. A window of zeros takes none, as in PyTorch.
+        is_zero = ops.equal(total, 0)
+        total = ops.where(is_zero, 1, total)
+        root = ops.sqrt(total) if squares else ops.pow(total, 1.0 / self.power)
+        return ops.where(is_zero, 0, root)
 
 
 @frozen_dataclass
@@ -250,8 +254,8 @@ class LPPool2d(_LPPool):
     """(sum |x|^power)^(1 / power) of each window of an image.
 
     Takes f32 or f64 [batch, channels, height, width]; extents become as in `Conv2d`. Where a window
-    is zero altogether, it has no derivative, and the gradient is NaN. After Sermanet, Chintala,
-    LeCun: Convolutional neural networks applied to house numbers digit classification (ICPR 2012).
+    is zero altogether, its gradient is 0, as in PyTorch. After Sermanet, Chintala, LeCun:
+    Convolutional neural networks applied to house numbers digit classification (ICPR 2012).
 
     Args:
         window: its size, a number or one for each axis.

@@ -215,6 +215,9 @@ def _gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         if factors is not None:
             changed, products = weights * factors, products * factors
         of_scores = weights * (products - expand_dims(block.rows(mean), 3)) * scale
+        # A query with one key to look at gets nothing. The two that cancel are sums of the same
+        # products in different orders: what they leave is rounding, and it would move parameters.
+        of_scores = where(equal(weights, 1), 0, of_scores)
         of_queries.append(einsum("bhqk,bhkd->bqhd", of_scores, block.seen(given.keys)))
         of_keys = einsum("bhqk,bhqd->bkhd", of_scores, block.rows(given.queries))
         of_values = einsum("bhqk,bhqd->bkhd", changed, block.rows(upstream))

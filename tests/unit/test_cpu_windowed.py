@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import OF_A_GRAPH, Leaves, Tolerance, check, run_program
+from harness import OF_A_GRAPH, Leaves, Tolerance, check, compare, run_program
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
@@ -24,11 +24,11 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.window_way import Windowed
 from lamina.engines.cpu.windowed import windowed
 from lamina.errors import EngineError
-from lamina.graph import Graph, Tensor
+from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import size_of
+from lamina.shapes import Array, size_of
 
 # Caches so small that images are cut into blocks, for so many threads, by kinds of vectors.
 SMALL: dict[str, dict[str, Any]] = {
@@ -196,6 +196,103 @@ def test_minimal_filtering_is_as_exact_as_other_sums(dtype: str, size: int, roun
     program = check(graph, CpuEngine(), feeds, {dtype: Tolerance(0.0, roundings * rounding)})
     ways = [how.way for how in ways_of(program)]
     assert sorted(ways) == ["minimal elements", "minimal places", "minimal places"]
+
+
+def _only(array: Array, *place: Any) -> None:
+    """Zeros everywhere but at a place."""
+    kept = array[place].copy()
+    array[:] = 0
+    array[place] = kept
+
+
+def _thinned(array: Array, share: float) -> None:
+    """Zeros at random places."""
+    array *= np.random.default_rng(array.size).random(array.shape) < share
+
+
+def _one_place(x: Array, weight: Array, upstream: Array) -> None:
+    _only(upstream, np.s_[:], np.s_[:], 0, 0)
+
+
+def _corners(x: Array, weight: Array, upstream: Array) -> None:
+    _only(x, np.s_[:], np.s_[:], -1, -1)
+    _only(upstream, np.s_[:], np.s_[1::2], np.s_[-2:], np.s_[-1:])
+
+
+def _channels(x: Array, weight: Array, upstream: Array) -> None:
+    x[:, ::2] = 0
+    upstream[:, 1::3] = 0
+    weight[4:7] = 0
+
+
+def _masks(x: Array, weight: Array, upstream: Array) -> None:
+    upstream[:, :, 4:] = 0
+    x[:, :, :4] = 0
+    x[0, 3:9, :, 2:] = 0
+
+
+def _elements(x: Array, weight: Array, upstream: Array) -> None:
+    weight[:, :, 0] = 0
+    weight[3, :, :, -1] = 0
+    _only(x, np.s_[:], np.s_[:], 4)
+    _only(upstream, np.s_[:], np.s_[:], np.s_[:], 3)
+
+
+def _identity(x: Array, weight: Array, upstream: Array) -> None:
+    middle = weight.shape[-1] // 2
+    for channel in range(len(weight)):
+        _only(weight[channel], channel, middle, middle)
+    _thinned(x, 0.3)
+    _thinned(upstream, 0.3)
+
+
+def _few(x: Array, weight: Array, upstream: Array) -> None:
+    for array, share in ((x, 0.03), (weight, 0.02), (upstream, 0.03)):
+        _thinned(array, share)
+        array *= 10.0 ** np.random.default_rng(0).integers(-6, 7, array.shape)
+
+
+@pytest.mark.usefixtures("always_filtered")
+@pytest.mark.parametrize("vectors", SMALL)
+@pytest.mark.parametrize(("size", "dtype"), [(3, "float32"), (5, "float32"), (3, "float64")])
+def test_minimal_filtering_gives_zeros_where_all_terms_are_zero(
+    dtype: str, size: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(vectors, monkeypatch)
+    graph, original = convolution(dtype, size=size)
+    program = compile_graph(graph, batch=1, name="test")
+    executable = engine.compile(program, {})
+    noise: dict[tuple[str, str], int] = {}
+    for change in (_one_place, _corners, _channels, _masks, _elements, _identity, _few):
+        feeds = {name: value.copy() for name, value in original.items()}
+        change(*feeds.values())
+        # How many terms of each result are not zero.
+        counts, _ = evaluate(graph, {name: abs(np.sign(feed)) for name, feed in feeds.items()})
+        expected, _ = evaluate(graph, feeds)
+        executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
+        for name, count in counts.items():
+            found = executable.output(name)
+            noise[change.__name__, name] = np.count_nonzero(found[count == 0])
+            assert np.count_nonzero(found) <= np.count_nonzero(count), (change, name)
+            compare(name, found, expected[name], OF_A_GRAPH)
+    executable.release()
+    assert not any(noise.values()), noise
+
+
+@pytest.mark.usefixtures("always_filtered")
+@pytest.mark.parametrize("size", [3, 5])
+def test_what_is_not_finite_is_no_zero(size: int) -> None:
+    graph, feeds = convolution(size=size)
+    feeds["x0"][1, 3, 4, 5] = np.inf
+    feeds["x1"][:] = feeds["x2"][:] = 0
+    feeds["x1"][7] = 1
+    program = compile_graph(graph, batch=1, name="test")
+    outputs, _ = run_program(program, CpuEngine(), feeds)
+    # Infinity times zero.
+    y, _, of_weight = (outputs[name] for name, _ in program.outputs)
+    assert np.isnan(y[1, :7, 4, 5]).all()
+    assert np.isnan(of_weight[:, 3]).any(axis=(1, 2)).all()
+    assert not np.delete(of_weight, 3, axis=1).any()
 
 
 @pytest.mark.usefixtures("always_filtered")

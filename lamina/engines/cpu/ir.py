@@ -314,10 +314,17 @@ class Function:
             index, received, before, entry, first, last, step, tuple(carried), body, guarded
         )
 
-    def end_loop(self, loop: OpenLoop, carried: Sequence[Value] = ()) -> tuple[Value, ...]:
-        """Ends the loop; gives what its last iteration handed on, or the initial values."""
+    def end_loop(
+        self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
+    ) -> tuple[Value, ...]:
+        """Ends the loop; gives what its last iteration handed on, or the initial values.
+
+        Where there is a condition `going`, the first iteration that finds it false is the last.
+        """
         following = self.binary("add", loop.index, constant(loop.step, I64))
         again = self.compare("slt", following, loop.stop)
+        if going is not None:
+            again = self.binary("and", again, going)
         end = self.block
         after = self.new_block()
         end.jump = f"br {again}, label %{loop.body.label}, label %{after.label}"
@@ -449,6 +456,29 @@ class Function:
             return vector
         picks = [min(lane, own) for lane in range(lanes)]
         return self.shuffle(vector, constant(filler, vector.type), picks)
+
+    def bits(self, lanes: Value, element: str) -> Value:
+        """An i1 for each lane as the lowest bits of an integer that has no fewer, the rest zero."""
+        type = Type(f"i{lanes.type.lanes}")
+        packed = self.instruction(f"bitcast {lanes} to {type}", type)
+        return packed if type.element == element else self.convert("zext", packed, element)
+
+    def lanes_of(self, bits: Value, lanes: int) -> Value:
+        """The lowest bits of an integer that has no fewer, as an i1 for each lane."""
+        type = Type(f"i{lanes}")
+        low = bits if bits.type == type else self.convert("trunc", bits, type.element)
+        return self.instruction(f"bitcast {low} to {Type('i1', lanes)}", Type("i1", lanes))
+
+    def any_of(self, lanes: Value) -> Value:
+        """Whether the integer in any of the lanes is not zero."""
+        packed = self.bits(self.compare("ne", lanes, constant(0, lanes.type)), "i64")
+        return self.compare("ne", packed, constant(0, I64))
+
+    def all_bits(self, lanes: Value) -> Value:
+        """The bits that are set in the integers of all lanes."""
+        name, scalar = f"llvm.vector.reduce.and.{lanes.type.suffix}", lanes.type.scalar
+        self.module.declare(name, str(scalar), [lanes.type])
+        return self.call(name, scalar, lanes)
 
     def extract(self, vector: Value, lane: int) -> Value:
         return self.instruction(f"extractelement {vector}, i64 {lane}", vector.type.scalar)

@@ -29,13 +29,14 @@ import numpy as np
 
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.image import Image, image_of
-from lamina.engines.cpu.ir import Function, Type, Value, constant
+from lamina.engines.cpu.ir import I32, I64, Function, Type, Value, constant
 from lamina.engines.cpu.matrix import Matrix
 from lamina.engines.cpu.packing import PackedRight, Panel, Panels, pack_whole
 from lamina.engines.cpu.points import Points
 from lamina.engines.cpu.primitives import element
 from lamina.engines.cpu.reshape import Replacing
 from lamina.engines.cpu.window_way import Windowed, address
+from lamina.engines.cpu.zeros import columns_set
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import Contraction
@@ -328,6 +329,10 @@ def _taps_of(how: Windowed) -> Taps:
 class PackedWeights(PackedRight):
     """Transformed weights: for each place of a tile a panel of all channels.
 
+    Behind them is said which weights are not zero, by a word for each (`zeros.py`): first a number
+    that is not 0 if there are zeros among the weights, and only then, in the next row, the words,
+    by elements and channels.
+
     Attributes:
         taps: the k that they are made of.
     """
@@ -338,6 +343,11 @@ class PackedWeights(PackedRight):
     def _packed(self) -> int:
         """How many k the weights have before they are transformed."""
         return len(self.taps.first) * self.taps.channels
+
+    @property
+    def has_zeros(self) -> int:
+        """Where it is said whether a panel has zeros, in rows."""
+        return FILTERINGS[self.taps.window].places * self.taps.channels
 
     def prepare(self, context: Context, matrix: Matrix) -> None:
         size = self._packed * self.panels.width * matrix.step.dtype.itemsize
@@ -358,24 +368,65 @@ class PackedWeights(PackedRight):
         pack_whole(points, matrix, panel, own, column, self._packed)
         vector = Type(kind, panel.lanes)
         apart = self.taps.channels * panel.width
-        loop = code.begin_loop(0, self.taps.channels)
+        none, one = constant(0, vector), constant(1, vector)
+        loop = code.begin_loop(0, self.taps.channels, 1, [none] * panel.vectors)
         source = address(code, own, [(loop.index, self.taps.pitch * panel.width)], kind)
         here = address(code, target, [(loop.index, panel.width)], kind)
-        for number in range(panel.vectors):
+        with_zeros: list[Value] = []
+        for number, found in enumerate(loop.carried):
             skipped = number * panel.lanes
-
-            def weight(row: int, column: int, skipped: int = skipped) -> Value:
-                tap = self.taps.first[row * self.taps.window + column]
+            weights: list[Value] = []
+            for tap in self.taps.first:
                 place = code.offset(source, tap * panel.width + skipped, kind)
-                return code.load(place, vector)
+                weights.append(code.load(place, vector))
+                found = code.select(code.compare("oeq", weights[-1], none), one, found)
+            with_zeros.append(found)
+
+            def weight(row: int, column: int, weights: Sequence[Value] = weights) -> Value:
+                return weights[row * self.taps.window + column]
 
             rows = along_both(code, FILTERINGS[self.taps.window].of_weights, weight)
             for place, value in enumerate(value for row in rows for value in row):
                 code.store(value, code.offset(here, place * apart + skipped, kind))
-        code.end_loop(loop)
+        with_zeros = list(code.end_loop(loop, with_zeros))
+        # Columns that are not there are zeros.
+        present = constant((1 << panel.columns) - 1, I64)
+        word = code.convert("zext", columns_set(code, panel, with_zeros), "i64")
+        word = code.binary("and", word, present)
+        at = code.offset(target, self.has_zeros * panel.width, kind)
+        code.store(code.convert("trunc", word, "i32"), at)
+        with code.when(code.compare("ne", word, constant(0, I64))):
+            self._write_words(code, panel, own, code.offset(at, panel.width, kind), vector)
+
+    def _write_words(
+        self, code: Function, panel: Panel, weights: Value, words: Value, vector: Type
+    ) -> None:
+        """Which weights are not zero."""
+        first, window, width = self.taps.first, self.taps.window, panel.width
+        row, column, channel = (
+            code.begin_loop(0, extent) for extent in (window, window, self.taps.channels)
+        )
+        moves = [(row.index, (first[window] - first[0]) * width)]
+        moves += [(column.index, (first[1] - first[0]) * width)]
+        moves += [(channel.index, self.taps.pitch * width)]
+        source = code.offset(weights, first[0] * width, vector.element)
+        source = address(code, source, moves, vector.element)
+        loaded = [
+            code.load(code.offset(source, number * panel.lanes, vector.element), vector)
+            for number in range(panel.vectors)
+        ]
+        strides = [window * self.taps.channels, self.taps.channels, 1]
+        indices = [loop.index for loop in (row, column, channel)]
+        target = address(code, words, list(zip(indices, strides, strict=True)), "i32")
+        code.store(columns_set(code, panel, loaded), target)
+        for loop in (channel, column, row):
+            code.end_loop(loop)
 
 
 def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
     """The weights of a contraction in the way of minimal places."""
     taps = _taps_of(how)
-    return PackedWeights(panels, FILTERINGS[taps.window].places * taps.channels, taps)
+    words = len(taps.first) * taps.channels * I32.bits // 8
+    words = -(-words // (panels.width * how.step.dtype.itemsize))
+    inner = FILTERINGS[taps.window].places * taps.channels + 1 + words
+    return PackedWeights(panels, inner, taps)

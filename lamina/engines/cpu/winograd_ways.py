@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import final
 
 from lamina.engines.cpu.image import pack_image
-from lamina.engines.cpu.ir import I64, POINTER, Function, Type, Value, constant
+from lamina.engines.cpu.ir import I32, I64, POINTER, Function, Type, Value, constant
 from lamina.engines.cpu.loops import PART_PARAMETERS, Part
 from lamina.engines.cpu.packing import Panel
 from lamina.engines.cpu.points import Points
@@ -21,10 +21,12 @@ from lamina.engines.cpu.window_way import Way, address, divisor_near, start_of_p
 from lamina.engines.cpu.winograd import (
     RESULTS,
     Filtering,
+    PackedWeights,
     along_both,
     filtering_of,
     tiled,
 )
+from lamina.engines.cpu.zeros import cleared, columns_seen, columns_set, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import reads_of
@@ -209,6 +211,17 @@ class _Minimal(Way):
         for place, value in enumerate(value for row in tile for value in row):
             code.store(value, code.offset(to.start, place * to.apart, self._element))
 
+    def _vectors(self, code: Function, panel: Panel, start: Value) -> list[Value]:
+        """The vectors of a row of a panel."""
+        vectors: list[Value] = []
+        for number in range(panel.vectors):
+            last = number == panel.vectors - 1
+            vector = Type(self._element, panel.last_lanes if last else panel.lanes)
+            vectors.append(
+                code.load(code.offset(start, number * panel.lanes, self._element), vector)
+            )
+        return vectors
+
     def _multiply(
         self,
         code: Function,
@@ -331,9 +344,18 @@ class MinimalPlaces(_Minimal):
         left = _Matrices(numbers, numbers_apart)
         with points.bound(self._batch, batch):
             self._numbers(points, _Chunk(outer, start, slots, block), copied, left)
+        strides, _ = self._image.moves(RESULTS * block)
+        down, right = (strides[axis] for axis in self._image.places)
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
+        apart = self._image.size(RESULTS * block)
 
         def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+            packed = self._packed_weights
             right = _Matrices(self._right(code, number), self._channels * panel.width)
+            said = code.offset(right.start, packed.has_zeros * panel.width, self._element)
+            has_zeros = code.compare("ne", code.load(said, I32), constant(0, I32))
+            words = code.offset(said, panel.width, self._element)
             sums = _Matrices(products, products_apart)
             rows, inner = (tiles, self._channels), (self._channels, 1)
             self._multiply(code, panel, (left, right, sums), rows, inner, fresh=True)
@@ -342,6 +364,10 @@ class MinimalPlaces(_Minimal):
             row = code.add(code.multiply(outers.index, constant(block, I64)), loop.index)
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
             self._transform_back(code, panel, _Matrices(source, products_apart), out)
+            with code.when(has_zeros):
+                moves = [(outers.index, apart), (loop.index, RESULTS * down)]
+                seen = address(code, copied, moves, self._element)
+                code.call_void(f"{self._name}_{kind}_{label}_zeros", seen, words, out)
             first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
             high, wide = (constant(axis.extent, I64) for axis in self._rows)
             present = code.minimum(code.subtract(high, first), constant(RESULTS, I64))
@@ -355,6 +381,80 @@ class MinimalPlaces(_Minimal):
 
         self._for_panels(points, over_panel)
         code.finish()
+
+    @property
+    def _packed_weights(self) -> PackedWeights:
+        assert isinstance(self._packed, PackedWeights)
+        return self._packed
+
+    def _write_zeros(self, name: str, panel: Panel, steps: tuple[int, int]) -> None:
+        """`zeros(numbers, words, results)`: exact zeros in two rows of sums of a row of tiles.
+
+        Where no weight is zero, tiles have them: no sum sees numbers outside its window. A weight
+        that is zero cancels only in theory, among those that are transformed with it.
+
+        Args:
+            name: of the function.
+            panel: the columns.
+            steps: how far apart the numbers of places lie, down and to the right.
+        """
+        parameters = (("numbers", POINTER), ("words", POINTER), ("results", POINTER))
+        code = self._context.module.function(name, parameters)
+        numbers, words, results = code.parameters
+        row = code.begin_loop(0, RESULTS)
+        column = code.begin_loop(0, RESULTS * self._wide)
+        place = code.multiply(row.index, constant(RESULTS * self._wide, I64))
+        place = code.add(place, column.index)
+        result = address(code, results, [(place, panel.width)], self._element)
+        sums = self._vectors(code, panel, result)
+        word = columns_set(code, panel, sums)
+        with code.when(code.compare("ne", word, constant(0, I32))):
+            moves = [(row.index, steps[0]), (column.index, steps[1])]
+            seen = address(code, numbers, moves, self._element)
+            word = self._zeros_of_window(code, word, seen, words, steps)
+            with code.when(code.compare("ne", word, constant(0, I32))):
+                for number, value in enumerate(sums):
+                    target = code.offset(result, number * panel.lanes, self._element)
+                    code.store(cleared(code, panel, number, value, word), target)
+        code.end_loop(column)
+        code.end_loop(row)
+        code.finish()
+
+    def _zeros_of_window(
+        self, code: Function, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
+    ) -> Value:
+        """The bits of a word whose results have no number and weight that are both not zero."""
+        lanes, channels = self._panels.lanes, self._channels
+        whole = channels - channels % lanes
+
+        def narrowed(zeros: Value, start: Value, factors: Value, present: int) -> Value:
+            number = code.load(start, Type(self._element, present))
+            weights = code.load(factors, Type("i32", present))
+            is_set = code.compare("une", number, constant(0, number.type))
+            weights = code.select(is_set, weights, constant(0, weights.type))
+            others = code.binary("xor", weights, constant(-1, weights.type))
+            return code.binary("and", zeros, code.padded(others, lanes, -1))
+
+        down = code.begin_loop(0, self._window, 1, [code.splat(word, lanes)])
+        right = code.begin_loop(0, self._window, 1, down.carried)
+        moves = [(down.index, steps[0]), (right.index, steps[1])]
+        start = address(code, numbers, moves, self._element)
+        moves = [(down.index, self._window * channels), (right.index, channels)]
+        factors = address(code, words, moves, "i32")
+        (zeros,) = right.carried
+        if whole:
+            loop = code.begin_loop(0, whole, lanes, [zeros])
+            here = code.offset(start, loop.index, self._element)
+            there = code.offset(factors, loop.index, "i32")
+            (zeros,) = code.end_loop(loop, [narrowed(loop.carried[0], here, there, lanes)])
+        if whole < channels:
+            here = code.offset(start, whole, self._element)
+            there = code.offset(factors, whole, "i32")
+            zeros = narrowed(zeros, here, there, channels - whole)
+        for loop in (right, down):
+            going = code.compare("ne", code.all_bits(zeros), constant(0, I32))
+            (zeros,) = code.end_loop(loop, [zeros], going)
+        return code.all_bits(zeros)
 
     def _transform_back(
         self, code: Function, panel: Panel, products: _Matrices, results: Value
@@ -550,32 +650,128 @@ class MinimalElements(_Minimal):
         code = self._context.module.function(name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
-        channel, remaining = _divided(code, loop.index, self._all_channels)
+        groups = -(-self._all_channels // self._panels.lanes)
+        group, remaining = _divided(code, loop.index, groups)
         panel, batch = _divided(code, remaining, self._panels.count)
         for kind, _, condition, limit in self._panels.kinds():
             with code.when(code.compare(condition, panel, constant(limit, I64))):
-                operands = (table, thread, batch, panel, channel)
+                operands = (table, thread, batch, panel, group)
                 code.call_void(f"{self._name}_{kind}_gradients", *operands)
         code.end_loop(loop)
         code.finish()
-        units = self._batch.extent * self._panels.count * self._all_channels
-        part = self._part(units)
+        part = self._part(self._batch.extent * self._panels.count * groups)
         cycles = float(
-            units * self._panels.vectors * self._products * (self._blocks + self._window)
+            self._batch.extent
+            * self._panels.count
+            * self._all_channels
+            * self._panels.vectors
+            * self._products
+            * (self._blocks + self._window)
         )
         reads = part.reads | {self._context.SHARED}
         return replace(part, function=name, cycles=cycles, reads=reads)
 
     def _write_gradients(self, name: str, panel: Panel) -> None:
-        """`gradients(table, thread, batch, panel, channel)`: of all elements of the windows."""
+        """`gradients(table, thread, batch, panel, group)`: of a vector of channels.
+
+        They wait in the thread's memory until it is known which of them are zero by their terms.
+        """
+        lanes, each = self._panels.lanes, self._window**2 * panel.width
         elements = [side.element for side in self._plane if side.element is not None]
         (channels,) = (axis for axis in self._step.rows if axis not in elements)
         pitches = [self._window * panel.width, panel.width, 0]
         self._write_epilogue(name, panel, [*elements, channels], pitches)
-        self._context.workspaces.need_own(self._window**2 * panel.width * self._bytes)
-        code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "channel")).code
-        table, _, batch, number, channel = code.parameters
+        whole, rest = divmod(self._all_channels, lanes)
+        kinds = [("whole", lanes, "slt"), ("rest", rest, "eq")]
+        kinds = [one for one in kinds if (rest if one[0] == "rest" else whole)]
+        for label, present, _ in kinds:
+            narrowing = f"{name}_{label}_zeros"
+            places = self._step.inner[-2:]
+            along = (channels, present)
+            write_narrowing(self._context, narrowing, self._step, along, panel, places)
+        *places, _ = self._places((lanes * each, lanes, lanes * self._window**2))
+        code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "group")).code
+        table, _, batch, number, group = code.parameters
         own = self._own(code)
+        waiting, found, words = (code.offset(own, at, self._element) for at in places)
+        column = code.multiply(number, constant(self._panels.width, I64))
+        first = code.multiply(group, constant(lanes, I64))
+        last = code.minimum(
+            code.add(first, constant(lanes, I64)), constant(self._all_channels, I64)
+        )
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, first)
+        target = address(code, waiting, [(past, each)], self._element)
+        self._gradients_of(code, panel, (batch, number, loop.index), target)
+        rows = [
+            self._vectors(code, panel, code.offset(target, row * panel.width, self._element))
+            for row in range(self._window**2)
+        ]
+        code.store(columns_seen(code, panel, rows), code.offset(found, past, "i32"))
+        code.end_loop(loop)
+        # As many words as there are channels in the group: those of its elements lie one after
+        # the other.
+        count = code.subtract(last, first)
+        for label, present, condition in kinds:
+            with code.when(code.compare(condition, group, constant(whole, I64))):
+                seen = code.load(found, Type("i32", present))
+                for element_ in range(self._window**2):
+                    code.store(seen, code.offset(words, element_ * present, "i32"))
+                operands = (table, batch, first, column, words)
+                code.call_void(f"{name}_{label}_zeros", *operands)
+        order = [elements.index(axis) for axis in self._step.rows if axis != channels]
+        self._clear(code, panel, order, count, waiting, words)
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, first)
+        zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
+        source = address(code, waiting, [(past, each)], self._element)
+        operands = (table, source, batch, zero, zero, zero, loop.index, all_, all_, one, column)
+        code.call_void(f"{name}_epilogue", *operands)
+        code.end_loop(loop)
+        code.finish()
+
+    def _clear(
+        self,
+        code: Function,
+        panel: Panel,
+        order: Sequence[int],
+        count: Value,
+        waiting: Value,
+        words: Value,
+    ) -> None:
+        """Stores zeros where bits are left.
+
+        Args:
+            code: where to write.
+            panel: the columns.
+            order: of the axes of the windows' elements, as words have them.
+            count: of channels that wait.
+            waiting: the gradients, channel by channel.
+            words: element by element, a word for each channel.
+        """
+        each = self._window**2 * panel.width
+        element_ = code.begin_loop(0, self._window**2)
+        numbers = [*_divided(code, element_.index, self._window)][::-1]
+        place = code.multiply(numbers[order.index(0)], constant(self._window, I64))
+        place = code.add(place, numbers[order.index(1)])
+        loop = code.begin_loop(constant(0, I64), count)
+        word = code.add(code.multiply(element_.index, count), loop.index)
+        word = code.load(code.offset(words, word, "i32"), I32)
+        with code.when(code.compare("ne", word, constant(0, I32))):
+            start = address(
+                code, waiting, [(loop.index, each), (place, panel.width)], self._element
+            )
+            for vector, value in enumerate(self._vectors(code, panel, start)):
+                target = code.offset(start, vector * panel.lanes, self._element)
+                code.store(cleared(code, panel, vector, value, word), target)
+        code.end_loop(loop)
+        code.end_loop(element_)
+
+    def _gradients_of(
+        self, code: Function, panel: Panel, at: tuple[Value, Value, Value], target: Value
+    ) -> None:
+        """Writes the gradients of all elements of the windows, at a batch, panel and channel."""
+        batch, number, channel = at
         row, piece = _divided(code, channel, self._channels)
         unit = code.add(code.multiply(batch, constant(self._panels.count, I64)), number)
         unit = code.add(code.multiply(unit, constant(self._piece.extent, I64)), piece)
@@ -595,13 +791,8 @@ class MinimalElements(_Minimal):
             # Where windows are mirrored, their elements are.
             for row_, values in zip(down, gradients, strict=True):
                 for column_, value in zip(right, values, strict=True):
-                    at = (row_ * self._window + column_) * panel.width + vector * panel.lanes
-                    code.store(value, code.offset(own, at, self._element))
-        zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
-        column = code.multiply(number, constant(self._panels.width, I64))
-        operands = (table, own, batch, zero, zero, zero, channel, all_, all_, one, column)
-        code.call_void(f"{name}_epilogue", *operands)
-        code.finish()
+                    place = (row_ * self._window + column_) * panel.width + vector * panel.lanes
+                    code.store(value, code.offset(target, place, self._element))
 
     def _totals(self, code: Function, start: Value, vector: Type) -> Sequence[Value]:
         """The sums of all blocks at the places of a tile."""

@@ -1,0 +1,161 @@
+"""Gradients that are exactly zero come out as zero: Adam and RMSProp divide by a gradient's size.
+
+`tests/unit/test_cpu_windowed.py` has the convolutions by minimal filtering, whose results are sums
+of what should cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Leaves, run_program
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine
+from lamina.graph import Graph, Tensor
+from lamina.ops.differentiate import gradients
+from lamina.shapes import Array, float32
+
+OPTIMIZERS = {"Adam": lm.Adam(1e-3), "RMSProp": lm.RMSProp(1e-3)}
+STEPS = 3
+
+
+def images(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+
+
+def moved(
+    engine: str,
+    layers: Sequence[Any],
+    x: Array,
+    place: Any,
+    optimizer: Any,
+    change: Callable[[dict[str, Array]], None] = lambda _: None,
+    frozen: Sequence[str] = (),
+) -> dict[str, Array]:
+    """Which parameters some steps move whose loss looks at a part of the output."""
+
+    def loss(y: Tensor, _: Tensor) -> Tensor:
+        return ops.mean(y[place] * y[place] + y[place])
+
+    model = lm.Model(lm.Sequential(lm.Input(*x.shape[1:]), *layers), engine=engine, seed=0)
+    first = model.parameters()
+    change(first)
+    model.set_parameters(first)
+    with model.training(loss, optimizer, len(x), frozen=frozen) as training:
+        for _ in range(STEPS):
+            # The output has the shape of the input.
+            training.step(x, x)
+    return {name: value != first[name] for name, value in model.parameters().items()}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_elements_that_see_only_padding_stay(engine_name: str, optimizer: str) -> None:
+    layers, place = [lm.Conv2d(16, 3, padding=1)], np.s_[:, :, 0, 0]
+    found = moved(engine_name, layers, images(16, 16, 16, 16), place, OPTIMIZERS[optimizer])
+    expected = np.zeros((16, 16, 3, 3), bool)
+    expected[:, :, 1:, 1:] = True
+    np.testing.assert_array_equal(found["1.weight"], expected)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_elements_that_outputs_behind_a_mask_see_stay(
+    engine_name: str, optimizer: str, size: int
+) -> None:
+    x, reach = images(16, 16, 16, 16), size // 2
+    # The loss looks at the rows above the fourth, and only the lowest elements see something.
+    x[:, :, : 3 + reach] = 0
+    layers, place = [lm.Conv2d(16, size, padding=reach)], np.s_[:, :, :4]
+    found = moved(engine_name, layers, x, place, OPTIMIZERS[optimizer])
+    expected = np.zeros((16, 16, size, size), bool)
+    expected[:, :, -1] = True
+    np.testing.assert_array_equal(found["1.weight"], expected)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_channels_that_are_zero_stay(engine_name: str, optimizer: str) -> None:
+    x = images(8, 16, 8, 8)
+    x[:, ::3] = 0
+
+    def change(parameters: dict[str, Array]) -> None:
+        # Filters whose results no ReLU lets through.
+        parameters["1.bias"][4:8] = -100
+
+    layers = [lm.Conv2d(16, 3, padding=1), lm.ReLU(), lm.Conv2d(16, 3, padding=1)]
+    found = moved(engine_name, layers, x, np.s_[:], OPTIMIZERS[optimizer], change)
+    first, second = np.ones((2, 16, 16, 3, 3), bool)
+    first[:, ::3] = first[4:8] = False
+    second[:, 4:8] = False
+    np.testing.assert_array_equal(found["1.weight"], first)
+    np.testing.assert_array_equal(found["3.weight"], second)
+
+
+def test_what_zero_weights_keep_from_the_loss_stays(engine_name: str) -> None:
+    x = images(8, 16, 16, 16)
+    x[:, :, 7:] = 0
+
+    def change(parameters: dict[str, Array]) -> None:
+        # The loss looks at a row whose elements but the lowest are cut: it sees the row below.
+        parameters["2.weight"][:, :, :2] = 0
+
+    layers = [lm.Conv2d(16, 3, padding=1), lm.Conv2d(16, 3, padding=1)]
+    found = moved(
+        engine_name, layers, x, np.s_[:, :, 6], OPTIMIZERS["Adam"], change, frozen=["2.*"]
+    )
+    expected = np.zeros((16, 16, 3, 3), bool)
+    # Row 7 of the first convolution sees rows 6 to 8, of which 6 alone is not empty.
+    expected[:, :, 0] = True
+    np.testing.assert_array_equal(found["1.weight"], expected)
+
+
+# Formulas in which what cancels is computed in two ways -------------------------------------------
+
+
+def test_a_query_that_sees_one_key_has_no_gradient(engine: Engine) -> None:
+    leaves = Leaves()
+    queries, keys, values, upstream = (
+        leaves.add(images(3, 2, 9, 33, seed=seed)) for seed in range(4)
+    )
+    y = ops.attention(queries, keys, values, causal=True)
+    found = gradients(ops.sum(y * upstream), [queries, keys])
+    program = compile_graph(leaves.graph(found), batch=1, name="test")
+    outputs, _ = run_program(program, engine, leaves.feeds)
+    of_queries = outputs[program.outputs[0][0]]
+    assert not of_queries[:, :, 0].any()
+    assert of_queries[:, :, 1:].all()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lm.BatchNorm(), lm.InstanceNorm(affine=True), lm.GroupNorm(3)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_weights_of_a_channel_that_is_the_same_everywhere_stay(
+    engine_name: str, layer: Any
+) -> None:
+    x = images(37, 6, 9, 9)
+    x[:, :2] = 0.3
+    found = moved(engine_name, [layer], x, np.s_[:], OPTIMIZERS["Adam"])
+    np.testing.assert_array_equal(found["1.weight"], [False] * 2 + [True] * 4)
+    assert found["1.bias"].all()
+
+
+@pytest.mark.parametrize("power", [2.0, 3.0])
+def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(engine: Engine, power: float) -> None:
+    x = images(2, 3, 4, 6)
+    x[:, :, :2] = 0
+    network = lm.Sequential(lm.Input(*x.shape[1:]), lm.LPPool2d(2, power=power))
+    trace = network.trace(dtype=float32, training=True)
+    (y,) = trace.outputs
+    named = (("norms", y), ("slopes", *gradients(ops.sum(y), trace.inputs)))
+    program = compile_graph(Graph(trace.inputs, named), batch=len(x), name="test")
+    outputs, _ = run_program(program, engine, {"input0": x})
+    assert not outputs["norms"][:, :, 0].any()
+    assert outputs["norms"][:, :, 1].all()
+    np.testing.assert_array_equal(outputs["slopes"] == 0, x == 0)
