@@ -7,16 +7,19 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, SupportsFloat, final
+from typing import Annotated, Any, SupportsFloat, final
 
 import numpy as np
 
 from lamina.bill import MemoryBill
 from lamina.compiler.planned import compile_cached
 from lamina.data import Dataset, as_dataset
+from lamina.data.dataset import Data
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Instance, Number, Whole
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
@@ -222,10 +225,11 @@ class Training(Attached):
         targets = (np.ndarray, bind(y, size), y_dtype.numpy)
         return (*arrays, *targets), check
 
+    @checked
     def run(
         self,
-        dataset: Dataset | tuple[Any, Any],
-        steps: int,
+        dataset: Data,
+        steps: Annotated[int, Whole(0)],
         seed: int = 0,
         *,
         drop_last: bool = False,
@@ -335,7 +339,10 @@ class Training(Attached):
                 size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * size))
                 yield piece
 
-    def profile(self, x: Any, y: Any = None, seconds: float = 0.5) -> Profile:
+    @checked
+    def profile(
+        self, x: Any, y: Any = None, seconds: Annotated[float, Number("(0, 86400]")] = 0.5
+    ) -> Profile:
         """How long each part of a step takes; trains on these examples over and over.
 
         Args:
@@ -394,7 +401,8 @@ class Training(Attached):
             self._require_alive()
             return {name: memory.read() for name, memory in self._slots.items()}
 
-    def restore(self, state: Mapping[str, Array]) -> None:
+    @checked
+    def restore(self, state: Annotated[Mapping[str, Array], Instance(Mapping)]) -> None:
         """Goes on from a state that `state` gave; checked before anything is written.
 
         Raises:
