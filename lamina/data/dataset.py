@@ -12,7 +12,7 @@ from lamina.data.arrays import Listed, listed, to_array
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
 from lamina.graph import Origin, source_line
 from lamina.graph.calls import Called
-from lamina.graph.kinds import Argument, Kind, Number
+from lamina.graph.kinds import Argument, Kind, Number, Whole
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox
 from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
@@ -45,6 +45,18 @@ class _Positions(Kind):
                 advice="Turn a mask into positions with numpy.flatnonzero(mask).",
             )
         return positions
+
+
+class _Epochs(Kind):
+    """Numbers of epochs that follow one another."""
+
+    def taken(self, value: Any, argument: Argument) -> range:
+        if isinstance(value, range) and min(value, default=0) >= 0:
+            return value
+        raise argument.wrong(f"{argument.name} is a range from 0", "range(0, 10)", value)
+
+
+Epoch = Annotated[int, Whole(0)]
 
 
 class _Share(Kind):
@@ -250,7 +262,7 @@ class Dataset(metaclass=Called):
         (order,) = _permutations(len(self), seed, range(1), SPLIT_STREAM)
         return self._select(order[:first]), self._select(order[first:])
 
-    def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    def order(self, seed: int, epoch: Epoch) -> npt.NDArray[np.int64]:
         """The order of the examples in an epoch, int64[len]: the same on every machine.
 
         >>> sorted(Dataset(np.arange(4)).order(seed=0, epoch=3).tolist())
@@ -258,7 +270,7 @@ class Dataset(metaclass=Called):
         """
         return self.orders(seed, range(epoch, epoch + 1))[0]
 
-    def orders(self, seed: int, epochs: range) -> npt.NDArray[np.int64]:
+    def orders(self, seed: int, epochs: Annotated[range, _Epochs()]) -> npt.NDArray[np.int64]:
         """The orders of several epochs, int64[epochs, len]: quicker than one by one.
 
         >>> Dataset(np.arange(4)).orders(seed=0, epochs=range(3, 5)).shape
@@ -267,7 +279,7 @@ class Dataset(metaclass=Called):
         return _permutations(len(self), seed, epochs, ORDER_STREAM)
 
     def batches(
-        self, batch_size: int, seed: int | None = None, epoch: int = 0, drop_last: bool = False
+        self, batch_size: int, seed: int | None = None, epoch: Epoch = 0, drop_last: bool = False
     ) -> Iterator[Batch]:
         """Pairs (x, y) of one epoch; x is a tuple if the inputs are, y is None without targets.
 

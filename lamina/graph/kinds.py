@@ -217,15 +217,14 @@ class FilePath(Kind):
 
     def taken(self, value: Any, argument: Argument) -> Any:
         name = argument.name
-        try:
-            text: object = os.fspath(value)
-        except TypeError:
-            text = None
+        given: object = value
+        is_path = isinstance(given, str | os.PathLike)
+        text: object = os.fspath(value) if is_path else None
         if not isinstance(text, str):
             raise argument.wrong(f"{name} is the path of a file", f'{name}="..."', value)
         if not text or "\0" in text:
             raise argument.wrong(f"{name} names no file", "a path that is not empty", value)
-        return cast(Any, value)
+        return value
 
 
 @frozen_dataclass

@@ -793,10 +793,11 @@ ROWS |= {
         {"start": 0, "stop": 4}, {"start": FROM_ZERO, "stop": OPTIONAL | COUNT}, call=EIGHT.subset
     ),
     "Dataset.split": Row({"fraction": 0.5}, {"fraction": some("half")}, call=EIGHT.split),
-    "Dataset.order": Row({"seed": 0, "epoch": 0}, {"epoch": WHOLE}, call=EIGHT.order),
+    "Dataset.order": Row({"seed": 0, "epoch": 0}, {"epoch": FROM_ZERO}, call=EIGHT.order),
+    "Dataset.orders": Row({"seed": 0, "epochs": range(2)}, {"epochs": NOTHING}, call=EIGHT.orders),
     "Dataset.batches": Row(
         {"batch_size": 2},
-        {"seed": OPTIONAL | WHOLE, "epoch": WHOLE},
+        {"seed": OPTIONAL | WHOLE, "epoch": FROM_ZERO},
         lambda batches: list(batches),
         call=EIGHT.batches,
     ),
