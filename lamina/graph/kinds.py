@@ -219,7 +219,7 @@ class FilePath(Kind):
         name = argument.name
         given: object = value
         is_path = isinstance(given, str | os.PathLike)
-        text: object = os.fspath(value) if is_path else None
+        text = cast(object, os.fspath(cast(Any, given)) if is_path else None)
         if not isinstance(text, str):
             raise argument.wrong(f"{name} is the path of a file", f'{name}="..."', value)
         if not text or "\0" in text:
