@@ -33,7 +33,7 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.calls import checked
-from lamina.graph.kinds import Argument, ElementType, Kind, Whole
+from lamina.graph.kinds import HIGHEST, Argument, ElementType, Kind, Whole, is_whole
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
@@ -139,8 +139,9 @@ class _Extent(Kind):
         try:
             return Whole(1).taken(value, argument)
         except DefinitionError as error:
+            wide = " of 64 bits" if is_whole(value) and value > HIGHEST else ""
             raise shapes.ShapeError(
-                "an input's dimensions are whole numbers above zero",
+                f"an input's dimensions are whole numbers above zero{wide}",
                 facts=(("expected", "Input(784) or Input(1, 28, 28)"), error.facts[1]),
                 where=error.where,
                 advice="Leave the batch out: it is always the first axis and never written.",
