@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
-from typing import cast
+from typing import Annotated, Any
 
 from lamina import reports
 from lamina.errors import DefinitionError
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Argument, Kind, Number
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, table_text
@@ -110,6 +111,7 @@ class MemoryBill:
         ]
         return table_text(("buffer", "shape", "bytes", "offset", "steps"), rows, align="llrrr")
 
+    @checked
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Writes a picture: bytes over the program's course, a rectangle for each buffer.
 
@@ -150,25 +152,21 @@ def _group(buffer: str) -> str:
     return buffer.rsplit(".", 1)[0].split("/update")[0]
 
 
-def parse_bytes(text: float | str) -> int:
-    """A number of bytes: a number, or text such as `"2 GiB"`, `"500 MB"`.
+class MemorySize(Kind):
+    """A number of bytes, or text that says one."""
 
-    Raises:
-        DefinitionError: if the text is no size.
-    """
-    wrong = DefinitionError(
-        "this is no amount of memory",
-        facts=(("expected", '"2 GiB", "500 MB" or a number of bytes'), ("found", repr(text))),
-    )
-    if isinstance(text, int | float):
-        if isinstance(text, bool) or not 0 <= text < math.inf:
-            raise wrong
-        return int(text)
-    if not isinstance(cast(object, text), str):
-        raise wrong
-    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = text.strip()[len(number) :].strip().lower() or "b"
-    try:
-        return parse_bytes(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, DefinitionError):
-        raise wrong from None
+    def taken(self, value: Any, argument: Argument) -> int:
+        try:
+            if not isinstance(value, str):
+                return int(_BYTES.taken(value, argument))
+            number = value.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+            unit = value.strip()[len(number) :].strip().lower() or "b"
+            return int(_BYTES.taken(float(number) * _UNITS[unit], argument))
+        except (ValueError, KeyError, DefinitionError):
+            raise argument.wrong(
+                "this is no amount of memory", '"2 GiB", "500 MB" or a number of bytes', value
+            ) from None
+
+
+_BYTES = Number(f"[0, {2**63}]")
+Memory = Annotated[float | str, MemorySize()]

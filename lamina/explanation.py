@@ -7,6 +7,7 @@ from dataclasses import field
 
 from lamina.engines.engine import Engine, Peaks
 from lamina.errors import DefinitionError
+from lamina.graph.calls import checked
 from lamina.program.cost import Cost, cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -61,6 +62,7 @@ class Explanation:
         """In which languages the engine shows a step, the nearest to the machine last."""
         return self.engine.languages
 
+    @checked
     def listing(self, step: int, language: str = "program") -> str:
         """One step as text.
 

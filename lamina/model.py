@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Never, NoReturn, cast, final
+from typing import Annotated, Any, Never, NoReturn, final
 
 from lamina.data import Dataset, as_dataset
+from lamina.data.dataset import Data
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.explanation import Explanation, Profile
@@ -15,8 +16,8 @@ from lamina.files.atomic import require_writable
 from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
-from lamina.layers.calls import checked
-from lamina.layers.checks import whole_number
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
 from lamina.network import Network
 from lamina.runtime import (
     Evaluation,
@@ -27,14 +28,16 @@ from lamina.runtime import (
     target_specs,
 )
 from lamina.runtime.examples import random_examples
-from lamina.shapes import Array, DTypeLike, float_dtype
-from lamina.step import Clip, Loss, Optimizer, check_batch_size, check_callbacks, half_a_training
+from lamina.shapes import Array, as_dtype
+from lamina.step import BatchSize, Clip, Loss, Optimizer, check_callbacks, half_a_training
 from lamina.training.fit import Fit, fit, summary
 from lamina.training.history import History
 from lamina.training.metrics import Metric
 from lamina.training.optimizers import Averaging, ByPath
 
-Data = Dataset | tuple[Any, Any]
+_ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
+OfNetwork = Annotated[Network, Instance(Network, "a model is made of a network", _ADVICE)]
+Seconds = Annotated[float, Number("(0, 86400]")]
 
 
 @final
@@ -62,14 +65,12 @@ class Model:
     @checked
     def __init__(
         self,
-        network: Network,
+        network: OfNetwork,
         engine: str = DEFAULT_ENGINE,
         seed: int = 0,
-        dtype: DTypeLike = "float32",
+        dtype: FloatType = "float32",
     ) -> None:
-        _check_network(network, "Model")
-        wanted = float_dtype(dtype, "Model")
-        _check_seed(seed)
+        wanted = as_dtype(dtype)
         self._parameters = Parameters(network, open_engine(engine), wanted, seed)
         self._inference = Inference(self._parameters)
 
@@ -83,7 +84,8 @@ class Model:
         model._inference = Inference(model._parameters)
         return model
 
-    def part(self, network: Network) -> Model:
+    @checked
+    def part(self, network: OfNetwork) -> Model:
         """A model of another network that is made of the same layers: it shares the parameters.
 
         There is one copy. What one of them learns, or is given, the other one knows at once; saved,
@@ -106,7 +108,6 @@ class Model:
             >>> bool((part.parameters()["1.weight"] == whole.parameters()["2.weight"]).all())
             True
         """
-        _check_network(network, "part")
         model = Model.__new__(Model)
         model._parameters = self._parameters.part(network)
         model._inference = Inference(model._parameters)
@@ -167,7 +168,7 @@ class Model:
         data: Data,
         loss: Loss,
         metrics: Sequence[Metric] = (),
-        batch_size: int = 256,
+        batch_size: BatchSize = 256,
     ) -> dict[str, Any]:
         """Loss and metrics on a data set, in the inference form.
 
@@ -175,8 +176,7 @@ class Model:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
         dataset = as_dataset(data)
-        size = check_batch_size(batch_size, "evaluate")
-        evaluation = self._evaluation(dataset, loss, metrics, min(size, len(dataset)))
+        evaluation = self._evaluation(dataset, loss, metrics, min(batch_size, len(dataset)))
         try:
             with evaluation.placed(dataset) as resident:
                 recorded = evaluation.run(resident, len(dataset))
@@ -189,7 +189,7 @@ class Model:
         self,
         loss: Loss,
         optimizer: Optimizer,
-        batch_size: int,
+        batch_size: BatchSize,
         *,
         metrics: Sequence[Metric] = (),
         clip: Clip | None = None,
@@ -219,8 +219,6 @@ class Model:
             DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         """
         dataset = None if data is None else as_dataset(data)
-        if seed is not None:
-            _check_seed(seed)
         return Training(
             self._parameters,
             loss,
@@ -254,8 +252,8 @@ class Model:
         loss: Loss,
         optimizer: Optimizer,
         validation: Data | None = None,
-        epochs: int = 1,
-        batch_size: int = 32,
+        epochs: Count = 1,
+        batch_size: BatchSize = 32,
         metrics: Sequence[Metric] = (),
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
@@ -297,13 +295,11 @@ class Model:
         """
         dataset = as_dataset(train)
         examined = None if validation is None else as_dataset(validation)
-        size = check_batch_size(batch_size, "fit")
         check_callbacks(callbacks)
-        epochs = whole_number("epochs", epochs, "a fit has at least one epoch", "fit")
-        if drop_last and len(dataset) < size:
+        if drop_last and len(dataset) < batch_size:
             raise DataError(
                 "there are fewer examples than a batch holds, and the last one is dropped",
-                facts=(("examples", str(len(dataset))), ("batch", str(size))),
+                facts=(("examples", str(len(dataset))), ("batch", str(batch_size))),
                 where="fit",
                 advice="Leave drop_last out, or take a smaller batch_size.",
             )
@@ -321,7 +317,7 @@ class Model:
         training = self.training(
             loss,
             optimizer,
-            min(size, len(dataset)),
+            min(batch_size, len(dataset)),
             metrics=metrics,
             clip=clip,
             frozen=frozen,
@@ -332,7 +328,7 @@ class Model:
         terms = {
             "optimizer": _kind(optimizer),
             "frozen": list(frozen),
-            "batch_size": size,
+            "batch_size": batch_size,
             "seed": str(chosen),
             "drop_last": drop_last,
             "dtype": self._parameters.dtype.name,
@@ -421,7 +417,7 @@ class Model:
     @checked
     def explain(
         self,
-        batch_size: int = 1,
+        batch_size: BatchSize = 1,
         loss: Loss | None = None,
         optimizer: Optimizer | None = None,
         *,
@@ -443,7 +439,6 @@ class Model:
             >>> model.explain(batch_size=8).costs[0].operations  # 8 * 2 * (2 * 3 + 1)
             112
         """
-        batch_size = check_batch_size(batch_size, "explain")
         if (loss is None) != (optimizer is None):
             raise half_a_training(loss, optimizer, "explain")
         parameters = self._parameters
@@ -455,14 +450,14 @@ class Model:
     @checked
     def profile(
         self,
-        batch_size: int = 32,
+        batch_size: BatchSize = 32,
         loss: Loss | None = None,
         optimizer: Optimizer | None = None,
         *,
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
         data: Data | None = None,
-        seconds: float = 0.5,
+        seconds: Seconds = 0.5,
     ) -> Profile:
         """How long each part of a step takes, beside what the machine can do at most.
 
@@ -478,7 +473,6 @@ class Model:
         Raises:
             DataError: if random examples cannot be made, because an input takes integers.
         """
-        batch_size = check_batch_size(batch_size, "profile")
         if (loss is None) != (optimizer is None):
             raise half_a_training(loss, optimizer, "profile")
         copy = self._parameters.copy()
@@ -533,26 +527,6 @@ class Model:
         write_model(path, self._file(parameters.read(list(parameters.memories)), {}, {}))
 
 
-def _check_network(network: object, where: str) -> None:
-    if not isinstance(network, Network):
-        raise DefinitionError(
-            "a model is made of a network",
-            facts=(("expected", "Network"), ("found", type(network).__name__)),
-            where=where,
-            advice="lm.Sequential(...) and lm.Network(...) make one.",
-        )
-
-
-def _check_seed(seed: int) -> None:
-    given = cast(object, seed)
-    whole = isinstance(given, int) and not isinstance(given, bool)
-    if not whole or not -(2**63) <= seed < 2**63:
-        raise DefinitionError(
-            "a seed is a whole number of 64 bits",
-            facts=(("expected", "seed=0, 1, 2, ..."), ("found", repr(seed))),
-        )
-
-
 def _kind(optimizer: Optimizer) -> str:
     """The classes of an optimizer and of those within it: `"EMA(Adam)"`."""
     inner: list[Optimizer] = []
@@ -575,7 +549,7 @@ def load(
     path: str | os.PathLike[str],
     engine: str = DEFAULT_ENGINE,
     *,
-    layers: Sequence[type] = (),
+    layers: Annotated[Sequence[type], Row(Instance(type), example="[MyLayer]")] = (),
 ) -> Model:
     """A model from a file; runs no code from it.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast, final
+from typing import Annotated, Any, cast, final
 
 from lamina import shapes
-from lamina.bill import MemoryBill, parse_bytes
+from lamina.bill import Memory, MemoryBill
 from lamina.compiler.expand import expand
 from lamina.compiler.pipeline import compile_graph
-from lamina.errors import DefinitionError, EngineError, LaminaError, ShapeError
+from lamina.errors import DefinitionError, EngineError, LaminaError, ShapeError, UnknownNameError
 from lamina.graph import (
     CONSTANT,
     LEAF,
@@ -22,7 +22,8 @@ from lamina.graph import (
     source_line,
     topological,
 )
-from lamina.layers.calls import checked
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Argument, FloatType, Instance, Kind
 from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.layers.scope import Record
 from lamina.ops.lowering import (
@@ -34,17 +35,25 @@ from lamina.ops.lowering import (
     step_of,
 )
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, DTypeLike, float_dtype, shape_text, size_of, static
+from lamina.shapes import DType, as_dtype, shape_text, size_of, static
 from lamina.step import (
+    BatchSize,
     Clip,
     Loss,
     Optimizer,
-    check_batch_size,
     default_targets,
     half_a_training,
     inference_step,
     training_step,
 )
+
+
+class _OfNetwork(Kind):
+    """A network, where another one is expected to be made of its layers."""
+
+    def taken(self, value: Any, argument: Argument) -> Network:
+        advice = "Make one of the layers, and use it in the other: lm.Sequential(...)."
+        return Instance(Network, "a part of a network is a network", advice).taken(value, argument)
 
 
 @final
@@ -141,8 +150,20 @@ class Network:
         outputs = tuple(new[tensor] for tensor in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
+    @checked
     def path(self, node: Tensor) -> str:
-        """`"net/1:Linear"`, for a tensor of the definition."""
+        """`"net/1:Linear"`, for a tensor of the definition.
+
+        Raises:
+            UnknownNameError: if it is none of this network, or a constant.
+        """
+        if node not in self._names:
+            raise UnknownNameError(
+                "the tensor has no path in this network",
+                facts=(("found", described(node)),),
+                where="Network.path",
+                advice="network.nodes has the tensors of the definition.",
+            )
         return self._names[node][1]
 
     def trace(
@@ -171,7 +192,8 @@ class Network:
             index_limits=inference.index_limits,
         )
 
-    def names_of(self, part: Network) -> list[str]:
+    @checked
+    def names_of(self, part: Annotated[Network, _OfNetwork()]) -> list[str]:
         """What this network calls the parameters of another one that is made of its layers.
 
         As patterns they say what is frozen: a generator is trained through a discriminator that
@@ -191,13 +213,6 @@ class Network:
             >>> net.names_of(head)
             ['3.weight', '3.bias']
         """
-        if not isinstance(cast(object, part), Network):
-            raise DefinitionError(
-                "a part of a network is a network",
-                facts=(("expected", "Network"), ("found", type(part).__name__)),
-                where="names_of",
-                advice="Make one of the layers, and use it in the other: lm.Sequential(...).",
-            )
         whole, found = self.variables(shapes.float32), part.variables(shapes.float32)
         names = shared_names(whole, found)
         return [names[name] for name in found.parameters]
@@ -233,11 +248,11 @@ class Network:
     @checked
     def plan(
         self,
-        batch_size: int,
+        batch_size: BatchSize,
         loss: Loss | None = None,
         optimizer: Optimizer | None = None,
         *,
-        dtype: DTypeLike = "float32",
+        dtype: FloatType = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
     ) -> MemoryBill:
@@ -255,8 +270,7 @@ class Network:
             >>> net.plan(8).parameter_bytes
             40
         """
-        batch_size = check_batch_size(batch_size, "plan")
-        wanted = float_dtype(dtype, "plan")
+        wanted = as_dtype(dtype)
         if loss is None and optimizer is None:
             step, name = inference_step(self, dtype=wanted), "inference"
         elif loss is None or optimizer is None:
@@ -272,11 +286,11 @@ class Network:
     @checked
     def max_batch_size(
         self,
-        memory: float | str,
+        memory: Memory,
         loss: Loss | None = None,
         optimizer: Optimizer | None = None,
         *,
-        dtype: DTypeLike = "float32",
+        dtype: FloatType = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
     ) -> int:
@@ -289,7 +303,7 @@ class Network:
         Raises:
             EngineError: if not even one example fits.
         """
-        limit = parse_bytes(memory)
+        limit = int(memory)
 
         def needed(batch_size: int) -> int:
             bill = self.plan(batch_size, loss, optimizer, dtype=dtype, clip=clip, frozen=frozen)

@@ -7,6 +7,7 @@ the compiler then binds it to a number, and from there on all dimensions are int
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -77,8 +78,7 @@ def as_dtype(value: DTypeLike) -> DType:
     """
     if isinstance(value, DType):
         return value
-    python_types: dict[Any, str] = {bool: "bool", int: "int64", float: "float32"}
-    name = python_types.get(value) or (value if isinstance(value, str) else np.dtype(value).name)
+    name = _dtype_name(value)
     if name not in _BY_NAME:
         raise DTypeError(
             f"there is no dtype {name!r}",
@@ -88,6 +88,19 @@ def as_dtype(value: DTypeLike) -> DType:
     return _BY_NAME[name]
 
 
+def _dtype_name(value: Any) -> str:
+    """NumPy's name of a type; of what is none a short text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, type):
+        # NumPy's default float is float64.
+        python_types: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
+        if value in python_types:
+            return python_types[value]
+        return cast(Any, np.dtype)(value).name if issubclass(value, np.generic) else value.__name__
+    return value.name if isinstance(value, np.dtype) else reprlib.repr(value)
+
+
 def float_dtype(value: DTypeLike, where: str) -> DType:
     """The float type of a model.
 
@@ -95,9 +108,8 @@ def float_dtype(value: DTypeLike, where: str) -> DType:
         DTypeError: for another dtype.
     """
     try:
-        # NumPy takes None for float64.
-        found = None if cast(object, value) is None else as_dtype(value)
-    except (DTypeError, TypeError):  # the latter from NumPy, of what cannot be a dtype
+        found = as_dtype(value)
+    except DTypeError:
         found = None
     if found is None or not found.is_float:
         raise DTypeError(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, SupportsIndex, cast
+from typing import Annotated, Any, Protocol, cast
 
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
-from lamina.layers.checks import whole_number
+from lamina.graph.kinds import HIGHEST, Argument, Kind, Whole, is_whole
 from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
 from lamina.ops.differentiate import gradients, smoothly_depending
@@ -66,20 +66,28 @@ class Metric(Protocol):
         ...
 
 
-LARGEST_BATCH_SIZE = 2**63 - 1
+class _BatchSize(Kind):
+    """How many examples a batch has."""
+
+    def taken(self, value: Any, argument: Argument) -> int:
+        if is_whole(value) and value > HIGHEST:
+            raise argument.wrong(
+                "a batch has more examples than can be counted in 64 bits",
+                f"{argument.name} < 2**63",
+                value,
+            )
+        try:
+            return Whole(1).taken(value, argument)
+        except DefinitionError:
+            raise argument.wrong(
+                "a batch has at least one example",
+                f"{argument.name} >= 1",
+                value,
+                "The batch size is a whole number.",
+            ) from None
 
 
-def check_batch_size(batch_size: SupportsIndex, where: str) -> int:
-    """The batch size as an int; DefinitionError for what is no whole number above zero."""
-    problem, advice = "a batch has at least one example", "The batch size is a whole number."
-    size = whole_number("batch_size", batch_size, problem, where, advice=advice)
-    if size > LARGEST_BATCH_SIZE:
-        raise DefinitionError(
-            "a batch has more examples than can be counted in 64 bits",
-            facts=(("expected", "batch_size < 2**63"), ("found", reprlib.repr(size))),
-            where=where,
-        )
-    return size
+BatchSize = Annotated[int, _BatchSize()]
 
 
 def check_loss(loss: object, outputs: int) -> None:
@@ -107,10 +115,12 @@ def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionEr
     )
 
 
-def check_optimizer(optimizer: object) -> None:
+def check_optimizer(optimizer: object, where: str = "") -> None:
     """Raises DefinitionError for what is no optimizer."""
-    if isinstance(optimizer, type) or not hasattr(optimizer, "update"):
-        raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer)
+    # Dicts have an `update` as well.
+    methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
+    if isinstance(optimizer, type) or not all(map(callable, methods)):
+        raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer, where)
 
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
@@ -171,12 +181,12 @@ def check_clip(clip: object) -> None:
         raise _wrong_part("way to clip gradients", "lm.ClipGlobalNorm(1.0)", clip)
 
 
-def _wrong_part(part: str, expected: str, found: object) -> DefinitionError:
+def _wrong_part(part: str, expected: str, found: object, where: str = "") -> DefinitionError:
     made = isinstance(found, type)
     return DefinitionError(
         f"this is no {part}",
         facts=(("expected", expected), ("found", repr(found))),
-        where=part.split()[-1],
+        where=where or part.split()[-1],
         advice=f"Make one of the class: {found.__name__}(...)." if made else "",
     )
 
@@ -322,7 +332,7 @@ def training_step(
     flowing: Sequence[Tensor] = gradients(value, [variable.tensor for variable in trained])
     if clip is not None:
         with labelled(Origin("clip")):
-            flowing = clip(flowing)
+            flowing = _clipped(clip, flowing)
     slots: dict[str, tuple[Tensor, float]] = {}
     updates: list[tuple[Tensor, Tensor]] = []
     for variable, gradient in zip(trained, flowing, strict=True):
@@ -337,6 +347,30 @@ def training_step(
     return StepGraph(
         Graph((*trace.inputs, *leaves), outputs, tuple(updates)), trace, slots, untrained
     )
+
+
+def _clipped(clip: Clip, flowing: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The clipped gradients.
+
+    Raises:
+        DefinitionError: if they are not as many, or not of the same shapes and dtypes.
+    """
+    found: object = clip(flowing)
+    looks = [
+        (one.shape, one.dtype) if isinstance(one, Tensor) else None
+        for one in (cast(Sequence[object], found) if isinstance(found, list | tuple) else ())
+    ]
+    if looks != [(one.shape, one.dtype) for one in flowing]:
+        raise DefinitionError(
+            "the function that clips does not give a gradient for each that it is given",
+            facts=(
+                ("expected", f"{len(flowing)} tensors of the same shapes and dtypes"),
+                ("found", reprlib.repr(found)),
+            ),
+            where="clip",
+            advice="It takes a list of tensors, and gives one: lm.ClipGlobalNorm(1.0) does.",
+        )
+    return cast(Sequence[Tensor], found)
 
 
 def _updated(

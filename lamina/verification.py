@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Annotated
 
 import numpy as np
 
 from lamina import shapes
 from lamina.data import Dataset, as_dataset
+from lamina.data.dataset import Data
 from lamina.engines.discovery import devices, open_engine
-from lamina.errors import DefinitionError
-from lamina.graph import Graph, Origin, Tensor, source_line
-from lamina.layers.calls import checked
+from lamina.graph import Graph, Tensor
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Instance
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
 from lamina.records import frozen_dataclass
@@ -20,7 +21,7 @@ from lamina.runtime import Parameters, Training, prepare, target_specs
 from lamina.runtime.examples import random_examples, random_normal
 from lamina.runtime.parameters import with_random_state
 from lamina.shapes import Array, DType
-from lamina.step import Loss, StepGraph, evaluation_step
+from lamina.step import BatchSize, Loss, StepGraph, evaluation_step
 from lamina.training.optimizers import SGD
 from lamina.training.progress import counted
 
@@ -37,6 +38,11 @@ DIRECTIONS = 5
 # Gradients that are zero but for rounding, as those of biases in front of batch normalisation, are
 # measured by the largest gradient of the network: beside so much of it they make no difference.
 NEGLIGIBLE = 1e-4
+
+
+_NETWORK = Instance(
+    Network, "a network is verified", "A model has one: lm.verify(model.network, loss)."
+)
 
 
 @frozen_dataclass
@@ -89,11 +95,11 @@ class Report:
 
 @checked
 def verify(
-    network: Network,
+    network: Annotated[Network, _NETWORK],
     loss: Loss,
     *,
-    data: Dataset | tuple[Any, Any] | None = None,
-    batch_size: int = 8,
+    data: Data | None = None,
+    batch_size: BatchSize = 8,
     seed: int = 0,
 ) -> Report:
     """Checks each parameter's gradient by finite differences, and the engines against each other.
@@ -119,13 +125,6 @@ def verify(
         >>> lm.verify(net, loss=lm.CrossEntropy()).passed
         True
     """
-    if not isinstance(cast(object, network), Network):
-        raise DefinitionError(
-            "a network is verified",
-            facts=(("expected", "Network"), ("found", type(network).__name__)),
-            where=str(Origin("verify", source_line())),
-            advice="A model has one: lm.verify(model.network, loss).",
-        )
     dataset = (
         as_dataset(data)
         if data is not None

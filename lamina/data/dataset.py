@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from lamina.data.arrays import Listed, listed
-from lamina.errors import DataError, DTypeError
+from lamina.data.arrays import Listed, listed, to_array
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
+from lamina.graph import Origin, source_line
+from lamina.graph.calls import Called
+from lamina.graph.kinds import Argument, Kind, Number, Whole
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox
 from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
@@ -21,8 +24,58 @@ _PIECE = 1 << 18
 _32 = np.uint64(32)
 
 
+class _Positions(Kind):
+    """A row of whole numbers, as an array."""
+
+    def taken(self, value: Any, argument: Argument) -> Array:
+        problem = f"the {argument.name} of examples must be a row of integers"
+        place = str(Origin(argument.called, source_line()))
+        try:
+            positions = to_array(value, problem)
+        except LaminaError as error:
+            raise error.at(place) from None
+        if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
+            raise DataError(
+                "the positions of examples must be a row of integers",
+                facts=(
+                    ("expected", "i64[any number from 1]"),
+                    ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
+                ),
+                where=place,
+                advice="Turn a mask into positions with numpy.flatnonzero(mask).",
+            )
+        return positions
+
+
+class _Epochs(Kind):
+    """Numbers of epochs that follow one another."""
+
+    def taken(self, value: Any, argument: Argument) -> range:
+        if isinstance(value, range) and min(value, default=0) >= 0:
+            return value
+        raise argument.wrong(f"{argument.name} is a range from 0", "range(0, 10)", value)
+
+
+Epoch = Annotated[int, Whole(0)]
+
+
+class _Share(Kind):
+    """Which part of the examples is meant."""
+
+    def taken(self, value: Any, argument: Argument) -> float:
+        try:
+            return Number("(0, 1)").taken(value, argument)
+        except DefinitionError as error:
+            raise DataError(
+                "the fraction of a split must lie between 0 and 1",
+                facts=error.facts,
+                where=error.where,
+                advice="split(0.9) gives 90% to the first part.",
+            ) from None
+
+
 @frozen_dataclass(eq=False, repr=False)
-class Dataset:
+class Dataset(metaclass=Called):
     """Examples, and what is to be learnt from them. Arrays are kept as they are, not copied.
 
     Nothing is converted: images stay uint8, and become floats on the device.
@@ -151,22 +204,13 @@ class Dataset:
                 parts.append(f"{name} {_example_text(array)}")
         return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(parts)}"
 
-    def take(self, indices: npt.ArrayLike) -> Dataset:
+    def take(self, indices: Annotated[npt.ArrayLike, _Positions()]) -> Dataset:
         """The examples at these positions, copied, in this order; a position may come twice.
 
         Raises:
             DataError: if `indices` is empty, not a row of integers, or out of range.
         """
         positions = np.asarray(indices)
-        if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
-            raise DataError(
-                "the positions of examples must be a row of integers",
-                facts=(
-                    ("expected", "i64[any number from 1]"),
-                    ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
-                ),
-                advice="Turn a mask into positions with numpy.flatnonzero(mask).",
-            )
         low, high = int(positions.min()), int(positions.max())
         if low < 0 or high >= len(self):
             raise DataError(
@@ -200,7 +244,7 @@ class Dataset:
             )
         return self._select(slice(start, end))
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+    def split(self, fraction: Annotated[float, _Share()], seed: int = 0) -> tuple[Dataset, Dataset]:
         """Deals the examples out at random: this fraction to the first part, the rest to the other.
 
         The same seed gives the same parts on every machine. Each part has at least one example.
@@ -208,12 +252,6 @@ class Dataset:
         Raises:
             DataError: if the fraction is not between 0 and 1, or there is only one example.
         """
-        if not 0.0 < fraction < 1.0:
-            raise DataError(
-                "the fraction of a split must lie between 0 and 1",
-                facts=(("expected", "0 < fraction < 1"), ("found", str(fraction))),
-                advice="split(0.9) gives 90% to the first part.",
-            )
         if len(self) < 2:
             raise DataError(
                 "a single example cannot be split",
@@ -224,7 +262,7 @@ class Dataset:
         (order,) = _permutations(len(self), seed, range(1), SPLIT_STREAM)
         return self._select(order[:first]), self._select(order[first:])
 
-    def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    def order(self, seed: int, epoch: Epoch) -> npt.NDArray[np.int64]:
         """The order of the examples in an epoch, int64[len]: the same on every machine.
 
         >>> sorted(Dataset(np.arange(4)).order(seed=0, epoch=3).tolist())
@@ -232,7 +270,7 @@ class Dataset:
         """
         return self.orders(seed, range(epoch, epoch + 1))[0]
 
-    def orders(self, seed: int, epochs: range) -> npt.NDArray[np.int64]:
+    def orders(self, seed: int, epochs: Annotated[range, _Epochs()]) -> npt.NDArray[np.int64]:
         """The orders of several epochs, int64[epochs, len]: quicker than one by one.
 
         >>> Dataset(np.arange(4)).orders(seed=0, epochs=range(3, 5)).shape
@@ -241,7 +279,7 @@ class Dataset:
         return _permutations(len(self), seed, epochs, ORDER_STREAM)
 
     def batches(
-        self, batch_size: int, seed: int | None = None, epoch: int = 0, drop_last: bool = False
+        self, batch_size: int, seed: int | None = None, epoch: Epoch = 0, drop_last: bool = False
     ) -> Iterator[Batch]:
         """Pairs (x, y) of one epoch; x is a tuple if the inputs are, y is None without targets.
 
@@ -258,6 +296,7 @@ class Dataset:
         if batch_size < 1 or (drop_last and batch_size > len(self)):
             raise DataError(
                 "the batch size does not fit the data set",
+                where="Dataset.batches",
                 facts=(
                     ("expected", f"1 to {len(self)}" if drop_last else "1 or more"),
                     ("found", str(batch_size)),
@@ -331,6 +370,20 @@ def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset
         ),
         advice="Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple: ((a, b), y).",
     )
+
+
+class _Examples(Kind):
+    """What `as_dataset` takes; given on as a `Dataset`."""
+
+    def taken(self, value: Any, argument: Argument) -> Dataset:
+        try:
+            return as_dataset(value)
+        except LaminaError as error:
+            place = Origin(f"{argument.called}, {argument.name}", source_line())
+            raise error.at(str(place)) from None
+
+
+Data = Annotated[Dataset | tuple[Any, Any], _Examples()]
 
 
 def _permutations(count: int, seed: int, steps: range, stream: int) -> npt.NDArray[np.int64]:

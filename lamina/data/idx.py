@@ -23,6 +23,7 @@ from lamina.data.edge import (
 )
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
+from lamina.graph.calls import checked
 from lamina.shapes import Array, shape_text, size_of
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -30,6 +31,7 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 _LARGEST_RANK = 32
 
 
+@checked
 def read_idx(path: PathLike) -> Array:
     """The array in an IDX file; gzip is recognised by the contents, not by the name.
 
@@ -52,6 +54,7 @@ def read_idx(path: PathLike) -> Array:
             return _read_stream(stream, size_on_disk, compressed=True)
 
 
+@checked
 def mnist(folder: PathLike) -> tuple[Dataset, Dataset]:
     """The training and the test set from the four files of MNIST, Fashion-MNIST and the like.
 

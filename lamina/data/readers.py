@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.dataset import Dataset
@@ -13,6 +14,8 @@ from lamina.data.images import read_image_folder
 from lamina.data.tables import read_csv
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
+from lamina.graph.calls import checked
+from lamina.graph.kinds import AnyOf, FilePath, Whole
 from lamina.shapes import Array
 
 _SIGNATURES = (
@@ -37,7 +40,11 @@ _LONGEST_SIGNATURE = 8
 _FORMATS = ".npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures"
 
 
-def load(path: PathLike, targets: PathLike | int | None = None) -> Dataset:
+@checked
+def load(
+    path: PathLike,
+    targets: Annotated[PathLike | int, AnyOf((FilePath(), Whole()))] | None = None,
+) -> Dataset:
     """Reads a data set; the format is told by the contents, or else by the ending.
 
     | file | inputs | targets |

@@ -10,12 +10,7 @@ from typing import Literal
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import (
-    axis_within_example,
-    place_of,
-    require_choice,
-    require_number,
-)
+from lamina.layers.checks import axis_within_example, place_of
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
@@ -84,9 +79,6 @@ class LeakyReLU(Layer):
 
     slope: float = 0.01
 
-    def __post_init__(self) -> None:
-        require_number(self, "slope", self.slope)
-
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the choice between x and slope x."""
         return ops.where(x > 0, x, x * self.slope)
@@ -117,9 +109,6 @@ class ELU(Layer):
     """
 
     alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_number(self, "alpha", self.alpha)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the choice between x and alpha (exp(x) - 1)."""
@@ -162,9 +151,6 @@ class GELU(Layer):
     """
 
     approximate: Literal["none", "tanh"] = "none"
-
-    def __post_init__(self) -> None:
-        require_choice(self, "approximate", self.approximate, ("none", "tanh"))
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds either form."""
@@ -268,8 +254,6 @@ class Hardtanh(Layer):
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        require_number(self, "low", self.low)
-        require_number(self, "high", self.high)
         if self.low >= self.high:
             raise DefinitionError(
                 "low must be below high",

@@ -16,16 +16,9 @@ from typing import Literal
 from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described
+from lamina.graph.kinds import Count, Fraction, NotNegative
 from lamina.layers.activation import GELU
-from lamina.layers.checks import (
-    EMBEDDING,
-    place_of,
-    require_choice,
-    require_float,
-    require_number,
-    require_truth,
-    require_whole,
-)
+from lamina.layers.checks import EMBEDDING, place_of, require_float
 from lamina.layers.dropout import Dropout
 from lamina.layers.init import XavierUniform, Zeros
 from lamina.layers.layer import Layer
@@ -70,28 +63,22 @@ class MultiHeadAttention(Layer):
         (Size(coefficient=1, offset=0), 12, 64)
     """
 
-    heads: int
-    features: int | None = None
-    dropout: float = 0.0
+    heads: Count
+    features: Count | None = None
+    dropout: Fraction = 0.0
     bias: bool = True
     causal: bool = False
 
     def __post_init__(self) -> None:
-        require_whole(self, "heads", self.heads)
-        if self.features is not None:
-            require_whole(self, "features", self.features)
-            if self.features % self.heads:
-                raise DefinitionError(
-                    "the features cannot be divided evenly among the heads",
-                    facts=(
-                        ("expected", f"a multiple of {self.heads} features"),
-                        ("found", str(self.features)),
-                    ),
-                    where=place_of(self),
-                )
-        require_number(self, "dropout", self.dropout, "[0, 1)")
-        require_truth(self, "bias", self.bias)
-        require_truth(self, "causal", self.causal)
+        if self.features is not None and self.features % self.heads:
+            raise DefinitionError(
+                "the features cannot be divided evenly among the heads",
+                facts=(
+                    ("expected", f"a multiple of {self.heads} features"),
+                    ("found", str(self.features)),
+                ),
+                where=place_of(self),
+            )
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds the attention of queries to themselves or to a second sequence."""
@@ -168,16 +155,13 @@ class TransformerEncoderBlock(Layer):
         (Size(coefficient=1, offset=0), 12, 64)
     """
 
-    heads: int
-    hidden: int
-    dropout: float = 0.1
+    heads: Count
+    hidden: Count
+    dropout: Fraction = 0.1
     activation: Activation = "relu"
     norm_first: bool = False
     causal: bool = False
-    epsilon: float = 1e-5
-
-    def __post_init__(self) -> None:
-        _check_block(self)
+    epsilon: NotNegative = 1e-5
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds both parts with the ways past them."""
@@ -223,16 +207,13 @@ class TransformerDecoderBlock(Layer):
         (Size(coefficient=1, offset=0), 12, 64)
     """
 
-    heads: int
-    hidden: int
-    dropout: float = 0.1
+    heads: Count
+    hidden: Count
+    dropout: Fraction = 0.1
     activation: Activation = "relu"
     norm_first: bool = False
     causal: bool = True
-    epsilon: float = 1e-5
-
-    def __post_init__(self) -> None:
-        _check_block(self)
+    epsilon: NotNegative = 1e-5
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds the three parts with the ways past them."""
@@ -254,16 +235,6 @@ class TransformerDecoderBlock(Layer):
 # What they share ----------------------------------------------------------------------------------
 
 _Block = TransformerEncoderBlock | TransformerDecoderBlock
-
-
-def _check_block(block: _Block) -> None:
-    require_whole(block, "heads", block.heads)
-    require_whole(block, "hidden", block.hidden)
-    require_number(block, "dropout", block.dropout, "[0, 1)")
-    require_choice(block, "activation", block.activation, ("relu", "gelu"))
-    require_truth(block, "norm_first", block.norm_first)
-    require_truth(block, "causal", block.causal)
-    require_number(block, "epsilon", block.epsilon, "[0, inf)")
 
 
 def _with_way_past(

@@ -5,89 +5,120 @@ The layers of all dimensions are one: it takes its number from its name.
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC
-from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from numbers import Integral
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import (
-    entries_of,
-    place_of,
-    require_choice,
-    require_float,
-    require_truth,
-    require_whole,
-)
+from lamina.graph.kinds import Argument, Choice, Count, Kind, Whole, each_taken, entries_of
+from lamina.layers.checks import place_of, require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.ops.padding import PadMode
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
+
+@frozen_dataclass
+class ForEachAxis(Kind):
+    """A whole number for all axes of a layer, or one for each.
+
+    Attributes:
+        lowest: the smallest number.
+    """
+
+    lowest: int = 1
+
+    def taken(self, value: Any, argument: Argument) -> Any:
+        number = Whole(self.lowest)
+        if isinstance(value, Integral):
+            return number.taken(value, argument)
+        found = entries_of(value)
+        rank = _rank_of(argument, len(found or ()))
+        if found is None or len(found) != rank:
+            raise argument.wrong(*_one_for_each(argument.name, rank), value)
+        return each_taken(number, found, argument)
+
+
+@frozen_dataclass
+class PairForEachAxis(Kind):
+    """What is put before and after: a whole number for all axes, or for each one or a pair.
+
+    Attributes:
+        words: what may stand in their place.
+    """
+
+    words: tuple[str, ...] = ()
+
+    def taken(self, value: Any, argument: Argument) -> Any:
+        if self.words and isinstance(value, str):
+            return Choice(self.words).taken(value, argument)
+        if isinstance(value, Integral):
+            return Whole(0).taken(value, argument)
+        found = entries_of(value)
+        rank = _rank_of(argument, len(found or ()))
+        pairs = [one if isinstance(one, Integral) else entries_of(one) for one in found or ()]
+        if len(pairs) != rank or not all(
+            isinstance(one, Integral) or (one and len(one) == 2) for one in pairs
+        ):
+            raise argument.wrong(
+                f"{argument.name} is a whole number, or for {_each(rank)} one or a pair",
+                f"{argument.name}=1 or {argument.name}={tuple((1, 2) for _ in range(rank))}",
+                value,
+            )
+        number = Whole(0)
+        return tuple(
+            tuple(number.taken(width, argument.part(n)) for width in one)
+            if isinstance(one, tuple)
+            else number.taken(one, argument.part(n))
+            for n, one in enumerate(pairs)
+        )
+
+
 # A number for all axes, or one for each.
-Numbers = int | tuple[int, ...]
+Numbers = Annotated[int | tuple[int, ...], ForEachAxis()]
 # What is put before and after: the same for all axes, or for each a number or a pair.
-Padding = str | int | tuple[int | tuple[int, int], ...]
+Pairs = Annotated[int | tuple[int | tuple[int, int], ...], PairForEachAxis()]
+Padding = Annotated[
+    str | int | tuple[int | tuple[int, int], ...], PairForEachAxis(("same", "valid"))
+]
 
 
-def freeze(layer: Layer, *names: str) -> None:
-    """Keeps options that were given as lists as tuples: so layers are equal by their options."""
-    for name in names:
-        object.__setattr__(layer, name, _frozen(getattr(layer, name)))
-
-
-def _frozen(value: object) -> object:
-    entries = entries_of(value)
-    return value if entries is None else tuple(map(_frozen, entries))
-
-
-def numbers_of(owner: object, name: str, value: Numbers, rank: int, minimum: int) -> list[int]:
+def numbers_of(layer: Layer, name: str, value: int | tuple[int, ...], rank: int) -> list[int]:
     """One number for each axis.
 
     Raises:
-        DefinitionError: for anything but a whole number, or one for each axis.
+        DefinitionError: if there are given as many as another number of axes has.
     """
-    given: Any = value
-    found = [given] * rank if isinstance(given, int) else entries_of(given)
-    if found is None or len(found) != rank:
-        raise DefinitionError(
-            f"{name} is a whole number, or one for {_each(rank)}",
-            facts=(
-                ("expected", f"{name}=3 or {name}={tuple(range(3, 3 + rank))}"),
-                ("found", repr(value)),
-            ),
-            where=place_of(owner),
-        )
-    for number in found:
-        require_whole(owner, name, number, minimum)
-    return list(cast(Sequence[int], found))
+    found = [value] * rank if isinstance(value, int) else list(value)
+    if len(found) != rank:
+        problem, expected = _one_for_each(name, rank)
+        facts = (("expected", expected), ("found", repr(value)))
+        raise DefinitionError(problem, facts=facts, where=place_of(layer))
+    return found
 
 
-def pairs_of(owner: object, name: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    """A pair of widths for each axis.
+def pairs_of(value: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """A pair of widths for each axis."""
+    found = (value,) * rank if isinstance(value, int) else value
+    return tuple((one, one) if isinstance(one, int) else one for one in found)
 
-    Raises:
-        DefinitionError: for anything but a whole number, or for each axis one or a pair.
-    """
-    found = (value,) * rank if isinstance(value, int) else entries_of(value)
-    pairs = [(one, one) if isinstance(one, int) else entries_of(one) for one in found or ()]
-    if len(pairs) != rank or not all(pair and len(pair) == 2 for pair in pairs):
-        raise DefinitionError(
-            f"{name} is a whole number, or for {_each(rank)} one or a pair",
-            facts=(
-                ("expected", f"{name}=1 or {name}={tuple((1, 2) for _ in range(rank))}"),
-                ("found", repr(value)),
-            ),
-            where=place_of(owner),
-        )
-    for number in itertools.chain.from_iterable(pair or () for pair in pairs):
-        require_whole(owner, name, number, 0)
-    return cast(tuple[tuple[int, int], ...], tuple(pairs))
+
+def _rank_of(argument: Argument, given: int) -> int:
+    """How many axes the layer has; where it takes any, as many as are given."""
+    return getattr(argument.owner, "axes", min(max(given, 1), 3))
+
+
+def _one_for_each(name: str, rank: int) -> tuple[str, str]:
+    """What is wrong, and what is expected."""
+    return (
+        f"{name} is a whole number, or one for {_each(rank)}",
+        f"{name}=3 or {name}={tuple(range(3, 3 + rank))}",
+    )
 
 
 def _each(rank: int) -> str:
@@ -114,32 +145,22 @@ def check_image(layer: Layer, x: Tensor, rank: int) -> None:
 
 @frozen_dataclass
 class _Convolution(Layer, ABC):
-    channels: int
+    channels: Count
     window: Numbers
     stride: Numbers = 1
     padding: Padding = 0
     dilation: Numbers = 1
-    groups: int = 1
+    groups: Count = 1
     bias: bool = True
-    padding_mode: str = "zeros"
-    weight_init: Initializer | None = None
-    bias_init: Initializer | None = None
-    weight_regularizer: Regularizer | None = None
-    bias_regularizer: Regularizer | None = None
+    padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros"
+    weight_init: InitializerOption = None
+    bias_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
+    bias_regularizer: RegularizerOption = None
 
     axes: ClassVar[int]
 
     def __post_init__(self) -> None:
-        freeze(self, "window", "stride", "padding", "dilation")
-        require_whole(self, "channels", self.channels)
-        require_whole(self, "groups", self.groups)
-        numbers_of(self, "window", self.window, self.axes, 1)
-        numbers_of(self, "stride", self.stride, self.axes, 1)
-        numbers_of(self, "dilation", self.dilation, self.axes, 1)
-        require_truth(self, "bias", self.bias)
-        require_choice(self, "padding_mode", self.padding_mode, _PADDING_MODES)
-        if isinstance(self.padding, str):
-            require_choice(self, "padding", self.padding, ("same", "valid"))
         self._widths()
         if self.channels % self.groups:
             raise DefinitionError(
@@ -154,10 +175,10 @@ class _Convolution(Layer, ABC):
         if self.padding == "valid":
             return ((0, 0),) * self.axes
         if self.padding != "same":
-            return pairs_of(self, "padding", self.padding, self.axes)
-        sizes = numbers_of(self, "window", self.window, self.axes, 1)
-        strides = numbers_of(self, "stride", self.stride, self.axes, 1)
-        dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
+            return pairs_of(self.padding, self.axes)
+        sizes = numbers_of(self, "window", self.window, self.axes)
+        strides = numbers_of(self, "stride", self.stride, self.axes)
+        dilations = numbers_of(self, "dilation", self.dilation, self.axes)
         if any(stride != 1 for stride in strides):
             raise DefinitionError(
                 'padding="same" needs a stride of 1',
@@ -172,7 +193,7 @@ class _Convolution(Layer, ABC):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the convolution and adds the bias."""
         check_image(self, x, self.axes)
-        sizes = numbers_of(self, "window", self.window, self.axes, 1)
+        sizes = numbers_of(self, "window", self.window, self.axes)
         (inputs,) = static(x.shape[1:2])
         _check_groups(self, x, self.groups)
         weight = scope.parameter(
@@ -189,9 +210,9 @@ class _Convolution(Layer, ABC):
         y = ops.conv(
             x,
             weight,
-            numbers_of(self, "stride", self.stride, self.axes, 1),
+            numbers_of(self, "stride", self.stride, self.axes),
             widths,
-            numbers_of(self, "dilation", self.dilation, self.axes, 1),
+            numbers_of(self, "dilation", self.dilation, self.axes),
             self.groups,
         )
         if not self.bias:
@@ -204,9 +225,6 @@ class _Convolution(Layer, ABC):
             self.bias_regularizer,
         )
         return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))
-
-
-_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def _check_groups(layer: Layer, x: Tensor, groups: int) -> None:
@@ -289,31 +307,25 @@ class Conv3d(_Convolution):
 
 @frozen_dataclass
 class _TransposedConvolution(Layer, ABC):
-    channels: int
+    channels: Count
     window: Numbers
     stride: Numbers = 1
-    padding: int | tuple[int | tuple[int, int], ...] = 0
-    output_padding: Numbers = 0
+    padding: Pairs = 0
+    output_padding: Annotated[int | tuple[int, ...], ForEachAxis(0)] = 0
     dilation: Numbers = 1
-    groups: int = 1
+    groups: Count = 1
     bias: bool = True
-    weight_init: Initializer | None = None
-    bias_init: Initializer | None = None
-    weight_regularizer: Regularizer | None = None
-    bias_regularizer: Regularizer | None = None
+    weight_init: InitializerOption = None
+    bias_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
+    bias_regularizer: RegularizerOption = None
 
     axes: ClassVar[int]
 
     def __post_init__(self) -> None:
-        freeze(self, "window", "stride", "padding", "output_padding", "dilation")
-        require_whole(self, "channels", self.channels)
-        require_whole(self, "groups", self.groups)
-        numbers_of(self, "window", self.window, self.axes, 1)
-        strides = numbers_of(self, "stride", self.stride, self.axes, 1)
-        dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
-        further = numbers_of(self, "output_padding", self.output_padding, self.axes, 0)
-        pairs_of(self, "padding", self.padding, self.axes)
-        require_truth(self, "bias", self.bias)
+        strides = numbers_of(self, "stride", self.stride, self.axes)
+        dilations = numbers_of(self, "dilation", self.dilation, self.axes)
+        further = numbers_of(self, "output_padding", self.output_padding, self.axes)
         for more, stride, dilation in zip(further, strides, dilations, strict=True):
             if more >= max(stride, dilation):
                 raise DefinitionError(
@@ -341,10 +353,10 @@ class _TransposedConvolution(Layer, ABC):
         A convolution with that stride makes up to stride - 1 further extents equal. What
         output_padding adds beyond is cut off less, or zero as no window reaches it.
         """
-        further = numbers_of(self, "output_padding", self.output_padding, self.axes, 0)
+        further = numbers_of(self, "output_padding", self.output_padding, self.axes)
         widths: list[tuple[int, int]] = []
         zeros: list[int] = []
-        pairs = pairs_of(self, "padding", self.padding, self.axes)
+        pairs = pairs_of(self.padding, self.axes)
         for axis, (stride, (low, high)) in enumerate(zip(strides, pairs, strict=True)):
             beyond = max(further[axis] - (stride - 1), 0)
             further[axis] -= beyond
@@ -355,9 +367,9 @@ class _TransposedConvolution(Layer, ABC):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the transposed convolution and adds the bias."""
         check_image(self, x, self.axes)
-        sizes = numbers_of(self, "window", self.window, self.axes, 1)
-        strides = numbers_of(self, "stride", self.stride, self.axes, 1)
-        dilations = numbers_of(self, "dilation", self.dilation, self.axes, 1)
+        sizes = numbers_of(self, "window", self.window, self.axes)
+        strides = numbers_of(self, "stride", self.stride, self.axes)
+        dilations = numbers_of(self, "dilation", self.dilation, self.axes)
         widths, further, zeros = self._ends(strides)
         _check_groups(self, x, self.groups)
         (inputs,) = static(x.shape[1:2])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import require_float, require_number
+from lamina.graph.kinds import Fraction, NotNegative
+from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
@@ -33,10 +34,7 @@ class Dropout(Layer):
         (Size(coefficient=1, offset=0), 100)
     """
 
-    probability: float
-
-    def __post_init__(self) -> None:
-        require_number(self, "probability", self.probability, "[0, 1)")
+    probability: Fraction
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask, or x alone in the inference form."""
@@ -65,10 +63,7 @@ class SpatialDropout(Layer):
         >>> y = lm.SpatialDropout(0.2)(lm.Input(16, 8, 8))
     """
 
-    probability: float
-
-    def __post_init__(self) -> None:
-        require_number(self, "probability", self.probability, "[0, 1)")
+    probability: Fraction
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask of channels, or x alone in the inference form."""
@@ -104,10 +99,7 @@ class DropPath(Layer):
         >>> y = x + lm.DropPath(0.1)(lm.Linear(10)(x))
     """
 
-    probability: float
-
-    def __post_init__(self) -> None:
-        require_number(self, "probability", self.probability, "[0, 1)")
+    probability: Fraction
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask of examples, or x alone in the inference form."""
@@ -134,10 +126,7 @@ class GaussianNoise(Layer):
         >>> y = lm.GaussianNoise(0.1)(lm.Input(100))
     """
 
-    deviation: float
-
-    def __post_init__(self) -> None:
-        require_number(self, "deviation", self.deviation, "[0, inf)")
+    deviation: NotNegative
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x plus noise, or x alone in the inference form."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import place_of, require_float, require_whole
+from lamina.graph.kinds import Count, Whole
+from lamina.layers.checks import place_of, require_float
 from lamina.layers.init import Normal
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.layers.scope import (
+    Initializer,
+    InitializerOption,
+    RegularizerOption,
+    Scope,
+    initializer,
+)
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, static
 
@@ -42,27 +51,23 @@ class Embedding(Layer):
         (Size(coefficient=1, offset=0), 12, 32)
     """
 
-    count: int
-    features: int
-    padding: int | None = None
-    weight_init: Initializer | None = None
-    weight_regularizer: Regularizer | None = None
+    count: Count
+    features: Count
+    padding: Annotated[int, Whole(0)] | None = None
+    weight_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
 
     def __post_init__(self) -> None:
-        require_whole(self, "count", self.count)
-        require_whole(self, "features", self.features)
-        if self.padding is not None:
-            require_whole(self, "padding", self.padding, minimum=0)
-            if self.padding >= self.count:
-                raise DefinitionError(
-                    "padding is none of the indices",
-                    facts=(
-                        ("expected", f"0..{self.count - 1}"),
-                        ("found", repr(self.padding)),
-                    ),
-                    where=place_of(self),
-                    advice="The padding has a row of its own: count it in.",
-                )
+        if self.padding is not None and self.padding >= self.count:
+            raise DefinitionError(
+                "padding is none of the indices",
+                facts=(
+                    ("expected", f"0..{self.count - 1}"),
+                    ("found", repr(self.padding)),
+                ),
+                where=place_of(self),
+                advice="The padding has a row of its own: count it in.",
+            )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the choice of rows."""
@@ -114,10 +119,7 @@ class OneHot(Layer):
         (Size(coefficient=1, offset=0), 10)
     """
 
-    classes: int
-
-    def __post_init__(self) -> None:
-        require_whole(self, "classes", self.classes)
+    classes: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the comparison of each index with each place."""
@@ -176,8 +178,8 @@ class LearnedPositions(Layer):
         >>> y = lm.LearnedPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
     """
 
-    weight_init: Initializer | None = None
-    weight_regularizer: Regularizer | None = None
+    weight_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the sum."""

@@ -7,29 +7,54 @@ products with constant matrices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import (
+from lamina.graph.kinds import (
+    HIGHEST,
+    Argument,
+    Count,
+    Either,
+    Kind,
+    Row,
+    Whole,
     entries_of,
-    place_of,
-    require_choice,
-    require_float,
-    require_number,
-    require_truth,
-    require_whole,
+    is_whole,
 )
+from lamina.layers.checks import place_of, require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.ops.padding import PAD_MODES, PadMode
+from lamina.ops.padding import PadMode
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, static
 
-Widths = int | Sequence[int | tuple[int, int]]
+
+class _PairsOfWidths(Kind):
+    """A whole number for all axes, or for each of the last axes a pair or one for both sides."""
+
+    def taken(self, value: Any, argument: Argument) -> Any:
+        several = entries_of(value)
+        pairs = [entries_of(one) or (one, one) for one in several or (value,)]
+        whole = all(
+            is_whole(number) and 0 <= int(number) <= HIGHEST for pair in pairs for number in pair
+        )
+        if not whole or several == () or any(len(pair) != 2 for pair in pairs):
+            raise argument.wrong(
+                f"{argument.name} must be whole numbers of at least 0, two for each axis",
+                f"{argument.called}(((1, 1), (0, 2)))",
+                value,
+                "For each of the last axes (before, after), in the order of the axes.",
+            )
+        if several is None:
+            return int(value)
+        return tuple((int(before), int(after)) for before, after in pairs)
+
+
+Widths = Annotated[int | Sequence[int | tuple[int, int]], _PairsOfWidths()]
 
 
 @frozen_dataclass
@@ -58,17 +83,11 @@ class Upsample(Layer):
         (Size(coefficient=1, offset=0), 3, 16, 16)
     """
 
-    scale: int | Sequence[int]
+    scale: Annotated[int | Sequence[int], Either(Whole(1), Row(Whole(1), least=1))]
     mode: Literal["nearest", "bilinear"] = "nearest"
     align_corners: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale, list | tuple):
-            object.__setattr__(self, "scale", tuple(self.scale))
-        for factor in self.scale if isinstance(self.scale, tuple) else (self.scale,):
-            require_whole(self, "scale", factor)
-        require_choice(self, "mode", self.mode, ("nearest", "bilinear"))
-        require_truth(self, "align_corners", self.align_corners)
         if self.align_corners and self.mode == "nearest":
             raise DefinitionError(
                 "align_corners says where blended elements lie, and this mode blends none",
@@ -153,10 +172,7 @@ class PixelShuffle(Layer):
         (Size(coefficient=1, offset=0), 3, 16, 16)
     """
 
-    factor: int
-
-    def __post_init__(self) -> None:
-        require_whole(self, "factor", self.factor)
+    factor: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the larger image."""
@@ -196,10 +212,7 @@ class PixelUnshuffle(Layer):
         (Size(coefficient=1, offset=0), 12, 8, 8)
     """
 
-    factor: int
-
-    def __post_init__(self) -> None:
-        require_whole(self, "factor", self.factor)
+    factor: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the smaller image."""
@@ -246,11 +259,6 @@ class Pad(Layer):
     mode: PadMode = "constant"
     value: float = 0.0
 
-    def __post_init__(self) -> None:
-        _freeze_widths(self)
-        require_choice(self, "mode", self.mode, PAD_MODES)
-        require_number(self, "value", self.value)
-
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the larger tensor."""
         return ops.pad_with(x, _pairs(self, self.widths, x), self.mode, self.value)
@@ -278,9 +286,6 @@ class Crop(Layer):
     """
 
     widths: Widths
-
-    def __post_init__(self) -> None:
-        _freeze_widths(self)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the smaller tensor."""
@@ -323,25 +328,6 @@ def _for_each(
             advice="Give one for each axis after the channels, or one for all.",
         )
     return listed
-
-
-def _freeze_widths(layer: Pad | Crop) -> None:
-    """Checks the widths and keeps them as an int, or a tuple of pairs."""
-    several = entries_of(layer.widths)
-    pairs = [entries_of(entry) or (entry, entry) for entry in several or (layer.widths,)]
-    numbers = [number for pair in pairs for number in pair]
-    whole = all(type(number) is int and number >= 0 for number in numbers)
-    if not whole or not pairs or any(len(pair) != 2 for pair in pairs):
-        raise DefinitionError(
-            "widths must be whole numbers of at least 0, two for each axis",
-            facts=(
-                ("expected", f"{type(layer).__name__}(((1, 1), (0, 2)))"),
-                ("found", repr(layer.widths)),
-            ),
-            where=place_of(layer),
-            advice="For each of the last axes (before, after), in the order of the axes.",
-        )
-    object.__setattr__(layer, "widths", layer.widths if several is None else tuple(pairs))
 
 
 def _pairs(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:

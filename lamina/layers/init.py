@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,15 @@ import numpy.typing as npt
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
-from lamina.layers.checks import Sourced, place_of, require_choice, require_number
+from lamina.graph.kinds import NotNegative, Positive, Row, Whole
+from lamina.layers.checks import Sourced, place_of
 from lamina.program.philox import philox
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, int64, shape_text, size_of
 
 Float64 = npt.NDArray[np.float64]
+Extents = Annotated[tuple[int, ...], Row(Whole(0), example="(10, 3)")]
+Stream = Annotated[int, Whole(0)]
 Mode = Literal["fan_in", "fan_out"]
 Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
 
@@ -42,7 +45,7 @@ class Zeros(Sourced):
         array([0., 0., 0.])
     """
 
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Float64 zeros."""
         return np.zeros(shape)
 
@@ -65,10 +68,7 @@ class Constant(Sourced):
 
     value: float
 
-    def __post_init__(self) -> None:
-        require_number(self, "value", self.value)
-
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """The number in every place, float64."""
         return np.full(shape, float(self.value))
 
@@ -93,8 +93,6 @@ class Uniform(Sourced):
     high: float
 
     def __post_init__(self) -> None:
-        require_number(self, "low", self.low)
-        require_number(self, "high", self.high)
         if self.low > self.high:
             raise DefinitionError(
                 "low must not be above high",
@@ -105,7 +103,7 @@ class Uniform(Sourced):
                 where=place_of(self),
             )
 
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         return _scaled(_uniform(shape, seed, stream), self.high - self.low, self.low)
 
@@ -127,13 +125,9 @@ class Normal(Sourced):
     """
 
     mean: float = 0.0
-    deviation: float = 1.0
+    deviation: NotNegative = 1.0
 
-    def __post_init__(self) -> None:
-        require_number(self, "mean", self.mean)
-        require_number(self, "deviation", self.deviation, "[0, inf)")
-
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         return _scaled(_normal(shape, seed, stream), self.deviation, self.mean)
 
@@ -157,12 +151,9 @@ class XavierUniform(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierUniform())
     """
 
-    gain: float = 1.0
+    gain: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        require_number(self, "gain", self.gain, "(0, inf)")
-
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         bound = self.gain * math.sqrt(6.0 / sum(_fans(self, shape)))
         return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
@@ -186,12 +177,9 @@ class XavierNormal(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierNormal(gain=5 / 3))
     """
 
-    gain: float = 1.0
+    gain: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        require_number(self, "gain", self.gain, "(0, inf)")
-
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         deviation = self.gain * math.sqrt(2.0 / sum(_fans(self, shape)))
         return _scaled(_normal(shape, seed, stream), deviation)
@@ -222,10 +210,7 @@ class KaimingUniform(Sourced):
     slope: float = 0.0
     nonlinearity: Nonlinearity = "leaky_relu"
 
-    def __post_init__(self) -> None:
-        _check_kaiming(self)
-
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         bound = math.sqrt(3.0) * _kaiming_deviation(self, shape)
         return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
@@ -255,10 +240,7 @@ class KaimingNormal(Sourced):
     slope: float = 0.0
     nonlinearity: Nonlinearity = "leaky_relu"
 
-    def __post_init__(self) -> None:
-        _check_kaiming(self)
-
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         return _scaled(_normal(shape, seed, stream), _kaiming_deviation(self, shape))
 
@@ -284,12 +266,9 @@ class Orthogonal(Sourced):
         >>> q = lm.init.Orthogonal()((2, 2), seed=0, stream=0)
     """
 
-    gain: float = 1.0
+    gain: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        require_number(self, "gain", self.gain, "(0, inf)")
-
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""
         _fans(self, shape)
         rows, columns = shape[0], size_of(shape[1:])
@@ -313,13 +292,6 @@ def _fans(owner: object, shape: tuple[int, ...]) -> tuple[int, int]:
         )
     window = size_of(shape[2:])
     return shape[1] * window, shape[0] * window
-
-
-def _check_kaiming(owner: KaimingUniform | KaimingNormal) -> None:
-    require_choice(owner, "mode", owner.mode, ("fan_in", "fan_out"))
-    require_number(owner, "slope", owner.slope)
-    words = ("linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu")
-    require_choice(owner, "nonlinearity", owner.nonlinearity, words)
 
 
 def _kaiming_deviation(owner: KaimingUniform | KaimingNormal, shape: tuple[int, ...]) -> float:

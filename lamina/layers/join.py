@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import require_whole
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, Tensors
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
@@ -34,10 +35,7 @@ class Concat(Layer):
         (Size(coefficient=1, offset=0), 15)
     """
 
-    axis: int = 1
-
-    def __post_init__(self) -> None:
-        require_whole(self, "axis", self.axis)
+    axis: Count = 1
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds the joined tensor."""
@@ -51,7 +49,8 @@ class Concat(Layer):
         return ops.concat(operands, self.axis)
 
 
-def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
+@checked
+def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
     """Joins tensors end to end along one axis: `Concat(axis)` applied to them.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Never, cast
+from typing import Annotated, Any, Never, cast
 
 from lamina import ops, shapes
 from lamina.errors import DefinitionError, LaminaError
@@ -32,7 +32,8 @@ from lamina.graph import (
     source_line,
     topological,
 )
-from lamina.layers.calls import checked
+from lamina.graph.calls import checked
+from lamina.graph.kinds import HIGHEST, Argument, ElementType, Kind, Whole, is_whole
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
@@ -131,8 +132,26 @@ def _no_reference(*_: Array, **__: Any) -> Array:
 LAYER = Op("layer", _infer_application, None, _no_reference, Lowering())
 
 
+class _Extent(Kind):
+    """An extent of an example."""
+
+    def taken(self, value: Any, argument: Argument) -> int:
+        try:
+            return Whole(1).taken(value, argument)
+        except DefinitionError as error:
+            wide = " of 64 bits" if is_whole(value) and value > HIGHEST else ""
+            raise shapes.ShapeError(
+                f"an input's dimensions are whole numbers above zero{wide}",
+                facts=(("expected", "Input(784) or Input(1, 28, 28)"), error.facts[1]),
+                where=error.where,
+                advice="Leave the batch out: it is always the first axis and never written.",
+            ) from None
+
+
 @checked
-def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:
+def Input(
+    *shape: Annotated[int, _Extent()], dtype: Annotated[DTypeLike, ElementType()] | None = None
+) -> Tensor:
     """A value that a network is given for every example.
 
     Args:
@@ -148,18 +167,6 @@ def Input(*shape: int, dtype: DTypeLike | None = None) -> Tensor:
         >>> lm.Input(3, 32, 32)
         Tensor(f32[batch, 3, 32, 32], leaf)
     """
-    for extent in shape:
-        if (
-            isinstance(cast(object, extent), bool)
-            or not isinstance(cast(object, extent), int)
-            or (extent < 1)
-        ):
-            raise shapes.ShapeError(
-                "an input's dimensions are whole numbers above zero",
-                facts=(("expected", "Input(784) or Input(1, 28, 28)"), ("found", repr(shape))),
-                where=str(Origin("Input", source_line())),
-                advice="Leave the batch out: it is always the first axis and never written.",
-            )
     fixed = as_dtype(dtype) if dtype is not None else shapes.float32
     with labelled(Origin("net/0:Input", source_line())):
         tensor = apply(

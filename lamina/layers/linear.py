@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import require_float, require_truth, require_whole
+from lamina.graph.kinds import Count, Flag
+from lamina.layers.checks import require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
@@ -41,17 +43,12 @@ class Linear(Layer):
         (Size(coefficient=1, offset=0), 10)
     """
 
-    features: int
-    bias: bool = True
-    weight_init: Initializer | None = None
-    bias_init: Initializer | None = None
-    weight_regularizer: Regularizer | None = None
-    bias_regularizer: Regularizer | None = None
-
-    def __post_init__(self) -> None:
-        require_whole(self, "features", self.features)
-        advice = "The number of inputs is inferred: Linear(16) takes any."
-        require_truth(self, "bias", self.bias, advice)
+    features: Count
+    bias: Annotated[bool, Flag("The number of inputs is inferred: Linear(16) takes any.")] = True
+    weight_init: InitializerOption = None
+    bias_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
+    bias_regularizer: RegularizerOption = None
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x weight^T + bias."""

@@ -7,26 +7,49 @@ the deviations, so that they are right for values far from zero as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import (
-    axis_within_example,
+from lamina.graph.kinds import (
+    Argument,
+    Count,
+    Kind,
+    NotNegative,
+    Number,
+    Whole,
     entries_of,
-    place_of,
-    require_float,
-    require_number,
-    require_truth,
-    require_whole,
+    is_whole,
 )
+from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Constant, Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
 from lamina.shapes import static
+
+
+class _AxisNumbers(Kind):
+    """The number of an axis, or of several."""
+
+    def taken(self, value: Any, argument: Argument) -> Any:
+        several = entries_of(value)
+        listed = (value,) if several is None else several
+        if not listed or not all(map(is_whole, listed)):
+            raise argument.wrong(
+                f"{argument.name} must be whole numbers",
+                f"{argument.name}=-1 or {argument.name}=(-2, -1)",
+                value,
+                "Axes are named by their numbers; their extents are inferred.",
+            )
+        axes = tuple(Whole().taken(one, argument) for one in listed)
+        return axes[0] if several is None else axes
+
+
+_Axes = Annotated[int | Sequence[int], _AxisNumbers()]
 
 
 @frozen_dataclass
@@ -58,14 +81,9 @@ class BatchNorm(Layer):
         >>> y = lm.BatchNorm()(lm.Input(3, 32, 32))
     """
 
-    momentum: float = 0.1
-    epsilon: float = 1e-5
+    momentum: Annotated[float, Number("[0, 1]")] = 0.1
+    epsilon: NotNegative = 1e-5
     affine: bool = True
-
-    def __post_init__(self) -> None:
-        require_number(self, "momentum", self.momentum, "[0, 1]")
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        require_truth(self, "affine", self.affine)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation by the batch, or by the running averages in inference."""
@@ -127,16 +145,10 @@ class LayerNorm(Layer):
         >>> y = lm.LayerNorm()(lm.Input(12, 64))
     """
 
-    axes: int | Sequence[int] = -1
-    epsilon: float = 1e-5
+    axes: _Axes = -1
+    epsilon: NotNegative = 1e-5
     affine: bool = True
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        _freeze_axes(self)
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        require_truth(self, "affine", self.affine)
-        require_truth(self, "bias", self.bias)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation along the axes."""
@@ -168,14 +180,9 @@ class GroupNorm(Layer):
         >>> y = lm.GroupNorm(4)(lm.Input(32, 8, 8))
     """
 
-    groups: int
-    epsilon: float = 1e-5
+    groups: Count
+    epsilon: NotNegative = 1e-5
     affine: bool = True
-
-    def __post_init__(self) -> None:
-        require_whole(self, "groups", self.groups)
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        require_truth(self, "affine", self.affine)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation of each group."""
@@ -218,12 +225,8 @@ class InstanceNorm(Layer):
         >>> y = lm.InstanceNorm()(lm.Input(3, 32, 32))
     """
 
-    epsilon: float = 1e-5
+    epsilon: NotNegative = 1e-5
     affine: bool = False
-
-    def __post_init__(self) -> None:
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        require_truth(self, "affine", self.affine)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation of each channel."""
@@ -262,15 +265,9 @@ class RMSNorm(Layer):
         >>> y = lm.RMSNorm()(lm.Input(12, 64))
     """
 
-    axes: int | Sequence[int] = -1
-    epsilon: float | None = None
+    axes: _Axes = -1
+    epsilon: NotNegative | None = None
     affine: bool = True
-
-    def __post_init__(self) -> None:
-        _freeze_axes(self)
-        if self.epsilon is not None:
-            require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        require_truth(self, "affine", self.affine)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation along the axes."""
@@ -337,20 +334,6 @@ def _channels(layer: Layer, x: Tensor) -> int:
     require_float(layer, x)
     (channels,) = static(x.shape[1:2])
     return channels
-
-
-def _freeze_axes(layer: LayerNorm | RMSNorm) -> None:
-    """Checks the axes and keeps them as an int or a tuple."""
-    several = entries_of(layer.axes)
-    listed = (layer.axes,) if several is None else several
-    if not listed or any(not isinstance(one, int) or isinstance(one, bool) for one in listed):
-        raise DefinitionError(
-            "axes must be whole numbers",
-            facts=(("expected", "axes=-1 or axes=(-2, -1)"), ("found", repr(layer.axes))),
-            where=place_of(layer),
-            advice="Axes are named by their numbers; their extents are inferred.",
-        )
-    object.__setattr__(layer, "axes", layer.axes if several is None else listed)
 
 
 def _axes_of(layer: Layer, axes: int | Sequence[int], x: Tensor) -> list[int]:

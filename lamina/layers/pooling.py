@@ -13,8 +13,9 @@ import numpy as np
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import entries_of, place_of, require_float, require_number, require_truth
-from lamina.layers.convolution import Numbers, check_image, freeze, numbers_of, pairs_of
+from lamina.graph.kinds import Positive
+from lamina.layers.checks import place_of, require_float
+from lamina.layers.convolution import Numbers, Pairs, check_image, numbers_of, pairs_of
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops import Window
@@ -26,15 +27,13 @@ from lamina.shapes import static
 class _Pool(Layer, ABC):
     window: Numbers
     stride: Numbers | None = None
-    padding: int | tuple[int | tuple[int, int], ...] = 0
+    padding: Pairs = 0
     dilation: Numbers = 1
     ceil_mode: bool = False
 
     axes: ClassVar[int]
 
     def __post_init__(self) -> None:
-        freeze(self, "window", "stride", "padding", "dilation")
-        require_truth(self, "ceil_mode", self.ceil_mode)
         for one in self._windows():
             if max(one.before, one.after) > one.reach // 2:
                 raise DefinitionError(
@@ -48,10 +47,10 @@ class _Pool(Layer, ABC):
         """The windows along each axis."""
         stride = self.window if self.stride is None else self.stride
         rows = zip(
-            numbers_of(self, "window", self.window, self.axes, 1),
-            numbers_of(self, "stride", stride, self.axes, 1),
-            numbers_of(self, "dilation", self.dilation, self.axes, 1),
-            pairs_of(self, "padding", self.padding, self.axes),
+            numbers_of(self, "window", self.window, self.axes),
+            numbers_of(self, "stride", stride, self.axes),
+            numbers_of(self, "dilation", self.dilation, self.axes),
+            pairs_of(self.padding, self.axes),
             strict=True,
         )
         return [
@@ -128,10 +127,6 @@ class MaxPool3d(_MaxPool):
 @frozen_dataclass
 class _AvgPool(_Pool, ABC):
     count_padding: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_truth(self, "count_padding", self.count_padding)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the mean of each window."""
@@ -215,11 +210,7 @@ class AvgPool3d(_AvgPool):
 
 @frozen_dataclass
 class _LPPool(_Pool, ABC):
-    power: float = 2.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number(self, "power", self.power, "(0, inf)")
+    power: Positive = 2.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the norm of each window."""
@@ -296,9 +287,6 @@ class LPPool3d(_LPPool):
 class _Global(Layer, ABC):
     keepdims: bool
 
-    def __post_init__(self) -> None:
-        require_truth(self, "keepdims", self.keepdims)
-
     def _axes(self, x: Tensor) -> tuple[int, ...]:
         if x.rank < 3:
             raise ShapeError(
@@ -365,11 +353,6 @@ class GlobalMaxPool(_Global):
 class _Adaptive(Layer, ABC):
     size: Numbers
 
-    def __post_init__(self) -> None:
-        freeze(self, "size")
-        rank = len(entries_of(self.size) or (0,))
-        numbers_of(self, "size", self.size, min(max(rank, 1), 3), 1)
-
     def _tiles(self, x: Tensor) -> list[Window]:
         """Windows that lie side by side, so many along each of the last axes."""
         rank = x.rank - 2
@@ -380,7 +363,7 @@ class _Adaptive(Layer, ABC):
                 advice="It takes sequences, images and volumes.",
             )
         check_image(self, x, rank)
-        sizes = numbers_of(self, "size", self.size, rank, 1)
+        sizes = numbers_of(self, "size", self.size, rank)
         for extent, size in zip(static(x.shape[2:]), sizes, strict=True):
             if extent % size:
                 raise ShapeError(

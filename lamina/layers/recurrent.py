@@ -9,22 +9,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import (
-    EMBEDDING,
-    require_choice,
-    require_float,
-    require_number,
-    require_truth,
-    require_whole,
-)
+from lamina.graph.kinds import Count, Depth, Fraction
+from lamina.layers.checks import EMBEDDING, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.records import frozen_dataclass
 from lamina.shapes import int64, static
 
@@ -33,29 +27,19 @@ Tensors = Sequence[Tensor]
 
 @frozen_dataclass
 class _Recurrent(Layer, ABC):
-    features: int
-    layers: int = 1
+    features: Count
+    layers: Depth = 1
     bidirectional: bool = False
-    returns: str = "all"
-    dropout: float = 0.0
+    returns: Literal["all", "last"] = "all"
+    dropout: Fraction = 0.0
     bias: bool = True
-    truncate: int | None = None
-    weight_init: Initializer | None = None
-    bias_init: Initializer | None = None
-    weight_regularizer: Regularizer | None = None
+    truncate: Count | None = None
+    weight_init: InitializerOption = None
+    bias_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
 
     gates: ClassVar[int]
     states: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        require_whole(self, "features", self.features)
-        require_whole(self, "layers", self.layers)
-        require_truth(self, "bidirectional", self.bidirectional)
-        require_choice(self, "returns", self.returns, ("all", "last"))
-        require_number(self, "dropout", self.dropout, "[0, 1)")
-        require_truth(self, "bias", self.bias)
-        if self.truncate is not None:
-            require_whole(self, "truncate", self.truncate)
 
     @abstractmethod
     def _step(
@@ -213,13 +197,9 @@ class RNN(_Recurrent):
         (Size(coefficient=1, offset=0), 100, 32)
     """
 
-    activation: str = "tanh"
+    activation: Literal["tanh", "relu"] = "tanh"
 
     gates = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice(self, "activation", self.activation, ("tanh", "relu"))
 
     def _step(
         self, states: Tensors, given: Tensor, product: Tensor, bias: Tensor | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.layers.checks import Sourced, require_number
+from lamina.graph.kinds import NotNegative
+from lamina.layers.checks import Sourced
 from lamina.records import frozen_dataclass
 
 
@@ -25,10 +26,7 @@ class L1(Sourced):
         >>> layer = lm.Linear(10, weight_regularizer=lm.L1(1e-5))
     """
 
-    strength: float
-
-    def __post_init__(self) -> None:
-        require_number(self, "strength", self.strength, "[0, inf)")
+    strength: NotNegative
 
     def __call__(self, parameter: Tensor) -> Tensor:
         """The penalty."""
@@ -53,10 +51,7 @@ class L2(Sourced):
         >>> layer = lm.Linear(10, weight_regularizer=lm.L2(1e-4))
     """
 
-    strength: float
-
-    def __post_init__(self) -> None:
-        require_number(self, "strength", self.strength, "[0, inf)")
+    strength: NotNegative
 
     def __call__(self, parameter: Tensor) -> Tensor:
         """The penalty."""

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Annotated, Any, Protocol, cast, final
 
 from lamina import ops, shapes
 from lamina.errors import DefinitionError, LaminaError
-from lamina.graph import Origin, Tensor, current_origin, labelled, leaf, located, topological
+from lamina.graph import (
+    Origin,
+    Tensor,
+    current_origin,
+    described,
+    labelled,
+    leaf,
+    located,
+    topological,
+)
+from lamina.graph.calls import checked
+from lamina.graph.kinds import (
+    Argument,
+    Count,
+    Function,
+    Kind,
+    Maybe,
+    NotNegative,
+    Number,
+    Row,
+    Whole,
+)
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, shape_text, static
+from lamina.shapes import Array, DType, Shape, Size, shape_text, static
 
 
 class Initializer(Protocol):
@@ -25,9 +46,38 @@ class Initializer(Protocol):
 Regularizer = Callable[[Tensor], Tensor]
 
 
+class _Dimension(Kind):
+    """An extent, which may depend on the batch."""
+
+    def taken(self, value: Any, argument: Argument) -> Any:
+        return value if isinstance(value, Size) else Whole(0).taken(value, argument)
+
+
+Dimensions = Annotated[Shape, Row(_Dimension(), example="x.shape")]
+# Dimensions of what is kept, where one that depends on the batch is refused with advice.
+Extents = Annotated[tuple[int, ...], Row(_Dimension(), example="(10, 3)")]
+
+# What layers take for them.
+InitializerOption = Annotated[
+    Initializer | None, Maybe(Function("lm.init.XavierUniform()", "an initializer, a function"))
+]
+RegularizerOption = Annotated[
+    Regularizer | None, Maybe(Function("lm.L2(1e-4)", "a regularizer, a function"))
+]
+
+
 def initializer(init: Initializer | None, usual: Initializer) -> Initializer:
     """The initializer that was given, or the usual one."""
     return usual if init is None else init
+
+
+class _PartKind(Kind):
+    """A layer, or what has a `forward` as layers have."""
+
+    def taken(self, value: Any, argument: Argument) -> Any:
+        if isinstance(value, type) or not callable(getattr(value, "forward", None)):
+            raise argument.wrong(f"{argument.name} is a layer", "lm.Linear(10)", value)
+        return value
 
 
 class Part(Protocol):
@@ -36,6 +86,9 @@ class Part(Protocol):
     def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
         """Builds the layer's graph."""
         ...
+
+
+AnyPart = Annotated[Part, _PartKind()]
 
 
 @frozen_dataclass
@@ -126,10 +179,11 @@ class Scope:
     def dtype(self) -> DType:
         return self._record.dtype
 
+    @checked
     def parameter(
         self,
         name: str,
-        shape: tuple[int, ...],
+        shape: Extents,
         init: Initializer,
         regularizer: Regularizer | None = None,
     ) -> Tensor:
@@ -155,10 +209,22 @@ class Scope:
         first_use = f"{self._name}.{name}" not in known
         tensor = self._variable(known, "parameter", name, shape, init)
         if regularizer is not None and first_use:
-            self._record.penalties.append(regularizer(tensor))
+            penalty = regularizer(tensor)
+            found = cast(object, penalty)
+            if not isinstance(found, Tensor) or found.shape or not found.dtype.is_float:
+                raise DefinitionError(
+                    f"the regularizer of {name!r} gives no number",
+                    facts=(
+                        ("expected", f"{self.dtype}[]"),
+                        ("found", described(found) if isinstance(found, Tensor) else repr(found)),
+                    ),
+                    advice="Sum over all axes: lambda w: 1e-4 * lm.ops.sum(w * w).",
+                )
+            self._record.penalties.append(penalty)
         return tensor
 
-    def shared(self, layer: Part, name: str) -> Tensor:
+    @checked
+    def shared(self, layer: AnyPart, name: str) -> Tensor:
         """A parameter of another layer: both train the same numbers.
 
         Args:
@@ -172,7 +238,7 @@ class Scope:
         Example:
             >>> from dataclasses import dataclass
             >>> import lamina as lm
-            >>> @dataclass(frozen=True)
+            >>> @frozen_dataclass
             ... class WayBack(lm.Layer):
             ...     there: lm.Linear
             ...     def forward(self, scope, x):
@@ -213,15 +279,18 @@ class Scope:
             "within a layer of your own apply this one by scope.layer(name, layer, x).",
         )
 
-    def state(self, name: str, shape: tuple[int, ...], init: Initializer) -> Tensor:
+    @checked
+    def state(self, name: str, shape: Extents, init: Initializer) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 
         Running statistics, for example; give it a new value with `update`. Where a layer is applied
         twice, the second time continues from the value that the first time gave it.
         """
+        _require_function("initializer", init, "lm.init.Zeros()")
         tensor = self._variable(self._record.states, "state", name, shape, init)
         return self._record.updates.get(f"{self._name}.{name}", tensor)
 
+    @checked
     def update(self, name: str, value: Tensor) -> None:
         """Sets the value that a state takes after the step; only the training form may.
 
@@ -241,7 +310,8 @@ class Scope:
             )
         self._record.updates[full] = value
 
-    def layer(self, name: str, layer: Part, *operands: Tensor) -> Tensor:
+    @checked
+    def layer(self, name: str, layer: AnyPart, *operands: Tensor) -> Tensor:
         """Applies a layer as a named part of this one.
 
         The names of its parameters begin with the part's: `"1.attention.weight"`. A layer that is
@@ -255,7 +325,7 @@ class Scope:
         Example:
             >>> from dataclasses import dataclass
             >>> import lamina as lm
-            >>> @dataclass(frozen=True)
+            >>> @frozen_dataclass
             ... class Residual(lm.Layer):
             ...     def forward(self, scope, x):
             ...         return x + scope.layer("inner", lm.Linear(4), x)
@@ -271,8 +341,9 @@ class Scope:
             except LaminaError as error:
                 raise located(error) from None
 
+    @checked
     def limit_indices(
-        self, indices: Tensor, count: int, *, what: str = "indices", advice: str = ""
+        self, indices: Tensor, count: Count, *, what: str = "indices", advice: str = ""
     ) -> None:
         """Says that indices lie from 0 to below a count, so that data is checked when it arrives.
 
@@ -287,16 +358,21 @@ class Scope:
         limit = IndexLimit(indices, count, current_origin(), what, advice)
         self._record.index_limits.append(limit)
 
-    def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> Tensor:
+    @checked
+    def uniform(self, shape: Dimensions, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Random numbers from low (included) to high, new in every step."""
         unit = ops.uniform(shape, *self._key(), dtype=self.dtype)
         return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
 
-    def normal(self, shape: Shape, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
+    @checked
+    def normal(self, shape: Dimensions, mean: float = 0.0, deviation: NotNegative = 1.0) -> Tensor:
         """Normally distributed random numbers, new in every step."""
         return ops.normal(shape, *self._key(), dtype=self.dtype) * deviation + mean
 
-    def bernoulli(self, shape: Shape, probability: float) -> Tensor:
+    @checked
+    def bernoulli(
+        self, shape: Dimensions, probability: Annotated[float, Number("[0, 1]")]
+    ) -> Tensor:
         """1 with the given probability, else 0; new in every step."""
         return ops.bernoulli(shape, probability, *self._key(), dtype=self.dtype)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import place_of, require_number
+from lamina.graph.kinds import HIGHEST, Argument, Kind, entries_of, is_whole
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
@@ -41,6 +42,27 @@ class Flatten(Layer):
         return ops.reshape(x, (x.shape[0], features))
 
 
+_NO_DIMENSIONS = "these are no dimensions of an example", "Reshape(1, 28, 28)"
+_DIMENSIONS = "Give whole numbers above zero, without the batch; one of them may be -1."
+
+
+@frozen_dataclass
+class _Dimension(Kind):
+    """An extent of an example, or -1 for what follows from the others; or all of them."""
+
+    several: bool = False
+
+    def taken(self, value: Any, argument: Argument) -> Any:
+        listed = entries_of(value) if self.several else (value,)
+        if listed is None or not all(map(_is_extent, listed)):
+            raise argument.wrong(*_NO_DIMENSIONS, value, _DIMENSIONS)
+        return tuple(map(int, listed)) if self.several else int(value)
+
+
+def _is_extent(value: Any) -> bool:
+    return is_whole(value) and (value == -1 or 0 < int(value) <= HIGHEST)
+
+
 @frozen_dataclass(init=False)
 class Reshape(Layer):
     """Each example in another shape.
@@ -64,16 +86,14 @@ class Reshape(Layer):
 
     shape: tuple[int, ...]
 
-    def __init__(self, *dimensions: int, shape: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        *dimensions: Annotated[int, _Dimension()],
+        shape: Annotated[Sequence[int], _Dimension(several=True)] = (),
+    ) -> None:
         object.__setattr__(self, "shape", (*dimensions, *shape))
-        whole = all(type(dim) is int and (dim > 0 or dim == -1) for dim in self.shape)
-        if not whole or self.shape.count(-1) > 1 or (dimensions and shape):
-            raise DefinitionError(
-                "these are no dimensions of an example",
-                facts=(("expected", "Reshape(1, 28, 28)"), ("found", repr(self.shape))),
-                where=place_of(self),
-                advice="Give whole numbers above zero, without the batch; one of them may be -1.",
-            )
+        if self.shape.count(-1) > 1 or (dimensions and shape):
+            raise Argument("shape", "Reshape").wrong(*_NO_DIMENSIONS, self.shape, _DIMENSIONS)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the reshape."""
@@ -116,10 +136,6 @@ class Rescale(Layer):
 
     scale: float
     offset: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_number(self, "scale", self.scale)
-        require_number(self, "offset", self.offset)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x scale + offset."""

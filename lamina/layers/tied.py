@@ -7,12 +7,12 @@ from typing import cast
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import place_of, require_float, require_truth
+from lamina.layers.checks import place_of, require_float
 from lamina.layers.embedding import Embedding
 from lamina.layers.init import Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
-from lamina.layers.scope import Initializer, Regularizer, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
@@ -48,8 +48,8 @@ class TiedLinear(Layer):
 
     layer: Layer
     bias: bool = True
-    bias_init: Initializer | None = None
-    bias_regularizer: Regularizer | None = None
+    bias_init: InitializerOption = None
+    bias_regularizer: RegularizerOption = None
 
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.layer), Embedding | Linear):
@@ -59,7 +59,6 @@ class TiedLinear(Layer):
                 where=place_of(self),
                 advice="In a layer of your own, scope.shared gives the parameters of any layer.",
             )
-        require_truth(self, "bias", self.bias)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the product with the other layer's weights."""

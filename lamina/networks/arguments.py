@@ -1,58 +1,35 @@
-"""Checks of what ready networks are given: shapes of examples, and widths of layers."""
+"""Kinds of what ready networks are given: shapes of examples, and widths of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from lamina.errors import DefinitionError
-from lamina.graph import source_line
+from lamina.graph.kinds import Argument, Bare, Function, Kind, Maybe, Row, Whole, entries_of
+from lamina.layers import Layer
+from lamina.records import frozen_dataclass
 
-
-def check_lists(**given: object) -> None:
-    """Checks what says one number after the other.
-
-    Args:
-        given: by the name of the argument what was given for it.
-
-    Raises:
-        DefinitionError: for a number alone.
-    """
-    for name, value in given.items():
-        if not isinstance(value, Iterable):
-            raise DefinitionError(
-                f"{name} is a list of numbers",
-                facts=(("expected", f"{name}=(256, 128)"), ("found", repr(value))),
-                where=source_line(),
-                advice=f"Write a single one with a comma: {name}=({value},).",
-            )
+_EXTENTS = Row(Whole(1), example="(256, 128)")
 
 
-def check_image(**given: object) -> None:
-    """Checks a shape of images.
+@frozen_dataclass
+class _ShapeOfImages(Kind):
+    """Channels, height and width."""
 
-    Args:
-        given: by the name of the argument what was given for it.
-
-    Raises:
-        DefinitionError: unless there are three extents, or if the channels clearly come last.
-    """
-    for name, value in given.items():
-        extents = tuple(cast(Iterable[int], value)) if isinstance(value, Iterable) else value
-        advice = _what_to_do(name, cast(Any, extents))
+    def taken(self, value: Any, argument: Argument) -> tuple[int, ...]:
+        extents, name = entries_of(value), argument.name
+        advice = _what_to_do(name, value if extents is None else extents)
         if advice:
-            raise DefinitionError(
+            raise argument.wrong(
                 "this is no shape of images",
-                facts=(
-                    ("expected", f"{name}=(channels, height, width)"),
-                    ("found", f"{name}={extents}"),
-                ),
-                where=source_line(),
-                advice=advice,
+                f"{name}=(channels, height, width)",
+                Bare(f"{name}={value if extents is None else extents}"),
+                advice,
             )
+        return _EXTENTS.taken(extents, argument)
 
 
-def _what_to_do(name: str, extents: tuple[int, ...] | int) -> str:
+def _what_to_do(name: str, extents: Any) -> str:
     """Nothing, if they are those of images."""
     match extents:
         # Images are often square, and have so many colours; networks of that width are rare.
@@ -65,3 +42,10 @@ def _what_to_do(name: str, extents: tuple[int, ...] | int) -> str:
             return f"Images of one colour have one channel: {name}=(1, {extent}, {extent})."
         case _:
             return "Images of one colour have one channel."
+
+
+# Features or channels, one layer after the other.
+Widths = Annotated[Sequence[int], _EXTENTS]
+ShapeOfExamples = Annotated[tuple[int, ...], _EXTENTS]
+ShapeOfImages = Annotated[tuple[int, int, int], _ShapeOfImages()]
+Activation = Annotated[Layer | None, Maybe(Function("lm.Tanh()", "an activation, a layer"))]

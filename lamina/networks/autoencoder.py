@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count
 from lamina.layers import (
     Flatten,
     GaussianSample,
@@ -15,9 +17,8 @@ from lamina.layers import (
     Reshape,
     Sigmoid,
 )
-from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
-from lamina.networks.arguments import check_lists
+from lamina.networks.arguments import Activation, ShapeOfExamples, Widths
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
@@ -40,10 +41,10 @@ class Autoencoder:
 
 @checked
 def autoencoder(
-    widths: Sequence[int] = (1000, 500, 250),
-    code: int = 30,
-    input: tuple[int, ...] = (1, 28, 28),
-    activation: Layer | None = None,
+    widths: Widths = (1000, 500, 250),
+    code: Count = 30,
+    input: ShapeOfExamples = (1, 28, 28),
+    activation: Activation = None,
 ) -> Autoencoder:
     """Linear layers down to a code, and the same widths up again; examples lie in [0, 1].
 
@@ -67,7 +68,6 @@ def autoencoder(
         >>> parts.network.parameter_count(), parts.encoder.outputs[0]
         (2837314, Tensor(f32[batch, 30], layer))
     """
-    check_lists(widths=widths, input=input)
     between = activation or ReLU()
     encoder = Sequential(Input(*input), Flatten(), *_hidden(widths, between), Linear(code))
     decoder = Sequential(
@@ -83,10 +83,10 @@ def autoencoder(
 
 @checked
 def variational_autoencoder(
-    widths: Sequence[int] = (500,),
-    code: int = 20,
-    input: tuple[int, ...] = (1, 28, 28),
-    activation: Layer | None = None,
+    widths: Widths = (500,),
+    code: Count = 20,
+    input: ShapeOfExamples = (1, 28, 28),
+    activation: Activation = None,
 ) -> Autoencoder:
     """An autoencoder whose codes are normally distributed: it makes new examples from noise.
 
@@ -114,7 +114,6 @@ def variational_autoencoder(
         >>> parts.network.outputs
         (Tensor(f32[batch, 1, 28, 28], layer), Tensor(f32[batch, 2], layer), ...)
     """
-    check_lists(widths=widths, input=input)
     between = activation or ReLU()
     example = Input(*input)
     h = Flatten()(example)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count
 from lamina.layers import (
     BatchNorm,
     Conv2d,
@@ -16,10 +18,9 @@ from lamina.layers import (
     Reshape,
     Tanh,
 )
-from lamina.layers.calls import checked
 from lamina.layers.init import Normal
 from lamina.network import Network, Sequential
-from lamina.networks.arguments import check_image
+from lamina.networks.arguments import ShapeOfImages
 
 # Height and width of the smallest images, between noise and convolutions.
 _SMALLEST = 4
@@ -27,7 +28,7 @@ _SMALLEST = 4
 
 @checked
 def dcgan(
-    latent: int = 100, image: tuple[int, int, int] = (3, 64, 64), width: int = 64
+    latent: Count = 100, image: ShapeOfImages = (3, 64, 64), width: Count = 64
 ) -> tuple[Network, Network]:
     """A generator and a discriminator.
 
@@ -54,7 +55,6 @@ def dcgan(
         >>> generator.outputs[0], discriminator.outputs[0]
         (Tensor(f32[batch, 1, 8, 8], layer), Tensor(f32[batch, 1], layer))
     """
-    check_image(image=image)
     colours, height, side = image
     widths = [width * 2**number for number in range(_halvings(height, side))]
     start = Normal(deviation=0.02)

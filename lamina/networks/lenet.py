@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count
 from lamina.layers import Conv2d, Flatten, Input, Linear, MaxPool2d, ReLU
-from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
-from lamina.networks.arguments import check_image
+from lamina.networks.arguments import ShapeOfImages
 
 
 @checked
-def lenet(classes: int = 10, input: tuple[int, int, int] = (1, 28, 28)) -> Network:
+def lenet(classes: Count = 10, input: ShapeOfImages = (1, 28, 28)) -> Network:
     """Two convolutions, each followed by pooling, and two linear layers.
 
     LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition (1998),
@@ -28,7 +29,6 @@ def lenet(classes: int = 10, input: tuple[int, int, int] = (1, 28, 28)) -> Netwo
         >>> lm.networks.lenet().parameter_count()
         431080
     """
-    check_image(input=input)
     return Sequential(
         Input(*input),
         Conv2d(20, 5),

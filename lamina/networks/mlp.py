@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count
 from lamina.layers import Flatten, Input, Layer, Linear, ReLU
-from lamina.layers.calls import checked
 from lamina.network import Network, Sequential
-from lamina.networks.arguments import check_lists
+from lamina.networks.arguments import Activation, ShapeOfExamples, Widths
 
 
 @checked
 def mlp(
-    widths: Sequence[int] = (256, 128),
-    classes: int = 10,
-    input: tuple[int, ...] = (784,),
-    activation: Layer | None = None,
+    widths: Widths = (256, 128),
+    classes: Count = 10,
+    input: ShapeOfExamples = (784,),
+    activation: Activation = None,
 ) -> Network:
     """Linear layers with an activation between them; gives a score for each class.
 
@@ -36,7 +35,6 @@ def mlp(
         >>> lm.networks.mlp((256, 128), classes=10, input=(1, 28, 28)).parameter_count()
         235146
     """
-    check_lists(widths=widths, input=input)
     layers: list[Layer] = [] if len(input) == 1 else [Flatten()]
     for width in widths:
         layers += [Linear(width), activation or ReLU()]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from lamina.errors import DefinitionError
+from typing import Annotated
+
 from lamina.graph import Tensor
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, Fraction, Number
 from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
-from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform, Normal
 from lamina.network import Network
-from lamina.networks.arguments import check_image
+from lamina.networks.arguments import ShapeOfImages
 from lamina.shapes import static
 
 # Table 2 of the paper: expansion t, channels c, repetitions n, stride s of the first of them.
@@ -25,10 +27,10 @@ _TABLE = (
 
 @checked
 def mobilenet_v2(
-    classes: int = 1000,
-    width: float = 1.0,
-    input: tuple[int, int, int] = (3, 224, 224),
-    dropout: float = 0.2,
+    classes: Count = 1000,
+    width: Annotated[float, Number("(0, 1000]")] = 1.0,
+    input: ShapeOfImages = (3, 224, 224),
+    dropout: Fraction = 0.2,
 ) -> Network:
     """Bottlenecks that are widened, convolved channel by channel, and narrowed again.
 
@@ -50,12 +52,6 @@ def mobilenet_v2(
         >>> lm.networks.mobilenet_v2(classes=10, input=(3, 32, 32)).outputs[0]
         Tensor(f32[batch, 10], layer)
     """
-    if not width > 0:
-        raise DefinitionError(
-            "the width of a MobileNet is a factor above zero",
-            facts=(("expected", "0.35 to 1.4"), ("found", repr(width))),
-        )
-    check_image(input=input)
     image = Input(*input)
     x = _convolution(image, _rounded(32 * width), 3, stride=2)
     for expansion, channels, repetitions, stride in _TABLE:

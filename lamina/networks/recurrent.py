@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, Depth, Fraction
 from lamina.layers import LSTM, Embedding, Input, Linear
-from lamina.layers.calls import checked
 from lamina.network import Network
 
 
 @checked
 def lstm_classifier(
-    classes: int,
-    length: int,
-    inputs: int | None = None,
-    vocabulary: int | None = None,
-    features: int = 128,
-    layers: int = 1,
+    classes: Count,
+    length: Count,
+    inputs: Count | None = None,
+    vocabulary: Count | None = None,
+    features: Count = 128,
+    layers: Depth = 1,
     bidirectional: bool = True,
     lengths: bool = False,
-    dropout: float = 0.0,
+    dropout: Fraction = 0.0,
 ) -> Network:
     """Long short-term memory along a sequence, and a linear layer on what it has at the end.
 

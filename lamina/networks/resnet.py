@@ -6,11 +6,12 @@ from typing import Literal
 
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count
 from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPool2d, ReLU
-from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
-from lamina.networks.arguments import check_image
+from lamina.networks.arguments import ShapeOfImages
 from lamina.shapes import static
 
 # Table 1 of the paper: blocks in each stage.
@@ -28,9 +29,9 @@ _INPUTS = {"imagenet": (3, 224, 224), "cifar": (3, 32, 32)}
 @checked
 def resnet(
     depth: int = 18,
-    classes: int = 1000,
+    classes: Count = 1000,
     stem: Literal["imagenet", "cifar"] = "imagenet",
-    input: tuple[int, int, int] | None = None,
+    input: ShapeOfImages | None = None,
 ) -> Network:
     """Four stages of residual blocks, of two convolutions up to 34 layers and of three above.
 
@@ -53,9 +54,12 @@ def resnet(
         >>> lm.networks.resnet(18, classes=10, stem="cifar").parameter_count()
         11173962
     """
-    _check("depth", depth, list(_BLOCKS))
-    _check("stem", stem, list(_INPUTS))
-    check_image(input=input or _INPUTS[stem])
+    if depth not in _BLOCKS:
+        raise DefinitionError(
+            "there is no residual network of this depth",
+            facts=(("expected", " or ".join(map(str, _BLOCKS))), ("found", str(depth))),
+            where=f"resnet ({source_line()})",
+        )
     image = Input(*(input or _INPUTS[stem]))
     if stem == "cifar":
         x = _convolution(image, 64, 3)
@@ -98,12 +102,3 @@ def _convolution(
     y = Conv2d(channels, window, stride, padding=window // 2, bias=False, weight_init=init)(x)
     y = BatchNorm()(y)
     return ReLU()(y) if activated else y
-
-
-def _check(name: str, value: object, known: list[int] | list[str]) -> None:
-    if value not in known:
-        raise DefinitionError(
-            f"there is no residual network of this {name}",
-            facts=(("expected", " or ".join(map(repr, known))), ("found", repr(value))),
-            where=f"resnet ({source_line()})",
-        )

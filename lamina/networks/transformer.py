@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lamina import ops
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, Depth, Fraction
 from lamina.layers import (
     Embedding,
     Input,
@@ -11,21 +13,20 @@ from lamina.layers import (
     Linear,
     TransformerEncoderBlock,
 )
-from lamina.layers.calls import checked
 from lamina.network import Network
 
 
 @checked
 def transformer_encoder(
-    vocabulary: int,
-    length: int,
-    features: int = 256,
-    heads: int = 4,
-    layers: int = 4,
-    hidden: int = 1024,
-    classes: int | None = None,
+    vocabulary: Count,
+    length: Count,
+    features: Count = 256,
+    heads: Count = 4,
+    layers: Depth = 4,
+    hidden: Count = 1024,
+    classes: Count | None = None,
     causal: bool = False,
-    dropout: float = 0.1,
+    dropout: Fraction = 0.1,
 ) -> Network:
     """Blocks of attention and linear layers over a sequence of indices.
 

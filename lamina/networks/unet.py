@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, Row, Whole
 from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPool2d, ReLU, concat
-from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
-from lamina.networks.arguments import check_image, check_lists
+from lamina.networks.arguments import ShapeOfImages, Widths
 from lamina.shapes import static
 
 
 @checked
 def unet(
-    classes: int = 2,
-    input: tuple[int, int, int] = (1, 256, 256),
-    widths: Sequence[int] = (64, 128, 256, 512, 1024),
+    classes: Count = 2,
+    input: ShapeOfImages = (1, 256, 256),
+    widths: Annotated[Widths, Row(Whole(1), 1, "(64, 128)")] = (64, 128, 256, 512, 1024),
     padding: Literal["same", "valid"] = "same",
     batch_norm: bool = False,
 ) -> Network:
@@ -58,8 +58,6 @@ def unet(
             x = ReLU()(BatchNorm()(x) if batch_norm else x)
         return x
 
-    check_image(input=input)
-    check_lists(widths=widths)
     image = Input(*input)
     x, passed = image, list[Tensor]()
     for width in widths[:-1]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, Either, Fraction, Row, Whole
 from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Linear, MaxPool2d, ReLU
-from lamina.layers.calls import checked
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network, Sequential
-from lamina.networks.arguments import check_image, check_lists
+from lamina.networks.arguments import ShapeOfImages, Widths
 
 # Table 1 of the paper, columns A, B, D and E: how many convolutions each stage has.
 _DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -19,12 +21,14 @@ _WIDTHS = (64, 128, 256, 512, 512)
 
 @checked
 def vgg(
-    stages: int | Sequence[Sequence[int]] = 16,
-    classes: int = 1000,
-    input: tuple[int, int, int] = (3, 224, 224),
-    hidden: Sequence[int] = (4096, 4096),
+    stages: Annotated[
+        int | Sequence[Sequence[int]], Either(Whole(), Row(Row(Whole(1)), least=1))
+    ] = 16,
+    classes: Count = 1000,
+    input: ShapeOfImages = (3, 224, 224),
+    hidden: Widths = (4096, 4096),
     batch_norm: bool = False,
-    dropout: float = 0.5,
+    dropout: Fraction = 0.5,
 ) -> Network:
     """Stages of 3x3 convolutions, each stage followed by pooling; then linear layers.
 
@@ -50,8 +54,6 @@ def vgg(
         >>> small.outputs[0]
         Tensor(f32[batch, 10], layer)
     """
-    check_image(input=input)
-    check_lists(hidden=hidden)
     layers: list[Layer] = []
     for stage in _stages(stages):
         for channels in stage:

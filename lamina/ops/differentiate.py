@@ -12,6 +12,8 @@ from functools import reduce
 
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import LEAF, Op, Tensor, constant, labelled, topological
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Tensors
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
@@ -20,8 +22,11 @@ from lamina.ops.slicing import SLICE
 from lamina.shapes import shape_text
 
 
+@checked
 def gradients(
-    output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None = None
+    output: Tensor,
+    with_respect_to: Tensors,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """The derivatives of an output with respect to tensors it was computed from.
 

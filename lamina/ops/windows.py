@@ -8,12 +8,14 @@ windows are windows again, and nothing is ever scattered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Count, Whole
 from lamina.ops.arguments import as_tensor
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
@@ -154,7 +156,16 @@ def shear(x: Tensor, slopes: Sequence[Slope], fill: float = 0.0) -> Tensor:
 # Windows ------------------------------------------------------------------------------------------
 
 
-class Window(NamedTuple):
+class _Window(NamedTuple):
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    ceil: bool
+
+
+class Window(_Window):
     """The windows along one axis.
 
     Attributes:
@@ -164,14 +175,24 @@ class Window(NamedTuple):
         before, after: how many elements of padding there are.
         ceil: whether a last window may reach beyond the padding, if it begins before it (as
             PyTorch's `ceil_mode`).
+
+    Raises:
+        DefinitionError: for a number out of range.
     """
 
-    size: int
-    stride: int = 1
-    dilation: int = 1
-    before: int = 0
-    after: int = 0
-    ceil: bool = False
+    __slots__ = ()
+
+    @checked
+    def __new__(
+        cls,
+        size: Count,
+        stride: Count = 1,
+        dilation: Count = 1,
+        before: Annotated[int, Whole(0)] = 0,
+        after: Annotated[int, Whole(0)] = 0,
+        ceil: bool = False,
+    ) -> Self:
+        return super().__new__(cls, size, stride, dilation, before, after, ceil)
 
     @property
     def reach(self) -> int:

@@ -25,7 +25,6 @@ from lamina.step import (
     Metric,
     Spec,
     StepGraph,
-    check_batch_size,
     default_targets,
     evaluation_step,
 )
@@ -81,7 +80,7 @@ class Attached:
         input_dtypes: Sequence[DType] | None,
         targets: Sequence[Spec] | None,
     ) -> None:
-        self.batch_size = check_batch_size(batch_size, type(self).__name__)
+        self.batch_size = batch_size
         self._parameters = parameters
         self._turns = parameters.turns
         self._loss = loss

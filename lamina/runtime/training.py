@@ -7,17 +7,19 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, SupportsFloat, final
+from typing import Annotated, Any, SupportsFloat, final
 
 import numpy as np
 
 from lamina.bill import MemoryBill
 from lamina.compiler.planned import compile_cached
 from lamina.data import Dataset, as_dataset
+from lamina.data.dataset import Data
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
-from lamina.layers.checks import whole_number
+from lamina.graph.calls import checked
+from lamina.graph.kinds import Instance, Number, Whole
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
@@ -230,10 +232,11 @@ class Training(Attached):
         targets = (np.ndarray, bind(y, size), y_dtype.numpy)
         return (*arrays, *targets), check
 
+    @checked
     def run(
         self,
-        dataset: Dataset | tuple[Any, Any],
-        steps: int,
+        dataset: Data,
+        steps: Annotated[int, Whole(0)],
         seed: int = 0,
         *,
         drop_last: bool = False,
@@ -258,7 +261,6 @@ class Training(Attached):
             KeyboardInterrupt: after Ctrl-C, between two steps; what was learned stays.
         """
         self._require_alive()
-        steps = whole_number("steps", steps, "a run has a whole number of steps", "run", 0)
         dataset = as_dataset(dataset)
         batches = self._next_batches(dataset, steps, seed, drop_last=drop_last)
         with self.placed(dataset) as resident, held_interrupts() as interrupt:
@@ -343,7 +345,10 @@ class Training(Attached):
                 size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * size))
                 yield piece
 
-    def profile(self, x: Any, y: Any = None, seconds: float = 0.5) -> Profile:
+    @checked
+    def profile(
+        self, x: Any, y: Any = None, seconds: Annotated[float, Number("(0, 86400]")] = 0.5
+    ) -> Profile:
         """How long each part of a step takes; trains on these examples over and over.
 
         Args:
@@ -407,8 +412,11 @@ class Training(Attached):
             self._require_alive()
             return read_all(self._slots)
 
+    @checked
     def restore(
-        self, state: Mapping[str, Array], parameters: Mapping[str, Array] | None = None
+        self,
+        state: Annotated[Mapping[str, Array], Instance(Mapping)],
+        parameters: Mapping[str, Array] | None = None,
     ) -> None:
         """Goes on from a state that `state` gave; checked before anything is written.
 

@@ -5,11 +5,10 @@ Each is a frozen record that takes all gradients and gives as many, in the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.layers.checks import Sourced, require_number
+from lamina.graph.kinds import Positive, Tensors
+from lamina.layers.checks import Sourced
 from lamina.records import frozen_dataclass
 
 # As in torch.nn.utils.clip_grad_norm_.
@@ -31,12 +30,9 @@ class ClipValue(Sourced):
         >>> (clipped,) = lm.training.clipping.ClipValue(0.5)([lm.Input(3)])
     """
 
-    limit: float
+    limit: Positive
 
-    def __post_init__(self) -> None:
-        require_number(self, "limit", self.limit, "(0, inf)")
-
-    def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
         """The gradients, clipped."""
         limit = float(self.limit)
         return tuple(ops.clip(gradient, -limit, limit) for gradient in gradients)
@@ -57,12 +53,9 @@ class ClipNorm(Sourced):
         >>> (clipped,) = lm.training.clipping.ClipNorm(1.0)([lm.Input(3)])
     """
 
-    limit: float
+    limit: Positive
 
-    def __post_init__(self) -> None:
-        require_number(self, "limit", self.limit, "(0, inf)")
-
-    def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
         """The gradients, clipped."""
         return tuple(g * _factor(_square_sum(g), self.limit) for g in gradients)
 
@@ -85,12 +78,9 @@ class ClipGlobalNorm(Sourced):
         >>> first, second = lm.training.clipping.ClipGlobalNorm(1.0)([lm.Input(3), lm.Input(2)])
     """
 
-    limit: float
+    limit: Positive
 
-    def __post_init__(self) -> None:
-        require_number(self, "limit", self.limit, "(0, inf)")
-
-    def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
         """The gradients, clipped."""
         if not gradients:
             return ()

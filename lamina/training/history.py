@@ -6,10 +6,12 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from lamina import reports
 from lamina.errors import UnknownNameError
+from lamina.graph.calls import Called
+from lamina.graph.kinds import Instance
 from lamina.reports import table_text
 from lamina.shapes import Array
 
@@ -17,7 +19,7 @@ VALIDATION = "validation_"
 
 
 @dataclass
-class History:
+class History(metaclass=Called):
     """Loss and metrics, one value for each epoch; `history["loss"]`, `history["accuracy"]`.
 
     Values measured on the validation data have names that begin with `validation_`. Training
@@ -63,7 +65,7 @@ class History:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def add(self, row: Mapping[str, Any], seconds: float) -> None:
+    def add(self, row: Annotated[Mapping[str, Any], Instance(Mapping)], seconds: float) -> None:
         """Appends one epoch; values that are not single numbers are left out.
 
         What is measured in some epochs only, after a resume say, is NaN in the others.

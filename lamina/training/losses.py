@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import Sourced, place_of, require_choice, require_number
+from lamina.graph.kinds import Either, NotNegative, Number, Positive, Row
+from lamina.layers.checks import Sourced, place_of
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, int64
 from lamina.training.target_checks import (
+    Weights,
     check_labels,
     check_probabilities,
     check_values,
     class_count,
-    freeze_weights,
     hits,
     known_classes,
     label_shape,
@@ -32,18 +33,16 @@ from lamina.training.target_checks import (
 )
 
 Reduction = Literal["mean", "sum"]
+_WEIGHT = Number("[0, inf)")
 Target = tuple[Shape, DType]
-
-_REDUCTIONS = ("mean", "sum")
 
 
 class Loss(Sourced, ABC):
     """The base of all losses; a loss of one's own is a frozen dataclass like any other.
 
     Example:
-        >>> from dataclasses import dataclass
-        >>> import lamina as lm
-        >>> @dataclass(frozen=True)
+        >>>         >>> import lamina as lm
+        >>> @frozen_dataclass
         ... class LogCosh(lm.training.losses.Loss):
         ...     def __call__(self, prediction, target):
         ...         difference = prediction - target
@@ -112,9 +111,6 @@ class MSE(Loss):
 
     reduction: Reduction = "mean"
 
-    def __post_init__(self) -> None:
-        _check_reduction(self)
-
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
@@ -140,9 +136,6 @@ class MAE(Loss):
     """
 
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        _check_reduction(self)
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
@@ -170,12 +163,8 @@ class Huber(Loss):
         ()
     """
 
-    delta: float = 1.0
+    delta: Positive = 1.0
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        require_number(self, "delta", self.delta, "(0, inf)")
-        _check_reduction(self)
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
@@ -213,14 +202,9 @@ class CrossEntropy(Loss):
         ()
     """
 
-    label_smoothing: float = 0.0
-    class_weights: Sequence[float] | None = None
+    label_smoothing: Annotated[float, Number("[0, 1]")] = 0.0
+    class_weights: Weights | None = None
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        require_number(self, "label_smoothing", self.label_smoothing, "[0, 1]")
-        freeze_weights(self, "class_weights", self.class_weights)
-        _check_reduction(self)
 
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64, the prediction's shape without the classes."""
@@ -289,12 +273,8 @@ class NLL(Loss):
         ()
     """
 
-    class_weights: Sequence[float] | None = None
+    class_weights: Weights | None = None
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        freeze_weights(self, "class_weights", self.class_weights)
-        _check_reduction(self)
 
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64, the prediction's shape without the classes."""
@@ -345,9 +325,6 @@ class BCE(Loss):
 
     reduction: Reduction = "mean"
 
-    def __post_init__(self) -> None:
-        _check_reduction(self)
-
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""
         check_probabilities(self, array)
@@ -379,15 +356,8 @@ class BCEWithLogits(Loss):
         ()
     """
 
-    positive_weight: float | Sequence[float] | None = None
+    positive_weight: Annotated[float | Sequence[float], Either(_WEIGHT, Row(_WEIGHT))] | None = None
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.positive_weight, int | float):
-            require_number(self, "positive_weight", self.positive_weight, "[0, inf)")
-        else:
-            freeze_weights(self, "positive_weight", self.positive_weight)
-        _check_reduction(self)
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""
@@ -426,9 +396,6 @@ class Hinge(Loss):
     """
 
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        _check_reduction(self)
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
         """-1 and +1."""
@@ -474,9 +441,6 @@ class KLDivergence(Loss):
     """
 
     reduction: Literal["mean", "sum", "batchmean"] = "mean"
-
-    def __post_init__(self) -> None:
-        require_choice(self, "reduction", self.reduction, ("mean", "sum", "batchmean"))
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
         """Probabilities that sum to 1 along the last axis."""
@@ -527,15 +491,10 @@ class Triplet(Loss):
 
     takes_several: ClassVar[bool] = True
 
-    margin: float = 1.0
-    epsilon: float = 1e-6
+    margin: NotNegative = 1.0
+    epsilon: NotNegative = 1e-6
     swap: bool = False
     reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        require_number(self, "margin", self.margin, "[0, inf)")
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        _check_reduction(self)
 
     def target(self, prediction: Sequence[Tensor]) -> None:
         """There is none."""
@@ -548,8 +507,8 @@ class Triplet(Loss):
             DefinitionError: if there are not three predictions, or there is a target.
             ShapeError, DTypeError: if the three differ.
         """
-        if isinstance(prediction, Tensor) or len(prediction) != 3 or target is not None:
-            outputs = 1 if isinstance(prediction, Tensor) else len(prediction)
+        outputs = _count(prediction)
+        if outputs != 3 or target is not None:
             raise DefinitionError(
                 "Triplet compares three predictions and takes no target",
                 facts=(
@@ -597,10 +556,7 @@ class EvidenceLowerBound(Loss):
 
     takes_several: ClassVar[bool] = True
 
-    divergence: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_number(self, "divergence", self.divergence, "[0, inf)")
+    divergence: NotNegative = 1.0
 
     def target(self, prediction: Sequence[Tensor]) -> Target:
         """The shape and dtype of the logits."""
@@ -623,8 +579,8 @@ class EvidenceLowerBound(Loss):
         return ops.mean(missed + self.divergence * divergence)
 
     def _outputs(self, prediction: Sequence[Tensor]) -> Sequence[Tensor]:
-        if isinstance(prediction, Tensor) or len(prediction) != 3:
-            outputs = 1 if isinstance(prediction, Tensor) else len(prediction)
+        outputs = _count(prediction)
+        if outputs != 3:
             raise DefinitionError(
                 "EvidenceLowerBound takes the three outputs of a variational autoencoder",
                 facts=(
@@ -640,8 +596,12 @@ class EvidenceLowerBound(Loss):
 # Reduction ----------------------------------------------------------------------------------------
 
 
-def _check_reduction(loss: Loss) -> None:
-    require_choice(loss, "reduction", getattr(loss, "reduction", None), _REDUCTIONS)
+def _count(prediction: object) -> int:
+    """How many tensors a prediction has; 0 for what is none."""
+    if isinstance(prediction, list | tuple):
+        several = cast(Sequence[object], prediction)
+        return len(several) if all(isinstance(one, Tensor) for one in several) else 0
+    return int(isinstance(prediction, Tensor))
 
 
 def _reduced(each: Tensor, reduction: str) -> Tensor:

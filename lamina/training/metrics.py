@@ -16,7 +16,8 @@ import numpy as np
 from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import Sourced, place_of, require_choice, require_number, require_whole
+from lamina.graph.kinds import Count
+from lamina.layers.checks import Sourced, place_of
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64, shape_text
 
@@ -27,9 +28,8 @@ class Metric(Sourced, ABC):
     """The base of all metrics; one of one's own is a frozen dataclass like any other.
 
     Example:
-        >>> from dataclasses import dataclass
-        >>> import lamina as lm
-        >>> @dataclass(frozen=True)
+        >>>         >>> import lamina as lm
+        >>> @frozen_dataclass
         ... class LargestError(lm.training.metrics.Metric):
         ...     name = "mean_largest_error"
         ...     def statistics(self, prediction, target):
@@ -116,9 +116,6 @@ class BinaryAccuracy(Metric):
 
     threshold: float = 0.5
 
-    def __post_init__(self) -> None:
-        require_number(self, "threshold", self.threshold)
-
     @property
     def name(self) -> str:
         """`"binary_accuracy"`."""
@@ -153,10 +150,7 @@ class TopK(Metric):
         'top_5'
     """
 
-    k: int = 5
-
-    def __post_init__(self) -> None:
-        require_whole(self, "k", self.k)
+    k: Count = 5
 
     @property
     def name(self) -> str:
@@ -252,9 +246,6 @@ class Precision(_ByClass):
     average: Average = "macro"
     logits: bool = False
 
-    def __post_init__(self) -> None:
-        _check_average(self, self.average)
-
     @property
     def name(self) -> str:
         """`"precision"`."""
@@ -289,9 +280,6 @@ class Recall(_ByClass):
     average: Average = "macro"
     logits: bool = False
 
-    def __post_init__(self) -> None:
-        _check_average(self, self.average)
-
     @property
     def name(self) -> str:
         """`"recall"`."""
@@ -325,9 +313,6 @@ class F1(_ByClass):
 
     average: Average = "macro"
     logits: bool = False
-
-    def __post_init__(self) -> None:
-        _check_average(self, self.average)
 
     @property
     def name(self) -> str:
@@ -470,10 +455,6 @@ class R2(Metric):
 
 
 # Helpers ------------------------------------------------------------------------------------------
-
-
-def _check_average(metric: Metric, average: str) -> None:
-    require_choice(metric, "average", average, ("macro", "micro", "binary"))
 
 
 def _ratio(part: Array, whole: Array) -> float:

@@ -11,13 +11,24 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, Tensor, evaluate, leaf
-from lamina.layers.checks import Sourced, place_of, require_number, require_whole
+from lamina.graph.kinds import (
+    AnyOf,
+    Count,
+    Function,
+    NotNegative,
+    Number,
+    Positive,
+    Row,
+    Whole,
+)
+from lamina.layers.checks import Sourced, place_of
 from lamina.records import frozen_dataclass
 from lamina.shapes import float64
 
@@ -36,7 +47,7 @@ class Schedule(Sourced, ABC):
             The rate, without axes, in the same dtype.
         """
 
-    def at(self, step: float) -> float:
+    def at(self, step: NotNegative) -> float:
         """The rate at one step, in float64; for plots and tests."""
         time = leaf("step", "input", (), float64)
         graph = Graph((time,), (("rate", self(time)),))
@@ -60,10 +71,7 @@ class Constant(Schedule):
         0.1
     """
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        require_number(self, "rate", self.rate, "[0, inf)")
+    rate: NotNegative
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
@@ -88,14 +96,9 @@ class StepDecay(Schedule):
         0.025
     """
 
-    rate: float
-    every: int
-    factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_number(self, "rate", self.rate, "[0, inf)")
-        require_whole(self, "every", self.every)
-        require_number(self, "factor", self.factor, "(0, inf)")
+    rate: NotNegative
+    every: Count
+    factor: Positive = 0.1
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
@@ -122,14 +125,9 @@ class Exponential(Schedule):
         0.025
     """
 
-    rate: float
-    factor: float
-    every: int = 1
-
-    def __post_init__(self) -> None:
-        require_number(self, "rate", self.rate, "[0, inf)")
-        require_number(self, "factor", self.factor, "(0, inf)")
-        require_whole(self, "every", self.every)
+    rate: NotNegative
+    factor: Positive
+    every: Count = 1
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
@@ -157,12 +155,9 @@ class Cosine(Schedule):
         0.05
     """
 
-    rate: float
-    steps: int
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_descent(self, self.rate, self.steps, self.final)
+    rate: NotNegative
+    steps: Count
+    final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
@@ -188,12 +183,9 @@ class Linear(Schedule):
         0.05
     """
 
-    rate: float
-    steps: int
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_descent(self, self.rate, self.steps, self.final)
+    rate: NotNegative
+    steps: Count
+    final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
@@ -219,14 +211,10 @@ class Polynomial(Schedule):
         0.025
     """
 
-    rate: float
-    steps: int
-    power: float = 1.0
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_descent(self, self.rate, self.steps, self.final)
-        require_number(self, "power", self.power, "(0, inf)")
+    rate: NotNegative
+    steps: Count
+    power: Positive = 1.0
+    final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
@@ -251,16 +239,10 @@ class PiecewiseConstant(Schedule):
         0.01
     """
 
-    boundaries: Sequence[int]
-    rates: Sequence[float]
+    boundaries: Annotated[Sequence[int], Row(Whole(1))]
+    rates: Annotated[Sequence[float], Row(Number("[0, inf)"))]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "boundaries", tuple(self.boundaries))
-        object.__setattr__(self, "rates", tuple(self.rates))
-        for place, boundary in enumerate(self.boundaries):
-            require_whole(self, f"boundaries[{place}]", boundary)
-        for place, rate in enumerate(self.rates):
-            require_number(self, f"rates[{place}]", rate, "[0, inf)")
         rising = all(a < b for a, b in itertools.pairwise(self.boundaries))
         if not rising or len(self.rates) != len(self.boundaries) + 1:
             raise DefinitionError(
@@ -300,25 +282,14 @@ class Warmup(Schedule):
         0.05
     """
 
-    steps: int
-    then: Schedule | float
-
-    def __post_init__(self) -> None:
-        require_whole(self, "steps", self.steps)
-        if not callable(self.then):
-            require_number(self, "then", self.then, "[0, inf)")
+    steps: Count
+    then: Annotated[Schedule | float, AnyOf((Number("[0, inf)"), Function("a schedule")))]
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
         later = ops.maximum(step - float(self.steps), 0.0)
         rate = self.then(later) if callable(self.then) else self.then
         return ops.minimum((step + 1.0) / float(self.steps), 1.0) * rate
-
-
-def _check_descent(schedule: Schedule, rate: float, steps: int, final: float) -> None:
-    require_number(schedule, "rate", rate, "[0, inf)")
-    require_whole(schedule, "steps", steps)
-    require_number(schedule, "final", final, "[0, inf)")
 
 
 def _progress(step: Tensor, steps: int) -> Tensor:

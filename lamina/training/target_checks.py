@@ -6,13 +6,15 @@ Everything here is about one loss, which errors name: its class, and where it wa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
 from lamina import ops
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import place_of, require_number
+from lamina.graph.kinds import Number, Row
+from lamina.layers.checks import place_of
 from lamina.runtime.arrays import FEW_ELEMENTS, are_indices
 from lamina.shapes import Array, DType, Shape, int64, shape_text
 
@@ -190,14 +192,8 @@ def _all_between(array: Array, low: float, high: float) -> bool:
 
 # Weights ------------------------------------------------------------------------------------------
 
-
-def freeze_weights(loss: object, name: str, weights: Sequence[float] | None) -> None:
-    """Checks the weights and keeps them as a tuple."""
-    if weights is None:
-        return
-    for number, weight in enumerate(weights):
-        require_number(loss, f"{name}[{number}]", weight, "[0, inf)")
-    object.__setattr__(loss, name, tuple(float(weight) for weight in weights))
+# One for each class.
+Weights = Annotated[Sequence[float], Row(Number("[0, inf)"), example="[1.0, 2.0, 0.5]")]
 
 
 def weight_tensor(

@@ -9,10 +9,12 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.bill import parse_bytes
+from lamina.bill import MemorySize
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError
+from lamina.graph.kinds import Argument
 
+MEMORY = Argument("memory", "plan")
 SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
 
 
@@ -185,7 +187,7 @@ def test_a_memory_too_small_for_one_example_is_refused() -> None:
     ],
 )
 def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
-    assert parse_bytes(text) == count
+    assert MemorySize().taken(text, MEMORY) == count
 
 
 @pytest.mark.parametrize(
@@ -194,9 +196,9 @@ def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
 )
 def test_what_is_no_amount_of_memory_is_refused(text: str | float) -> None:
     with pytest.raises(DefinitionError) as caught:
-        parse_bytes(text)
+        MemorySize().taken(text, MEMORY)
     assert str(caught.value) == (
-        "this is no amount of memory\n"
+        "in plan (test_bill.py:199): this is no amount of memory\n"
         '  expected  "2 GiB", "500 MB" or a number of bytes\n'
         f"  found     {text!r}"
     )
@@ -261,7 +263,7 @@ def test_a_batch_size_is_a_whole_number_above_zero(size: int) -> None:
     with pytest.raises(DefinitionError) as caught:
         SMALL.plan(size)
     assert str(caught.value) == (
-        "in plan: a batch has at least one example\n"
+        "in Network.plan (test_bill.py:264): a batch has at least one example\n"
         "  expected  batch_size >= 1\n"
         f"  found     {size!r}\n"
         "  The batch size is a whole number."

@@ -15,7 +15,7 @@ import pytest
 
 import lamina as lm
 from lamina.errors import DefinitionError
-from lamina.layers import calls
+from lamina.graph import calls
 
 
 def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
@@ -165,6 +165,86 @@ def test_editors_see_the_options_of_records_and_functions() -> None:
 def test_records_can_be_copied_and_pickled() -> None:
     layer = lm.Linear(3)
     assert copy.copy(layer) == copy.deepcopy(layer) == pickle.loads(pickle.dumps(layer)) == layer
+
+
+# Kinds --------------------------------------------------------------------------------------------
+
+
+def test_a_field_of_a_users_own_is_the_users() -> None:
+    @dataclass(frozen=True)
+    class Own(lm.Layer):
+        size: int = 3
+        flag: bool = False
+
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return x
+
+    assert Own("three", 1).size == "three"  # type: ignore[arg-type]
+
+
+def test_a_field_that_a_users_class_inherits_is_checked_and_one_that_it_declares_is_not() -> None:
+    @dataclass(frozen=True)
+    class Narrow(lm.Linear):
+        bias: Any = "yes"
+
+    assert Narrow(3).bias == "yes"
+    assert "features must be a whole number of at least 1" in text_of(Narrow, 0)
+
+
+def test_an_init_of_a_users_own_is_the_users() -> None:
+    class Squares(lm.Linear):
+        def __init__(self, features: str) -> None:
+            super().__init__(int(features) ** 2)
+
+    assert Squares("3").features == 9
+
+
+def test_arguments_are_checked_by_place_and_by_name() -> None:
+    for call in (lambda: lm.Linear(3, "no"), lambda: lm.Linear(3, bias="no")):  # type: ignore
+        assert text_of(call).splitlines()[1:] == [
+            "  expected  True or False",
+            "  found     'no'",
+            "  The number of inputs is inferred: Linear(16) takes any.",
+        ]
+
+
+def test_one_of_several_arguments_is_named_by_its_number() -> None:
+    net = small().network
+    assert "operands[0] must be a Tensor" in text_of(net, X)
+    assert "class_weights[1] is not a number" in text_of(lm.CrossEntropy, 0.0, [1.0, "2"])
+
+
+def test_what_is_found_stands_in_one_line() -> None:
+    lines = text_of(lm.Linear, np.zeros((9, 9))).splitlines()
+    assert len(lines) == 3
+    assert lines[2].startswith("  found     array([[0., 0.,")
+    assert len(lines[2]) < 100
+
+
+def test_a_class_is_no_function() -> None:
+    text = text_of(lm.Linear, 3, weight_init=lm.init.Zeros)
+    assert "found     the class Zeros\n  Make one of the class: Zeros(...)." in text
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [np.array([1.0, 2.0]), np.array([1, 2]), (np.float32(1), 2), range(1, 3)],
+)
+def test_lists_of_numbers_may_be_arrays(weights: Any) -> None:
+    assert lm.CrossEntropy(class_weights=weights) == lm.CrossEntropy(class_weights=[1.0, 2.0])
+
+
+def test_a_regularizer_gives_a_number() -> None:
+    text = text_of(lambda: lm.Linear(3, weight_regularizer=lambda w: w * w)(lm.Input(4)))
+    assert "the regularizer of 'weight' gives no number" in text
+    assert "found     f32[3, 4]" in text
+
+
+def test_a_function_that_clips_gives_as_many_gradients() -> None:
+    options: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8}
+    text = text_of(small().training, clip=lambda gradients: gradients[:1], **options)
+    assert "does not give a gradient for each" in text
+    assert "expected  2 tensors of the same shapes and dtypes" in text
 
 
 # Data ---------------------------------------------------------------------------------------------

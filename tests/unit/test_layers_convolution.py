@@ -158,13 +158,16 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
         (lambda: lm.Conv2d(4, "3"), [f"window {_NUMBERS}", "window=3 or window=(3, 4)"]),  # type: ignore[arg-type]
         (lambda: lm.Conv1d(4, (3, 3)), ["window is a whole number, or one for its axis"]),
         (lambda: lm.Conv2d(4, True), ["window must be a whole number of at least 1"]),
-        (lambda: lm.Conv2d(4, 3, (1, 0)), ["stride must be a whole number", "found     0"]),
+        (lambda: lm.Conv2d(4, 3, (1, 0)), ["stride[1] must be a whole number", "found     0"]),
         (lambda: lm.Conv2d(4, 3, dilation=0), ["dilation must be a whole number of at least 1"]),
         (lambda: lm.Conv2d(4, 3, groups=0), ["groups must be a whole number of at least 1"]),
         (lambda: lm.Conv2d(4, 3, padding=(1, 2, 3)), [_PAIRS, "found     (1, 2, 3)"]),  # type: ignore[arg-type]
         (lambda: lm.Conv2d(4, 3, padding=(1, (1, 2, 3))), [_PAIRS, "padding=((1, 2), (1, 2))"]),  # type: ignore[arg-type]
         (lambda: lm.Conv2d(4, 3, padding=2.0), [_PAIRS]),  # type: ignore[arg-type]
-        (lambda: lm.Conv2d(4, 3, padding=(1, (0, -1))), ["padding must be a whole number of at "]),
+        (
+            lambda: lm.Conv2d(4, 3, padding=(1, (0, -1))),
+            ["padding[1] must be a whole number of at "],
+        ),
         (lambda: lm.Conv2d(4, 3, padding="full"), ["padding has no value 'full'"]),
         (
             lambda: lm.Conv2d(4, 3, (1, 2), "same"),
@@ -191,12 +194,12 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
             ["padding is at most half of the window", "window   2", "padding  (1, 2)"],
         ),
         (lambda: lm.AvgPool2d(3, padding=((0, 2), 0)), ["padding is at most half of the window"]),
-        (lambda: lm.MaxPool2d((2, 0)), ["window must be a whole number of at least 1"]),
+        (lambda: lm.MaxPool2d((2, 0)), ["window[1] must be a whole number of at least 1"]),
         (lambda: lm.MaxPool2d(2, ceil_mode=1), ["ceil_mode is either True or False"]),  # type: ignore[arg-type]
         (lambda: lm.AvgPool2d(2, count_padding=1), ["count_padding is either True or False"]),  # type: ignore[arg-type]
         (lambda: lm.LPPool2d(2, power=0.0), ["power is not a number in its range", "0 < power"]),
         (lambda: lm.GlobalMaxPool(1), ["keepdims is either True or False"]),  # type: ignore[arg-type]
-        (lambda: lm.AdaptiveAvgPool((2, 0)), ["size must be a whole number of at least 1"]),
+        (lambda: lm.AdaptiveAvgPool((2, 0)), ["size[1] must be a whole number of at least 1"]),
         (lambda: lm.AdaptiveMaxPool("2"), ["size is a whole number, or one for its axis"]),  # type: ignore[arg-type]
         (lambda: lm.AdaptiveMaxPool((1,) * 4), ["size is a whole number, or one for each of 3"]),
     ],

@@ -145,7 +145,7 @@ def test_integers_cannot_be_blended() -> None:
     ("make", "expected"),
     [
         (lambda: lm.Upsample(1.5), "scale must be a whole number of at least 1"),
-        (lambda: lm.Upsample((2, 0)), "scale must be a whole number of at least 1"),
+        (lambda: lm.Upsample((2, 0)), "scale[1] must be a whole number of at least 1"),
         (lambda: lm.Upsample(2, "cubic"), "mode has no value 'cubic'"),
         (lambda: lm.Upsample(2, align_corners=True), "this mode blends none"),
         (lambda: lm.Upsample(2, "bilinear", 1), "align_corners is either True or False"),

@@ -566,7 +566,7 @@ def test_dimensions_of_an_input_are_whole_numbers_above_zero(shape: tuple) -> No
     with pytest.raises(ShapeError) as caught:
         lm.Input(*shape)
     assert caught.value.where == f"Input ({FILE}:{raised_line(caught)})"
-    assert caught.value.facts[1] == ("found", repr(shape))
+    assert caught.value.facts[1] == ("found", repr(shape[0]))
     assert "Leave the batch out" in caught.value.advice
 
 

@@ -414,14 +414,15 @@ def test_a_part_is_made_of_a_network() -> None:
     model = lm.Model(coder()[0])
     with pytest.raises(DefinitionError) as error:
         model.part(lm.Linear(3))  # type: ignore[arg-type]
-    assert str(error.value).startswith("in part: a model is made of a network")
+    place = "in Model.part (test_parts.py:416)"
+    assert str(error.value).startswith(f"{place}: a model is made of a network")
 
 
 def test_names_are_those_of_a_network() -> None:
     with pytest.raises(DefinitionError) as error:
         coder()[0].names_of(lm.Linear(3))  # type: ignore[arg-type]
     assert str(error.value) == (
-        "in names_of: a part of a network is a network\n"
+        "in Network.names_of (test_parts.py:423): a part of a network is a network\n"
         "  expected  Network\n"
         "  found     Linear\n"
         "  Make one of the layers, and use it in the other: lm.Sequential(...)."

@@ -17,7 +17,7 @@ from lamina.engines import host, machine_memory
 from lamina.engines.cpu import executable
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import DefinitionError, EngineError
+from lamina.errors import DefinitionError, EngineError, ShapeError
 
 ENGINES = ("cpu", "interpreter")
 X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
@@ -109,8 +109,7 @@ HUGE: dict[str, Callable[[], object]] = {
         lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(10**10, 64))
     ),
     "2**80 elements": lambda: lm.Model(lm.Sequential(lm.Input(2**40), lm.Linear(2**40))),
-    "extents of 70 bits": lambda: lm.Model(lm.Sequential(lm.Input(2**70), lm.Linear(2**70))),
-    "extents of 500 bits": lambda: lm.Model(lm.Sequential(lm.Input(2**500), lm.Linear(2**500))),
+    "extents of 63 bits": lambda: lm.Model(lm.Sequential(lm.Input(2**62), lm.Linear(2**62))),
     "a batch": lambda: attach(lm.Model(network()), 2**62),
     "a result of 70 bits": lambda: lm.compile(
         x := lm.Input(3), ops.cumsum(ops.pad(x, ((0, 0), (0, 2**70))), 1)
@@ -123,6 +122,14 @@ def test_sizes_that_no_machine_has_are_refused(case: str) -> None:
     with pytest.raises(EngineError, match="more memory than there is") as caught:
         HUGE[case]()
     assert dict(caught.value.facts).keys() == {"available", "needed", "needed for", "largest"}
+
+
+@pytest.mark.parametrize("extent", [2**63, 2**70, 2**500])
+def test_an_extent_that_cannot_be_counted_is_refused(extent: int) -> None:
+    with pytest.raises(ShapeError, match="whole numbers above zero of 64 bits"):
+        lm.Input(extent)
+    with pytest.raises(DefinitionError, match="features must be a whole number of 64 bits"):
+        lm.Linear(extent)
 
 
 def test_a_batch_that_cannot_be_counted_is_refused() -> None:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.layers.checks import require_number
+from lamina.graph.kinds import Fraction, NotNegative
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
     Optimizer,
     Rate,
     Slots,
-    check_rate,
     decayed,
     rate_at,
     running_mean,
@@ -43,17 +42,10 @@ class Adagrad(Optimizer):
     """
 
     rate: Rate = 1e-2
-    rate_decay: float = 0.0
-    weight_decay: float = 0.0
-    initial_sum: float = 0.0
-    epsilon: float = 1e-10
-
-    def __post_init__(self) -> None:
-        check_rate(self, self.rate)
-        require_number(self, "rate_decay", self.rate_decay, "[0, inf)")
-        require_number(self, "weight_decay", self.weight_decay, "[0, inf)")
-        require_number(self, "initial_sum", self.initial_sum, "[0, inf)")
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
+    rate_decay: NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
+    initial_sum: NotNegative = 0.0
+    epsilon: NotNegative = 1e-10
 
     def slots(self) -> dict[str, float]:
         """`square_sum`."""
@@ -97,18 +89,11 @@ class RMSProp(Optimizer):
     """
 
     rate: Rate = 1e-2
-    decay: float = 0.99
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    momentum: float = 0.0
+    decay: Fraction = 0.99
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    momentum: NotNegative = 0.0
     centered: bool = False
-
-    def __post_init__(self) -> None:
-        check_rate(self, self.rate)
-        require_number(self, "decay", self.decay, "[0, 1)")
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        require_number(self, "weight_decay", self.weight_decay, "[0, inf)")
-        require_number(self, "momentum", self.momentum, "[0, inf)")
 
     def slots(self) -> dict[str, float]:
         """`square_mean`, and `mean` and `momentum` if they are used."""
@@ -161,15 +146,9 @@ class Adadelta(Optimizer):
     """
 
     rate: Rate = 1.0
-    decay: float = 0.9
-    epsilon: float = 1e-6
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_rate(self, self.rate)
-        require_number(self, "decay", self.decay, "[0, 1)")
-        require_number(self, "epsilon", self.epsilon, "[0, inf)")
-        require_number(self, "weight_decay", self.weight_decay, "[0, inf)")
+    decay: Fraction = 0.9
+    epsilon: NotNegative = 1e-6
+    weight_decay: NotNegative = 0.0
 
     def slots(self) -> dict[str, float]:
         """`square_mean` and `square_step_mean`."""

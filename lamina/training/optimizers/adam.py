@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.layers.checks import require_number
+from lamina.graph.kinds import Fraction, NotNegative
 from lamina.records import frozen_dataclass
 from lamina.step import PerParameter
 from lamina.training.optimizers.optimizer import (
@@ -15,7 +15,6 @@ from lamina.training.optimizers.optimizer import (
     Rate,
     Slots,
     bias_correction,
-    check_rate,
     decayed,
     rate_at,
     running_mean,
@@ -48,14 +47,11 @@ class Adam(Optimizer):
     """
 
     rate: Rate = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
     amsgrad: bool = False
-
-    def __post_init__(self) -> None:
-        _check_adam(self)
 
     def slots(self) -> dict[str, float]:
         """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
@@ -94,14 +90,11 @@ class AdamW(Optimizer):
     """
 
     rate: Rate = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 1e-2
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 1e-2
     amsgrad: bool = False
-
-    def __post_init__(self) -> None:
-        _check_adam(self)
 
     def slots(self) -> dict[str, float]:
         """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
@@ -141,13 +134,10 @@ class Adamax(Optimizer):
     """
 
     rate: Rate = 2e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_adam(self)
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
 
     def slots(self) -> dict[str, float]:
         """`mean` and `largest`."""
@@ -193,16 +183,12 @@ class NAdam(Optimizer):
     """
 
     rate: Rate = 2e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    momentum_decay: float = 4e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    momentum_decay: NotNegative = 4e-3
     decoupled_weight_decay: bool = False
-
-    def __post_init__(self) -> None:
-        _check_adam(self)
-        require_number(self, "momentum_decay", self.momentum_decay, "[0, inf)")
 
     def slots(self) -> dict[str, float | PerParameter]:
         """`mean`, `square_mean`, and the number `momentum_product`."""
@@ -261,13 +247,10 @@ class LAMB(Optimizer):
     """
 
     rate: Rate = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 1e-2
-
-    def __post_init__(self) -> None:
-        _check_adam(self)
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-6
+    weight_decay: NotNegative = 1e-2
 
     def slots(self) -> dict[str, float]:
         """`mean` and `square_mean`."""
@@ -291,14 +274,6 @@ class LAMB(Optimizer):
 
 
 # What several have in common ----------------------------------------------------------------------
-
-
-def _check_adam(optimizer: Adam | AdamW | Adamax | NAdam | LAMB) -> None:
-    check_rate(optimizer, optimizer.rate)
-    require_number(optimizer, "beta1", optimizer.beta1, "[0, 1)")
-    require_number(optimizer, "beta2", optimizer.beta2, "[0, 1)")
-    require_number(optimizer, "epsilon", optimizer.epsilon, "[0, inf)")
-    require_number(optimizer, "weight_decay", optimizer.weight_decay, "[0, inf)")
 
 
 def _adam_slots(optimizer: Adam | AdamW) -> dict[str, float]:

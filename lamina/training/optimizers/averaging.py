@@ -14,7 +14,8 @@ from dataclasses import replace
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import place_of, require_number, require_whole
+from lamina.graph.kinds import Count, Fraction
+from lamina.layers.checks import place_of
 from lamina.records import frozen_dataclass
 from lamina.step import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
 from lamina.step import Optimizer as AnyOptimizer
@@ -95,11 +96,7 @@ class EMA(Averaging):
         {'average': 0.0}
     """
 
-    decay: float = 0.999
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number(self, "decay", self.decay, "[0, 1)")
+    decay: Fraction = 0.999
 
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
         """Builds the new average of one parameter."""
@@ -131,13 +128,8 @@ class SWA(Averaging):
         {'average': 0.0}
     """
 
-    start: int
-    every: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "start", self.start)
-        require_whole(self, "every", self.every)
+    start: Count
+    every: Count = 1
 
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
         """Builds the new average of one parameter."""

@@ -48,7 +48,7 @@ class ByPath(Optimizer):
                 where=place_of(self),
             )
         for optimizer in (*self.patterns.values(), self.default):
-            check_optimizer(optimizer)
+            check_optimizer(optimizer, place_of(self))
 
     def slots(self) -> Mapping[str, float | PerParameter]:
         """Those of the default."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import place_of, require_number
+from lamina.graph.kinds import Argument, Fraction, NotNegative, Number
+from lamina.layers.checks import place_of
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
     Optimizer,
     Rate,
     Slots,
-    check_rate,
     decayed,
     rate_at,
     running_mean,
@@ -42,16 +43,12 @@ class SGD(Optimizer):
     """
 
     rate: Rate = 1e-3
-    momentum: float = 0.0
+    momentum: NotNegative = 0.0
     dampening: float = 0.0
     nesterov: bool = False
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        check_rate(self, self.rate)
-        require_number(self, "momentum", self.momentum, "[0, inf)")
-        require_number(self, "dampening", self.dampening)
-        require_number(self, "weight_decay", self.weight_decay, "[0, inf)")
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise DefinitionError(
                 "nesterov needs momentum and no dampening",
@@ -110,15 +107,9 @@ class Lion(Optimizer):
     """
 
     rate: Rate = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.99
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_rate(self, self.rate)
-        require_number(self, "beta1", self.beta1, "[0, 1)")
-        require_number(self, "beta2", self.beta2, "[0, 1)")
-        require_number(self, "weight_decay", self.weight_decay, "[0, inf)")
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    weight_decay: NotNegative = 0.0
 
     def slots(self) -> dict[str, float]:
         """`mean`."""
@@ -158,18 +149,14 @@ class Rprop(Optimizer):
         {'gradient': 0.0, 'length': 0.01}
     """
 
-    rate: float = 1e-2
-    decrease: float = 0.5
-    increase: float = 1.2
-    shortest: float = 1e-6
+    rate: NotNegative = 1e-2
+    decrease: Annotated[float, Number("(0, 1)")] = 0.5
+    increase: Annotated[float, Number("(1, inf)")] = 1.2
+    shortest: NotNegative = 1e-6
     longest: float = 50.0
 
     def __post_init__(self) -> None:
-        require_number(self, "rate", self.rate, "[0, inf)")
-        require_number(self, "decrease", self.decrease, "(0, 1)")
-        require_number(self, "increase", self.increase, "(1, inf)")
-        require_number(self, "shortest", self.shortest, "[0, inf)")
-        require_number(self, "longest", self.longest, f"[{self.shortest}, inf)")
+        Number(f"[{self.shortest}, inf)").taken(self.longest, Argument("longest", "Rprop"))
 
     def slots(self) -> dict[str, float]:
         """`gradient`, the last one, 0 where the element rested; and `length`."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant
-from lamina.layers.checks import Sourced, place_of, require_number
+from lamina.graph.kinds import AnyOf, Function, Number
+from lamina.layers.checks import Sourced, place_of
 from lamina.shapes import DType
 from lamina.step import Optimizer as AnyOptimizer
 from lamina.step import PerParameter
 
-Rate = float | Callable[[Tensor], TensorLike]
+_RATE = AnyOf((Number("[0, inf)"), Function("a function of the step")))
+Rate = Annotated[float | Callable[[Tensor], TensorLike], _RATE]
 Slots = dict[str, Tensor]
 
 
@@ -67,12 +70,6 @@ class Optimizer(Sourced, ABC):
             DefinitionError: by wrappers, for what does not fit these parameters.
         """
         return dict.fromkeys(names, self)
-
-
-def check_rate(optimizer: Optimizer, rate: Rate) -> None:
-    """Raises DefinitionError for a negative number; a function is asked only later."""
-    if not callable(rate):
-        require_number(optimizer, "rate", rate, "[0, inf)")
 
 
 def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Tensor:

@@ -1,0 +1,375 @@
+"""How users call records and functions: each argument is checked before anything is done.
+
+An option that there is not is an error that says which there are. What is given for one is checked
+by the kind in its annotation (`lamina.graph.kinds`), and passed on in its plain form: NumPy's
+numbers are Python's from here on. This holds for records, their methods, and functions that are
+`checked`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from abc import ABCMeta
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property, partial, wraps
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from lamina.errors import DefinitionError
+from lamina.graph.kinds import Argument, Kind, each_taken, kind_of, shown
+from lamina.graph.tensor import Origin, source_line
+from lamina.records import frozen_dataclass
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Called(ABCMeta):
+    """The class of records that users make: layers, losses, optimizers and the like.
+
+    Those of Lamina also check the arguments of their public methods. Users' own records are theirs:
+    of their fields nothing is known but the names.
+    """
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> Any:
+        if _is_own(namespace["__module__"]):
+            for method, function in list(namespace.items()):
+                public = method == "__call__" or not method.startswith("_")
+                # Layers check what they are applied to before they call `forward`.
+                inner = method == "forward" or "forward" in namespace
+                if public and not inner and isinstance(function, FunctionType):
+                    namespace[method] = checked(function)
+        return super().__new__(mcs, name, bases, namespace, **options)
+
+    def __call__(cls: type[Result], *values: Any, **options: Any) -> Result:
+        interface: Interface | None = cls.__dict__.get("__interface__")
+        if interface is None:
+            name, kinds = cls.__name__, _kinds_of_class(cls)
+            own = _is_own(cls.__module__)
+            interface = Interface(name, inspect.signature(cls), kinds, cls, own)
+            type.__setattr__(cls, "__interface__", interface)
+        make: Callable[..., Any] = partial(cast(Any, ABCMeta.__call__), cls)
+        return interface.call(make, values, options)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Of the call: that of `__init__`, which editors show."""
+        whole = inspect.signature(cls.__init__)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function, with the same care for its arguments as records have."""
+    name = function.__qualname__
+    for special in (".__init__", ".__new__", ".__call__"):
+        name = name.removesuffix(special)
+    known: list[Interface] = []
+
+    @wraps(function)
+    def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
+        if not known:
+            # Only now, as annotations may name what is imported later than the function is made.
+            known.append(Interface(name, inspect.signature(function), _kinds_of(function), None))
+        return known[0].call(function, values, options)
+
+    return call
+
+
+@frozen_dataclass
+class Interface:
+    """What can be called, as users know it.
+
+    Attributes:
+        name: `"Conv2d"` or `"Model.fit"`.
+        signature: its parameters.
+        kinds: what they take, by name, of those of which something is known.
+        owner: the class, if it is one.
+        own: whether it is Lamina's, not the user's.
+    """
+
+    name: str
+    signature: inspect.Signature
+    kinds: Mapping[str, Kind]
+    owner: type | None
+    own: bool = True
+
+    def call(
+        self, function: Callable[..., Result], values: Sequence[Any], options: Mapping[str, Any]
+    ) -> Result:
+        """Calls a function of this interface with plain values.
+
+        Raises:
+            DefinitionError: if it does not take these arguments.
+        """
+        if self._fits(values, options):
+            by_place = map(self._taken, self.places, values)
+            by_name = {name: self._taken(name, value) for name, value in options.items()}
+            return function(*by_place, **by_name)
+        try:
+            bound = self.signature.bind(*values, **options)
+        except TypeError as error:
+            raise self._misfit(str(error), values, options) from None
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = self._taken(name, value)
+        return function(*bound.args, **bound.kwargs)
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The parameters that may be given by their places."""
+        parameters = self.signature.parameters.values()
+        return tuple(one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD)
+
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        parameters = self.signature.parameters.values()
+        return frozenset(one.name for one in parameters if one.default is one.empty)
+
+    @cached_property
+    def _usual(self) -> bool:
+        """Whether all parameters have names by which they may be given."""
+        usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return all(one.kind in usual for one in self.signature.parameters.values())
+
+    def _fits(self, values: Sequence[Any], options: Mapping[str, Any]) -> bool:
+        """Whether the arguments are those of the signature; False also where that is not clear.
+
+        `Signature.bind` takes several times as long.
+        """
+        if not self._usual or len(values) > len(self.places):
+            return False
+        given = {*self.places[: len(values)], *options}
+        known = given <= self.signature.parameters.keys() and self._required <= given
+        return known and len(given) == len(values) + len(options)
+
+    def _taken(self, name: str, value: Any) -> Any:
+        kind = self.kinds.get(name)
+        how = self.signature.parameters[name].kind
+        if kind is None:
+            if self.own:
+                return value
+            return {n: _plain(v) for n, v in value.items()} if how == _ANY else _plain(value)
+        argument = Argument(name, self.name, self.owner)
+        if how == inspect.Parameter.VAR_POSITIONAL:
+            return each_taken(kind, cast(tuple[Any, ...], value), argument)
+        return kind.taken(value, argument)
+
+    def _misfit(
+        self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
+    ) -> DefinitionError:
+        """What is wrong with the number or the names of the arguments."""
+        empty = inspect.Parameter.empty
+        method = not _OWNERS.isdisjoint(self.signature.parameters)
+        parameters = [
+            one.replace(default=empty, annotation=empty)
+            for one in self.signature.parameters.values()
+            if one.name not in _OWNERS
+        ]
+        bare = self.signature.replace(parameters=parameters, return_annotation=empty)
+        facts = (("expected", f"{self.name}{bare}"),)
+        accepted = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY)]
+        takes_any = any(one.kind == _ANY for one in parameters)
+        unknown = next((one for one in options if one not in accepted and not takes_any), "")
+        advice = ""
+        if unknown:
+            problem = f"there is no option {unknown!r}"
+            facts += (("found", f"{unknown}={shown(options[unknown])}"),)
+            advice = self._advice(unknown, accepted)
+        elif not problem.startswith("missing"):
+            places = values[1:] if method else values
+            by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
+            lacking = next((option for option in by_name if option not in options), "")
+            pair = not _PAIRS.isdisjoint(accepted) and len(places) > 1
+            if pair and all(map(_is_data, places[:2])):
+                advice = _PAIR
+            elif problem.startswith("too many positional") and lacking:
+                advice = f"Give it by name: {lacking}=..."
+        where = str(Origin(self.name, source_line()))
+        return DefinitionError(problem, facts=facts, where=where, advice=advice)
+
+    def _advice(self, unknown: str, accepted: Sequence[str]) -> str:
+        """What to do about an option that there is not.
+
+        First what it is called here, then what to do in its place, last what is written much like
+        it.
+        """
+        ours = [option for option in accepted if unknown in _ELSEWHERE.get(option, "").split()]
+        if ours:
+            return f"Here it is called {' and '.join(ours)}."
+        for words, fits, advice in _INSTEAD:
+            if unknown in words.split() and fits(self, accepted):
+                return advice
+        near = get_close_matches(unknown, accepted, 1)
+        return f"Did you mean {near[0]}?" if near else ""
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, also those in a list or tuple."""
+    if isinstance(value, np.generic):
+        return cast(Any, value).item()
+    kind = type(cast(object, value))
+    if kind is not tuple and kind is not list:  # named tuples, too, stay what they are
+        return value
+    entries = cast(Sequence[Any], value)
+    if not any(isinstance(one, np.generic) for one in entries):
+        return entries
+    plain = [_plain(one) for one in entries]
+    return tuple(plain) if kind is tuple else plain
+
+
+# The kinds of parameters --------------------------------------------------------------------------
+
+
+def _is_own(module: str) -> bool:
+    return module.startswith("lamina.")
+
+
+def _kinds_of_class(cls: type) -> dict[str, Kind]:
+    """The kinds of a class's options: of its fields, if it is a dataclass, or of its `__init__`."""
+    maker = next(base for base in cls.__mro__ if "__init__" in base.__dict__)
+    kinds: dict[str, Kind] = {}
+    if "__dataclass_fields__" not in maker.__dict__:
+        return _kinds_of(maker.__init__)
+    for base in reversed(maker.__mro__):
+        # What a user's class declares anew is no longer Lamina's.
+        kinds = {n: kind for n, kind in kinds.items() if n not in inspect.get_annotations(base)}
+        if _is_own(base.__module__):
+            kinds |= _declared(inspect.get_annotations(base), vars(sys.modules[base.__module__]))
+    # An `__init__` that is written out says more than the fields.
+    return kinds | _kinds_of(maker.__init__)
+
+
+def _kinds_of(function: Callable[..., Any]) -> dict[str, Kind]:
+    """The kinds of a function's parameters."""
+    if not isinstance(function, FunctionType) or not _is_own(function.__module__):
+        return {}
+    return _declared(inspect.get_annotations(function), cast(Any, function).__globals__)
+
+
+def _declared(annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str, Kind]:
+    """The kinds in annotations.
+
+    Args:
+        annotations: by parameter, evaluated or as text.
+        names: what the text means.
+    """
+    found: dict[str, Kind] = {}
+    for parameter, annotation in annotations.items():
+        try:
+            known = eval(annotation, names) if isinstance(annotation, str) else annotation
+        except NameError:  # of what is imported for the type checker alone
+            continue
+        kind = kind_of(known)
+        if kind is not None:
+            found[parameter] = kind
+    return found
+
+
+# What other frameworks say ------------------------------------------------------------------------
+
+
+def _is_data(value: object) -> bool:
+    return isinstance(value, list) or hasattr(value, "__array__")
+
+
+_ANY = inspect.Parameter.VAR_KEYWORD
+# What stands first in methods.
+_OWNERS = {"self", "cls"}
+
+# Arguments that take inputs and targets together.
+_PAIRS = {"train", "data"}
+_PAIR = "Inputs and targets are one argument, a pair: (x, y)."
+
+# What other frameworks call our options.
+_ELSEWHERE = {
+    "activation": "nonlinearity",
+    "affine": "elementwise_affine scale center",
+    "axes": "axis dim",
+    "axis": "dim",
+    "beta1": "betas b1",
+    "beta2": "betas b2",
+    "bias": "use_bias",
+    "bias_init": "bias_initializer",
+    "bias_regularizer": "bias_regulariser",
+    "causal": "is_causal use_causal_mask",
+    "channels": "out_channels filters",
+    "class_weights": "weight weights class_weight",
+    "classes": "num_classes n_classes",
+    "count": "num_embeddings input_dim vocab_size",
+    "decay": "alpha rho beta ema_decay",
+    "deviation": "std stddev",
+    "dilation": "dilation_rate",
+    "dropout": "dropout_rate p",
+    "engine": "device backend",
+    "epsilon": "eps",
+    "every": "step_size",
+    "factor": "gamma upscale_factor downscale_factor",
+    "features": "units out_features hidden_size embed_dim embedding_dim output_dim d_model",
+    "groups": "num_groups",
+    "heads": "num_heads nhead",
+    "hidden": "dim_feedforward intermediate_size",
+    "input": "input_shape shape in_channels in_features input_dim input_size",
+    "inputs": "input_shape in_channels in_features input_dim input_size",
+    "k": "top_k n",
+    "layers": "num_layers n_layers",
+    "limit": "max_norm clip_value",
+    "low": "min_val",
+    "high": "max_val",
+    "padding": "padding_idx",
+    "positive_weight": "pos_weight",
+    "probability": "p rate",
+    "progress": "verbose",
+    "rate": "lr learning_rate",
+    "rate_decay": "lr_decay",
+    "returns": "return_sequences",
+    "scale": "scale_factor",
+    "shape": "dims size target_shape",
+    "slope": "negative_slope alpha",
+    "steps": "T_max total_iters",
+    "stride": "strides",
+    "strength": "l1 l2 weight_decay",
+    "train": "data dataset",
+    "validation": "validation_data",
+    "vocabulary": "vocab_size",
+    "weight_init": "kernel_initializer",
+    "weight_regularizer": "kernel_regularizer",
+    "widths": "hidden hidden_sizes hidden_layers",
+    "window": "kernel_size pool_size kernel",
+}
+
+
+def _is_layer(called: Interface, _: Sequence[str]) -> bool:
+    return hasattr(called.owner, "forward")
+
+
+# What they ask for and is said in another way here: the words, what can be called that this holds
+# for (and its options), and what to do.
+_INSTEAD: tuple[tuple[str, Callable[[Interface, Sequence[str]], bool], str], ...] = (
+    (
+        "activation",
+        lambda called, _: "Linear" in called.name or called.name.startswith("Conv"),
+        "An activation is a layer of its own, lm.ReLU() for example, behind this one.",
+    ),
+    (
+        "in_features in_channels input_size input_dim num_features",
+        _is_layer,
+        "What comes in is found out when the layer is applied: leave it out.",
+    ),
+    ("batch_first", _is_layer, "The batch always comes first: leave it out."),
+    (
+        "normalized_shape",
+        lambda called, _: called.name == "LayerNorm",
+        "LayerNorm normalises axes, the last one by default.",
+    ),
+    (
+        "validation_split",
+        lambda _, accepted: "validation" in accepted,
+        "Split the data set first: train, validation = lm.data.Dataset(x, y).split(0.9).",
+    ),
+    ("x y targets labels", lambda _, accepted: not _PAIRS.isdisjoint(accepted), _PAIR),
+)

@@ -1,0 +1,1108 @@
+"""Every public call with wrong values for each of its parameters.
+
+The table below has a valid call of everything that is public, and which of the values in `VALUES`
+each parameter takes. For all others the call must raise a `LaminaError` that names the parameter or
+what was called; nothing else may be raised, and nothing accepted in silence. What is accepted is
+used. A public thing without a row, or a parameter about which nothing is said, is a failure.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.errors import InternalError, LaminaError
+from lamina.shapes import float32
+from lamina.step import default_targets, training_step
+
+
+class ForeignTensor:
+    """A tensor of another library, on a device that NumPy cannot read."""
+
+    shape = (2,)
+    dtype = "float32"
+    requires_grad = False
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise TypeError("can't convert device tensor to numpy")
+
+    def __len__(self) -> int:
+        return 2
+
+    def detach(self) -> ForeignTensor:
+        return self
+
+    def __repr__(self) -> str:
+        return "tensor([1., 2.], device='far:0')"
+
+
+class NearTensor(ForeignTensor):
+    """One that NumPy can read."""
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        return np.array([1.0, 2.0])
+
+
+VALUES: dict[str, Any] = {
+    "None": None,
+    "text": "a",
+    "empty": "",
+    "-1": -1,
+    "0": 0,
+    "1": 1,
+    "1.5": 1.5,
+    "half": np.float32(0.5),
+    "nan": math.nan,
+    "inf": math.inf,
+    "True": True,
+    "np.True_": np.True_,
+    "()": (),
+    "(1.0,)": (1.0,),
+    "[1, 2]": [1, 2],
+    "{}": {},
+    "object": object(),
+    "lambda": lambda *_, **__: None,
+    "class": dict,
+    "vector": np.array([1.0, 2.0]),
+    "matrix": np.array([[1.0, 2.0], [3.0, 4.0]]),
+    "np.int64(1)": np.int64(1),
+    "huge": 10**30,
+    "foreign": ForeignTensor(),
+    "near": NearTensor(),
+}
+# Values that must mean the same.
+EQUAL = {"np.int64(1)": "1", "np.True_": "True", "near": "vector"}
+
+# What parameters take.
+Accepted = frozenset[str]
+
+
+def some(*names: str) -> Accepted:
+    assert set(names) <= VALUES.keys()
+    return frozenset(names)
+
+
+NOTHING = some()
+EVERYTHING = frozenset(VALUES)
+OPTIONAL = some("None")
+FLAG = some("True", "np.True_")
+COUNT = some("1", "np.int64(1)")
+FROM_ZERO = COUNT | some("0")
+WHOLE = FROM_ZERO | some("-1")
+POSITIVE = COUNT | some("1.5", "half", "huge")
+NOT_NEGATIVE = POSITIVE | some("0")
+NUMBER = NOT_NEGATIVE | some("-1")
+FRACTION = some("0", "half")
+UNIT = FRACTION | COUNT
+TEXT = some("text", "empty")
+PATH = some("text")
+FUNCTION = some("lambda")
+COUNTS = some("()", "[1, 2]")
+NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
+SEVERAL = some("(1.0,)", "[1, 2]", "vector", "near")
+
+# By the parameter's name, where a row says nothing else.
+USUAL: dict[str, Accepted] = {
+    "affine": FLAG,
+    "amsgrad": FLAG,
+    "batch_norm": FLAG,
+    "batch_size": COUNT,
+    "beta1": FRACTION,
+    "beta2": FRACTION,
+    "bias": FLAG,
+    "bias_init": OPTIONAL | FUNCTION,
+    "bias_regularizer": OPTIONAL | FUNCTION,
+    "bidirectional": FLAG,
+    "causal": FLAG,
+    "ceil_mode": FLAG,
+    "channels": COUNT,
+    "class_weights": OPTIONAL | NUMBERS,
+    "classes": COUNT,
+    "clip": OPTIONAL,
+    "count": COUNT,
+    "count_padding": FLAG,
+    "decay": FRACTION,
+    "delta": POSITIVE,
+    "deviation": NOT_NEGATIVE,
+    "dilation": COUNT | some("[1, 2]"),
+    "drop_last": FLAG,
+    "dropout": FRACTION,
+    "dtype": NOTHING,
+    "engine": NOTHING,
+    "epsilon": NOT_NEGATIVE,
+    "every": COUNT,
+    "factor": COUNT,
+    "features": COUNT,
+    "final": NOT_NEGATIVE,
+    "frozen": some("()"),
+    "gain": POSITIVE,
+    "groups": COUNT,
+    "heads": COUNT,
+    "hidden": COUNT,
+    "k": COUNT,
+    "keepdims": FLAG,
+    "label_smoothing": UNIT,
+    "layers": COUNT,
+    "length": COUNT,
+    "limit": POSITIVE,
+    "loss": NOTHING,
+    "mean": NUMBER,
+    "metrics": some("()"),
+    "mode": NOTHING,
+    "momentum": NOT_NEGATIVE,
+    "network": NOTHING,
+    "optimizer": NOTHING,
+    "power": POSITIVE,
+    "probability": FRACTION,
+    "rate": NOT_NEGATIVE | FUNCTION,
+    "reduction": NOTHING,
+    "returns": NOTHING,
+    "seed": WHOLE,
+    "slope": NUMBER,
+    "steps": COUNT,
+    "strength": NOT_NEGATIVE,
+    "stride": COUNT | some("[1, 2]"),
+    "truncate": OPTIONAL | COUNT,
+    "weight_decay": NOT_NEGATIVE,
+    "weight_init": OPTIONAL | FUNCTION,
+    "weight_regularizer": OPTIONAL | FUNCTION,
+    "window": COUNT | some("[1, 2]"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A public call.
+
+    Attributes:
+        valid: arguments of a valid call; a `Made` is made anew for each call.
+        accepts: by parameter, where it differs from `USUAL`.
+        use: what is done with the result.
+        call: what is called, if not the public thing itself: a method of an object.
+        words: what errors may name in place of the parameter or what is called.
+        long: parameters of which right values are not tried, since they take long.
+    """
+
+    valid: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    accepts: Mapping[str, Accepted] = field(default_factory=dict[str, Accepted])
+    use: Callable[[Any], object] | None = None
+    call: Callable[..., Any] | None = None
+    words: tuple[str, ...] = ()
+    long: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    make: Callable[[], Any]
+
+
+ROWS: dict[str, Row] = {}
+
+
+# What records are used for ------------------------------------------------------------------------
+
+
+def applied(*shape: int, dtype: str | None = None, times: int = 1) -> Callable[[Any], object]:
+    """Builds both forms of a network of the layer."""
+
+    def use(layer: Any) -> None:
+        x = [lm.Input(*shape, dtype=dtype) for _ in range(times)]
+        lm.Network(x, layer(*x)).variables(float32)
+
+    return use
+
+
+def with_targets(*shapes: tuple[int, ...], target: tuple[tuple[int, ...], str] | None) -> Any:
+    def use(loss: Any) -> None:
+        outputs = tuple(lm.Input(*shape) for shape in shapes)
+        wanted = None if target is None else lm.Input(*target[0], dtype=target[1])
+        assert loss(outputs if len(outputs) > 1 else outputs[0], wanted).shape == ()
+
+    return use
+
+
+def updated(optimizer: Any) -> None:
+    """Builds the training step of a network."""
+    if not callable(getattr(optimizer, "rate", None)):
+        step(net(), lm.MSE(), optimizer)
+
+
+def net() -> lm.Network:
+    return lm.Sequential(lm.Input(3), lm.Linear(2))
+
+
+def step(network: lm.Network, loss: Any, optimizer: Any) -> None:
+    targets = default_targets(network, loss, float32)
+    training_step(network, loss, optimizer, targets, dtype=float32)
+
+
+def scheduled(schedule: Any) -> None:
+    if not callable(getattr(schedule, "then", None)):
+        assert schedule.at(3) >= 0
+
+
+def initial(init: Any) -> None:
+    assert init((4, 3), 0, 0).shape == (4, 3)
+
+
+def clipped(clip: Any) -> None:
+    assert len(clip([lm.Input(3), lm.Input(2)])) == 2
+
+
+def unused(_: object) -> None:
+    return
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+FEATURES, SEQUENCE, IMAGE = applied(6), applied(4, 6), applied(4, 6, 6)
+INDICES = applied(4, dtype="int64")
+
+for one in ("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Softplus", "Flatten"):
+    ROWS[one] = Row(use=FEATURES)
+ROWS |= {
+    "LeakyReLU": Row(use=FEATURES),
+    "ELU": Row({"alpha": 1.0}, {"alpha": NUMBER}, FEATURES),
+    "GELU": Row({"approximate": "tanh"}, {"approximate": NOTHING}, FEATURES),
+    "Softmax": Row({"axis": -1}, {"axis": WHOLE}, SEQUENCE),
+    "LogSoftmax": Row({"axis": -1}, {"axis": WHOLE}, SEQUENCE),
+    # Above the default of `low`, below that of `high`.
+    "Hardtanh": Row({}, {"low": some("-1", "0", "half"), "high": NOT_NEGATIVE}, FEATURES),
+    "Linear": Row({"features": 2}, {}, FEATURES),
+    "TiedLinear": Row(
+        {"layer": lm.Linear(4)},
+        {"layer": NOTHING},
+        lambda layer: layer,
+    ),
+    "Reshape": Row(
+        {"shape": (2, 3)},
+        {"dimensions": COUNT | some("-1"), "shape": some("()", "[1, 2]")},
+        FEATURES,
+    ),
+    "Rescale": Row({"scale": 2.0}, {"scale": NUMBER, "offset": NUMBER}, FEATURES),
+    "Dropout": Row({"probability": 0.5}, {}, FEATURES),
+    "SpatialDropout": Row({"probability": 0.5}, {}, IMAGE),
+    "DropPath": Row({"probability": 0.5}, {}, FEATURES),
+    "GaussianNoise": Row({"deviation": 0.5}, {}, FEATURES),
+    "GaussianSample": Row(use=applied(6, times=2)),
+    "Embedding": Row({"count": 5, "features": 2}, {"padding": OPTIONAL | FROM_ZERO}, INDICES),
+    "OneHot": Row({"classes": 3}, {}, INDICES),
+    "SinusoidalPositions": Row(use=SEQUENCE),
+    "LearnedPositions": Row(use=SEQUENCE),
+    "Add": Row(use=applied(6, times=2)),
+    "Multiply": Row(use=applied(6, times=2)),
+    "Concat": Row({"axis": 1}, {"axis": COUNT}, applied(6, times=2)),
+    "BatchNorm": Row({}, {"momentum": UNIT}, IMAGE),
+    "LayerNorm": Row({}, {"axes": WHOLE | some("[1, 2]")}, IMAGE),
+    "RMSNorm": Row({}, {"axes": WHOLE | some("[1, 2]"), "epsilon": OPTIONAL | NOT_NEGATIVE}, IMAGE),
+    "GroupNorm": Row({"groups": 2}, {}, IMAGE),
+    "InstanceNorm": Row(use=IMAGE),
+    "Upsample": Row(
+        {"scale": 2, "mode": "bilinear"},
+        {"scale": COUNT | some("[1, 2]"), "align_corners": FLAG},
+        IMAGE,
+    ),
+    "PixelShuffle": Row({"factor": 2}, {}, IMAGE),
+    "PixelUnshuffle": Row({"factor": 2}, {}, IMAGE),
+    "Pad": Row({"widths": 1}, {"widths": FROM_ZERO | some("[1, 2]"), "value": NUMBER}, IMAGE),
+    "Crop": Row({"widths": 1}, {"widths": FROM_ZERO | some("[1, 2]")}, IMAGE),
+    "MultiHeadAttention": Row({"heads": 2}, {"features": OPTIONAL}, SEQUENCE),
+    "TransformerEncoderBlock": Row(
+        {"heads": 2, "hidden": 3}, {"activation": NOTHING, "norm_first": FLAG}, SEQUENCE
+    ),
+    "TransformerDecoderBlock": Row(
+        {"heads": 2, "hidden": 3},
+        {"activation": NOTHING, "norm_first": FLAG},
+        applied(4, 6, times=2),
+    ),
+    "RNN": Row({"features": 2}, {"activation": NOTHING}, SEQUENCE),
+    "LSTM": Row({"features": 2}, {}, SEQUENCE),
+    "GRU": Row({"features": 2}, {}, SEQUENCE),
+    "GlobalAvgPool": Row(use=IMAGE),
+    "GlobalMaxPool": Row(use=IMAGE),
+    "AdaptiveAvgPool": Row({"size": 2}, {"size": COUNT | some("[1, 2]")}, IMAGE),
+    "AdaptiveMaxPool": Row({"size": 2}, {"size": COUNT | some("[1, 2]")}, IMAGE),
+}
+for rank in (1, 2, 3):
+    # A list of two numbers has one for each axis of an image alone.
+    alone = dict.fromkeys(("window", "stride", "dilation"), COUNT) if rank != 2 else {}
+    pairs = FROM_ZERO | (some("[1, 2]") if rank == 2 else NOTHING)
+    image = applied(4, *(8,) * rank)
+    options = {**alone, "padding": pairs, "padding_mode": NOTHING}
+    ROWS[f"Conv{rank}d"] = Row({"channels": 2, "window": 3}, options, image)
+    # What is added to the extent is smaller than the stride.
+    options = {**alone, "padding": pairs, "output_padding": some("0")}
+    ROWS[f"ConvTranspose{rank}d"] = Row({"channels": 2, "window": 3}, options, image)
+    halves = FROM_ZERO
+    options = {
+        **alone,
+        "padding": halves,
+        "stride": OPTIONAL | alone.get("stride", USUAL["stride"]),
+    }
+    ROWS[f"MaxPool{rank}d"] = Row({"window": 3, "padding": 0}, options, image)
+    ROWS[f"AvgPool{rank}d"] = Row({"window": 3, "padding": 0}, options, image)
+    ROWS[f"LPPool{rank}d"] = Row({"window": 3, "padding": 0}, options, image)
+
+ROWS["ops.Window"] = Row(
+    {"size": 3},
+    {
+        "size": COUNT,
+        "stride": COUNT,
+        "dilation": COUNT,
+        "before": FROM_ZERO,
+        "after": FROM_ZERO,
+        "ceil": FLAG,
+    },
+    lambda window: ops.window_max(lm.Input(4, 8), [window]),
+)
+
+
+# Losses, metrics, clipping, regularizers, initializers, schedules ---------------------------------
+
+TWO, NUMBERS_OF_CLASSES = (2,), ((), "int64")
+SAME = with_targets(TWO, target=(TWO, "float32"))
+CLASSES = with_targets(TWO, target=NUMBERS_OF_CLASSES)
+ROWS |= {
+    "MSE": Row(use=SAME),
+    "MAE": Row(use=SAME),
+    "Huber": Row(use=SAME),
+    "CrossEntropy": Row(use=CLASSES),
+    "NLL": Row(use=CLASSES),
+    "BCE": Row(use=SAME),
+    "BCEWithLogits": Row({}, {"positive_weight": OPTIONAL | NOT_NEGATIVE | NUMBERS}, SAME),
+    "Hinge": Row(use=SAME),
+    "KLDivergence": Row(use=SAME),
+    "Triplet": Row(
+        {}, {"margin": NOT_NEGATIVE, "swap": FLAG}, with_targets(TWO, TWO, TWO, target=None)
+    ),
+    "EvidenceLowerBound": Row(
+        {},
+        {"divergence": NOT_NEGATIVE},
+        with_targets((3,), TWO, TWO, target=((3,), "float32")),
+    ),
+}
+A_PREDICTION = Made(lambda: lm.Input(2))
+THREE = Made(lambda: (lm.Input(2), lm.Input(2), lm.Input(2)))
+for name in ("MSE", "MAE", "Huber", "BCE", "BCEWithLogits", "Hinge", "KLDivergence"):
+    ROWS[f"{name}.__call__"] = Row(
+        {"prediction": A_PREDICTION, "target": A_PREDICTION},
+        {"prediction": NOTHING, "target": NOTHING},
+        call=getattr(lm, name)(),
+    )
+for name in ("CrossEntropy", "NLL"):
+    ROWS[f"{name}.__call__"] = Row(
+        {"prediction": A_PREDICTION, "target": Made(lambda: lm.Input(dtype="int64"))},
+        {"prediction": NOTHING, "target": NOTHING},
+        call=getattr(lm, name)(),
+    )
+ROWS["Triplet.__call__"] = Row(
+    {"prediction": THREE}, {"prediction": NOTHING, "target": OPTIONAL}, call=lm.Triplet()
+)
+ROWS["EvidenceLowerBound.__call__"] = Row(
+    {"prediction": THREE, "target": A_PREDICTION},
+    {"prediction": NOTHING, "target": NOTHING},
+    call=lm.EvidenceLowerBound(),
+)
+for name in ("Accuracy", "ConfusionMatrix", "MeanAbsoluteError", "MeanSquaredError", "R2"):
+    ROWS[name] = Row()
+for name in ("Precision", "Recall", "F1"):
+    ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG})
+ROWS |= {
+    "BinaryAccuracy": Row({}, {"threshold": NUMBER}),
+    "TopK": Row(),
+    "ClipValue": Row({"limit": 1.0}, {}, clipped),
+    "ClipNorm": Row({"limit": 1.0}, {}, clipped),
+    "ClipGlobalNorm": Row({"limit": 1.0}, {}, clipped),
+    "L1": Row({"strength": 0.1}, {}, lambda penalty: penalty(lm.Input(3))),
+    "L2": Row({"strength": 0.1}, {}, lambda penalty: penalty(lm.Input(3))),
+    "init.Zeros": Row(use=initial),
+    "init.Constant": Row({"value": 1.0}, {"value": NUMBER}, initial),
+    "init.Uniform": Row(
+        {"low": -2.0, "high": 2.0},
+        {"low": UNIT | some("-1", "1.5"), "high": NUMBER},
+        initial,
+    ),
+    "init.Normal": Row(use=initial),
+    "init.XavierUniform": Row(use=initial),
+    "init.XavierNormal": Row(use=initial),
+    "init.KaimingUniform": Row({}, {"nonlinearity": NOTHING}, initial),
+    "init.KaimingNormal": Row({}, {"nonlinearity": NOTHING}, initial),
+    "init.Orthogonal": Row(use=initial),
+    "schedules.Constant": Row({"rate": 0.1}, {"rate": NOT_NEGATIVE}, scheduled),
+    "schedules.StepDecay": Row(
+        {"rate": 0.1, "every": 2}, {"rate": NOT_NEGATIVE, "factor": POSITIVE}, scheduled
+    ),
+    "schedules.Exponential": Row(
+        {"rate": 0.1, "factor": 0.5}, {"rate": NOT_NEGATIVE, "factor": POSITIVE}, scheduled
+    ),
+    "schedules.Cosine": Row({"rate": 0.1, "steps": 5}, {"rate": NOT_NEGATIVE}, scheduled),
+    "schedules.Linear": Row({"rate": 0.1, "steps": 5}, {"rate": NOT_NEGATIVE}, scheduled),
+    "schedules.Polynomial": Row({"rate": 0.1, "steps": 5}, {"rate": NOT_NEGATIVE}, scheduled),
+    "schedules.PiecewiseConstant": Row(
+        {"boundaries": [3, 6], "rates": [0.1, 0.2, 0.3]},
+        # There is one rate more than boundaries.
+        {"boundaries": some("[1, 2]"), "rates": NOTHING},
+        scheduled,
+    ),
+    "schedules.Warmup": Row(
+        {"steps": 3, "then": 0.1}, {"then": NOT_NEGATIVE | FUNCTION}, scheduled
+    ),
+}
+for name in ("ClipValue", "ClipNorm", "ClipGlobalNorm"):
+    ROWS[f"{name}.__call__"] = Row(
+        {"gradients": Made(lambda: [lm.Input(2)])},
+        {"gradients": some("()")},
+        call=getattr(lm, name)(1.0),
+    )
+for name in ("L1", "L2"):
+    ROWS[f"{name}.__call__"] = Row(
+        {"parameter": A_PREDICTION}, {"parameter": NOTHING}, call=getattr(lm, name)(1.0)
+    )
+for name in [name for name in ROWS if name.startswith("init.")]:
+    values = dict(ROWS[name].valid)
+    ROWS[f"{name}.__call__"] = Row(
+        {"shape": (4, 3), "seed": 0, "stream": 0},
+        # Those with fans need two axes.
+        {
+            "shape": some("[1, 2]") | (NOTHING if ROWS[name].valid == {} else COUNTS),
+            "stream": FROM_ZERO,
+        },
+        call=getattr(lm.init, name.removeprefix("init."))(**values),
+    )
+ROWS["init.Zeros.__call__"].accepts["shape"] = COUNTS  # type: ignore[index]
+ROWS["init.Normal.__call__"].accepts["shape"] = COUNTS  # type: ignore[index]
+for name in [name for name in ROWS if name.startswith("schedules.")]:
+    made = getattr(lm.schedules, name.removeprefix("schedules."))(**ROWS[name].valid)
+    ROWS[f"{name}.__call__"] = Row({"step": Made(lambda: lm.Input())}, {"step": NOTHING}, call=made)
+ROWS["Schedule.at"] = Row({"step": 3}, {"step": NOT_NEGATIVE}, call=lm.schedules.Constant(0.1).at)
+
+
+# Optimizers ---------------------------------------------------------------------------------------
+
+for name in ("Adam", "AdamW", "LAMB", "Adamax", "Lion"):
+    ROWS[name] = Row(use=updated)
+ROWS |= {
+    "NAdam": Row({}, {"momentum_decay": NOT_NEGATIVE, "decoupled_weight_decay": FLAG}, updated),
+    "SGD": Row({"momentum": 0.5}, {"dampening": NUMBER, "nesterov": FLAG}, updated),
+    "Adagrad": Row({}, {"rate_decay": NOT_NEGATIVE, "initial_sum": NOT_NEGATIVE}, updated),
+    "RMSProp": Row({}, {"centered": FLAG}, updated),
+    "Adadelta": Row(use=updated),
+    "Rprop": Row(
+        {},
+        {
+            "rate": NOT_NEGATIVE,
+            "decrease": some("half"),
+            "increase": some("1.5", "huge"),
+            "shortest": NOT_NEGATIVE - some("huge"),
+            "longest": POSITIVE,
+        },
+        updated,
+    ),
+    "EMA": Row({"optimizer": lm.SGD(0.1)}, {}, updated),
+    "SWA": Row({"optimizer": lm.SGD(0.1), "start": 2}, {"start": COUNT}, updated),
+    "ByPath": Row(
+        {"patterns": {"*.bias": lm.SGD(0.1)}, "default": lm.SGD(0.1)},
+        {"patterns": some("{}"), "default": NOTHING},
+        updated,
+    ),
+}
+
+
+# Networks -----------------------------------------------------------------------------------------
+
+SMALL_IMAGE = {"input": (1, 8, 8)}
+EXAMPLE = some("()", "[1, 2]")
+PICTURE = {"input": NOTHING}
+# An activation may be a function, which then has to give one.
+NO_TENSOR = ("a layer is applied to tensors",)
+ROWS |= {
+    "networks.mlp": Row(
+        {"widths": (3,), "classes": 2, "input": (4,)},
+        {"widths": COUNTS, "input": EXAMPLE, "activation": OPTIONAL},
+        words=NO_TENSOR,
+    ),
+    "networks.autoencoder": Row(
+        {"widths": (3,), "code": 2, "input": (4,)},
+        {"widths": COUNTS, "code": COUNT, "input": EXAMPLE, "activation": OPTIONAL},
+        words=NO_TENSOR,
+    ),
+    "networks.variational_autoencoder": Row(
+        {"widths": (3,), "code": 2, "input": (4,)},
+        {"widths": COUNTS, "code": COUNT, "input": EXAMPLE, "activation": OPTIONAL},
+        words=NO_TENSOR,
+    ),
+    "networks.dcgan": Row(
+        {"latent": 3, "image": (1, 8, 8), "width": 2},
+        {"latent": COUNT, "image": NOTHING, "width": COUNT},
+    ),
+    "networks.lenet": Row({"classes": 2, "input": (1, 16, 16)}, PICTURE),
+    "networks.mobilenet_v2": Row(
+        {"classes": 2, "width": 0.1, "input": (1, 32, 32)},
+        {**PICTURE, "width": COUNT | some("1.5", "half")},
+    ),
+    "networks.lstm_classifier": Row(
+        {"classes": 2, "length": 3, "inputs": 2, "features": 2},
+        {"inputs": COUNT, "vocabulary": OPTIONAL, "lengths": FLAG},
+    ),
+    "networks.resnet": Row(
+        {"depth": 18, "classes": 2, "stem": "cifar", "input": (1, 8, 8)},
+        {"input": OPTIONAL, "depth": NOTHING, "stem": NOTHING},
+    ),
+    "networks.transformer_encoder": Row(
+        {"vocabulary": 5, "length": 3, "features": 4, "heads": 2, "layers": 1, "hidden": 3},
+        {"vocabulary": COUNT, "features": NOTHING, "classes": OPTIONAL | COUNT},
+    ),
+    "networks.unet": Row(
+        {"classes": 2, "input": (1, 8, 8), "widths": (2, 3)},
+        {**PICTURE, "widths": some("[1, 2]"), "padding": NOTHING},
+    ),
+    "networks.vgg": Row(
+        {"stages": ((2,),), "classes": 2, "input": (1, 8, 8), "hidden": (3,)},
+        {**PICTURE, "stages": NOTHING, "hidden": COUNTS},
+    ),
+    "Input": Row({"shape": 3}, {"shape": COUNT, "dtype": OPTIONAL}),
+    "concat": Row(
+        {"tensors": Made(lambda: [lm.Input(3), lm.Input(2)])},
+        {"tensors": NOTHING, "axis": COUNT},
+    ),
+    "Sequential": Row({"layers": Made(lambda: lm.Input(3))}, {"layers": NOTHING}),
+    "Network": Row(
+        {"inputs": Made(lambda: X_AND_Y[0]), "outputs": Made(lambda: X_AND_Y[1])},
+        {"inputs": NOTHING, "outputs": NOTHING},
+    ),
+    "Layer.__call__": Row(
+        {"operands": A_PREDICTION},
+        {"operands": NOTHING, "named": NOTHING},
+        call=lm.Linear(2),
+        words=("Linear",),
+    ),
+}
+X_AND_Y = (lm.Input(3), None)
+X_AND_Y = (X_AND_Y[0], lm.Linear(2)(X_AND_Y[0]))
+
+
+STEP = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
+# A loss without an optimizer, or the other way round, is no step.
+HALF = {"loss": NOTHING, "optimizer": NOTHING}
+ROWS |= {
+    "Network.__call__": Row(
+        {"operands": Made(lambda: lm.Input(3))}, {"operands": NOTHING}, call=net()
+    ),
+    "Network.path": Row(
+        {"node": Made(lambda: X_AND_Y[1])},
+        {"node": NOTHING},
+        call=lm.Network(*X_AND_Y).path,
+    ),
+    "Network.names_of": Row(
+        {"part": Made(lambda: NET)}, {"part": NOTHING}, call=lambda **o: NET.names_of(**o)
+    ),
+    "Network.parameter_count": Row(call=net().parameter_count),
+    "Network.plan": Row({"batch_size": 2, **STEP}, {**HALF, "clip": OPTIONAL}, call=net().plan),
+    # A few bytes are too few.
+    "Network.max_batch_size": Row(
+        {"memory": "1 KiB", **STEP}, {**HALF, "memory": NOTHING}, call=net().max_batch_size
+    ),
+}
+NET = net()
+
+
+# Models -------------------------------------------------------------------------------------------
+
+X = np.linspace(-1, 1, 24, dtype="float32").reshape(8, 3)
+Y = np.linspace(0, 1, 16, dtype="float32").reshape(8, 2)
+
+
+@cache
+def model() -> lm.Model:
+    return lm.Model(net(), engine="interpreter")
+
+
+@cache
+def training() -> Any:
+    return model().training(**STEP, batch_size=4)
+
+
+def fitted(**options: Any) -> Any:
+    return model().fit(**{"train": (X, Y), **STEP, **options})
+
+
+DATA = {"train": NOTHING, "data": NOTHING, "validation": OPTIONAL}
+ROWS |= {
+    "Model": Row({"network": Made(net), "engine": "interpreter"}),
+    "Model.part": Row(
+        {"network": Made(lambda: model().network)}, {}, call=lambda **o: model().part(**o)
+    ),
+    "Model.__call__": Row(call=None),
+    "Model.predict": Row(
+        {"inputs": X},
+        {"inputs": NOTHING, "others": NOTHING, "options": NOTHING},
+        call=lambda *a, **o: model().predict(*a, **o),
+    ),
+    "Model.evaluate": Row(
+        {"data": (X, Y), "loss": lm.MSE()},
+        DATA,
+        call=lambda **o: model().evaluate(**o),
+        words=("the data has none",),
+    ),
+    "Model.training": Row(
+        {**STEP, "batch_size": 2},
+        {**DATA, "data": OPTIONAL, "seed": OPTIONAL | WHOLE},
+        lambda made: made.release(),
+        call=lambda **o: model().training(**o),
+    ),
+    "Model.fit": Row(
+        {"train": (X, Y), **STEP, "batch_size": 4},
+        {
+            **DATA,
+            "epochs": COUNT,
+            "seed": OPTIONAL | WHOLE,
+            "progress": OPTIONAL | FLAG,
+            "callbacks": some("()"),
+            "checkpoint": OPTIONAL | PATH,
+            # There is nothing to resume from.
+            "resume": NOTHING,
+        },
+        call=fitted,
+        words=("the data has none",),
+    ),
+    "Model.explain": Row({"batch_size": 2, **STEP}, HALF, call=lambda **o: model().explain(**o)),
+    "Model.profile": Row(
+        {"batch_size": 2, **STEP, "seconds": 1e-3},
+        {**HALF, "data": OPTIONAL, "seconds": POSITIVE - some("huge")},
+        call=lambda **o: model().profile(**o),
+        long=("seconds",),
+    ),
+    "Model.parameters": Row(call=lambda: model().parameters()),
+    "Model.states": Row(call=lambda: model().states()),
+    "Model.set_parameters": Row(
+        {"values": {}}, {"values": some("{}")}, call=lambda **o: model().set_parameters(**o)
+    ),
+    "Model.save": Row(
+        {"path": "model.safetensors"}, {"path": PATH}, call=lambda **o: model().save(**o)
+    ),
+    "load": Row(
+        {"path": "model.safetensors", "engine": "interpreter"},
+        # There is no file named "a".
+        {"path": NOTHING, "layers": some("()")},
+        call=lambda **o: (model().save("model.safetensors"), lm.load(**o))[1],
+    ),
+    "compile": Row(
+        {
+            "inputs": Made(lambda: SQUARE[0]),
+            "outputs": Made(lambda: SQUARE[1]),
+            "engine": "interpreter",
+        },
+        {"inputs": NOTHING, "outputs": NOTHING},
+    ),
+    "Function.__call__": Row(
+        {"arrays": np.ones((2, 3), "float32")},
+        {"arrays": NOTHING},
+        call=lambda *a: square()(*a),
+        words=("input 0",),
+    ),
+    "gradients": Row(
+        {"output": Made(lambda: SQUARE[1]), "with_respect_to": Made(lambda: [SQUARE[0]])},
+        {"output": NOTHING, "with_respect_to": some("()"), "seed": OPTIONAL},
+    ),
+    "verify": Row(
+        {
+            "network": Made(lambda: lm.Sequential(lm.Input(2), lm.Linear(1, bias=False))),
+            "loss": lm.MSE(),
+        },
+        {"data": OPTIONAL},
+    ),
+    "devices": Row(),
+    "Training.step": Row(
+        {"x": X[:2], "y": Y[:2]},
+        {"x": NOTHING, "y": NOTHING},
+        call=lambda **o: training().step(**o),
+        words=("input 0", "target 0", "number of inputs", "number of targets"),
+    ),
+    "Training.run": Row(
+        {"dataset": (X, Y), "steps": 2},
+        {"dataset": NOTHING, "steps": FROM_ZERO},
+        call=lambda **o: training().run(**o),
+        words=("number of targets",),
+    ),
+    "Training.profile": Row(
+        {"x": X[:2], "y": Y[:2], "seconds": 1e-3},
+        {"x": NOTHING, "y": NOTHING, "seconds": POSITIVE - some("huge")},
+        call=lambda **o: training().profile(**o),
+        words=("input 0", "target 0", "number of inputs", "number of targets"),
+        long=("seconds",),
+    ),
+    "Training.averaged_parameters": Row(call=lambda: averaging().averaged_parameters()),
+    "Training.state": Row(call=lambda: training().state()),
+    "Training.restore": Row(
+        {"state": Made(lambda: training().state())},
+        {"state": NOTHING},
+        call=lambda **o: training().restore(**o),
+    ),
+    "Training.release": Row(call=lambda: model().training(**STEP, batch_size=2).release()),
+}
+SQUARE = (lm.Input(3), None)
+SQUARE = (SQUARE[0], SQUARE[0] * SQUARE[0])
+
+
+@cache
+def square() -> Any:
+    return lm.compile(*SQUARE, engine="interpreter")
+
+
+@cache
+def averaging() -> Any:
+    return model().training(lm.MSE(), lm.EMA(lm.SGD(0.1)), batch_size=2)
+
+
+@cache
+def history() -> Any:
+    return fitted()
+
+
+# Data and reports ---------------------------------------------------------------------------------
+
+EIGHT = lm.data.Dataset(X, Y)
+# Rows of numbers are examples of one number each.
+ROWS_OF_NUMBERS = some("[1, 2]", "vector", "matrix", "near")
+ROWS |= {
+    "data.Dataset": Row(
+        {"inputs": np.ones(2)},
+        {"inputs": ROWS_OF_NUMBERS, "targets": OPTIONAL | ROWS_OF_NUMBERS},
+    ),
+    "Dataset.from_arrays": Row(
+        {"inputs": np.ones(2)},
+        {
+            "inputs": ROWS_OF_NUMBERS | some("(1.0,)"),
+            "targets": OPTIONAL | ROWS_OF_NUMBERS,
+        },
+        call=lm.data.Dataset.from_arrays,
+    ),
+    "Dataset.take": Row({"indices": [0, 1]}, {"indices": some("[1, 2]")}, call=EIGHT.take),
+    "Dataset.subset": Row(
+        {"start": 0, "stop": 4}, {"start": FROM_ZERO, "stop": OPTIONAL | COUNT}, call=EIGHT.subset
+    ),
+    "Dataset.split": Row({"fraction": 0.5}, {"fraction": some("half")}, call=EIGHT.split),
+    "Dataset.order": Row({"seed": 0, "epoch": 0}, {"epoch": FROM_ZERO}, call=EIGHT.order),
+    "Dataset.orders": Row({"seed": 0, "epochs": range(2)}, {"epochs": NOTHING}, call=EIGHT.orders),
+    "Dataset.batches": Row(
+        {"batch_size": 2},
+        {"seed": OPTIONAL | WHOLE, "epoch": FROM_ZERO},
+        lambda batches: list(batches),
+        call=EIGHT.batches,
+    ),
+    "data.as_dataset": Row({"value": X}, {"value": some("vector", "matrix")}),
+    "data.digits": Row(),
+    # There are no such files.
+    "data.mnist": Row({"folder": "x"}, {"folder": NOTHING}),
+    "data.read_idx": Row({"path": "x"}, {"path": NOTHING}),
+    "data.load": Row(
+        {"path": "x.npy"},
+        {"path": NOTHING, "targets": OPTIONAL},
+        call=lambda **o: (np.save("x.npy", X), lm.data.load(**o))[1],
+        # It names the file.
+        words=("in a:",),
+    ),
+    "History.keys": Row(call=lambda: history().keys()),
+    "History.add": Row(
+        {"row": {"loss": 1.0}, "seconds": 1.0},
+        {"row": some("{}"), "seconds": NUMBER},
+        call=lambda **o: type(history())().add(**o),
+    ),
+    "History.plot": Row({"path": "x.png"}, {"path": PATH}, call=lambda **o: history().plot(**o)),
+    "MemoryBill.buffers": Row(call=lambda: net().plan(2).buffers()),
+    "MemoryBill.plot": Row(
+        {"path": "x.png"}, {"path": PATH}, call=lambda **o: net().plan(2).plot(**o)
+    ),
+    "Explanation.listing": Row(
+        {"step": 0},
+        {"step": some("0"), "language": NOTHING},
+        call=lambda **o: model().explain(2).listing(**o),
+    ),
+}
+
+
+# The scope of a user's layer ----------------------------------------------------------------------
+
+
+OPERAND = object()
+
+
+def in_a_layer(method: str) -> Callable[..., Any]:
+    """Calls a method of the scope within the forward of a layer."""
+
+    def call(*values: Any, **options: Any) -> None:
+        @dataclass(frozen=True)
+        class Own(lm.Layer):
+            def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+                if method == "update":
+                    scope.state("own", (2,), lm.init.Zeros())
+                if method == "update" and not scope.training:
+                    return x
+                arguments = {n: x if v is OPERAND else v for n, v in options.items()}
+                positional = [x if v is OPERAND else v for v in values]
+                getattr(scope, method)(*positional, **arguments)
+                return x
+
+        lm.Sequential(lm.Input(2), Own())
+
+    return call
+
+
+SHAPE = some("()", "[1, 2]")
+ROWS |= {
+    "Scope.parameter": Row(
+        {"name": "own", "shape": (2,), "init": lm.init.Zeros()},
+        {"name": TEXT, "shape": SHAPE, "init": FUNCTION, "regularizer": OPTIONAL},
+        call=in_a_layer("parameter"),
+    ),
+    "Scope.state": Row(
+        {"name": "own", "shape": (2,), "init": lm.init.Zeros()},
+        {"name": TEXT, "shape": SHAPE, "init": FUNCTION},
+        call=in_a_layer("state"),
+    ),
+    "Scope.uniform": Row(
+        {"shape": (2,)}, {"shape": SHAPE, "low": NUMBER, "high": NUMBER}, call=in_a_layer("uniform")
+    ),
+    "Scope.normal": Row({"shape": (2,)}, {"shape": SHAPE}, call=in_a_layer("normal")),
+    "Scope.bernoulli": Row(
+        {"shape": (2,), "probability": 0.5},
+        {"shape": SHAPE, "probability": UNIT},
+        call=in_a_layer("bernoulli"),
+    ),
+    "Scope.update": Row(
+        {"name": "own", "value": Made(lambda: lm.Input(2)[0])},
+        {"name": NOTHING, "value": NOTHING},
+        call=in_a_layer("update"),
+    ),
+    "Scope.shared": Row(
+        {"layer": lm.Linear(2), "name": "weight"}, {"layer": NOTHING, "name": NOTHING}
+    ),
+    "Scope.layer": Row(
+        {"name": "part", "layer": lm.Linear(2), "operands": OPERAND},
+        {"name": TEXT, "layer": NOTHING, "operands": NOTHING},
+        call=in_a_layer("layer"),
+    ),
+    "Scope.limit_indices": Row(
+        {"indices": Made(lambda: lm.Input(2, dtype="int64")), "count": 3},
+        {"indices": NOTHING, "what": TEXT, "advice": TEXT},
+        call=in_a_layer("limit_indices"),
+    ),
+}
+
+
+# What is public -----------------------------------------------------------------------------------
+
+# What users write for their own records, and Lamina calls with what it made itself; and what
+# Lamina's own parts call of each other.
+PROTOCOLS = {
+    "average",
+    "check_target",
+    "example_targets",
+    "for_parameters",
+    "forward",
+    "result",
+    "slots",
+    "statistics",
+    "target",
+    "update",
+}
+INTERNAL = {
+    "Attached.placed",
+    "Attached.release",
+    "Model.from_file",
+    "Network.trace",
+    "Network.variables",
+    "Training.batches_of",
+    "Training.pieces",
+    "Training.placed",
+    "Window.count",
+}
+# What is not made by users, but given to them.
+MADE = {"Layer", "Tensor", "Scope", "Autoencoder", "Schedule"}
+
+
+def reached() -> dict[str, Any]:
+    """All that is exported, by name."""
+    found: dict[str, Any] = {}
+    modules = {"": lm, "data.": lm.data, "networks.": lm.networks}
+    for prefix, module in (modules | {"init.": lm.init, "schedules.": lm.schedules}).items():
+        for name in dir(module):
+            one = getattr(module, name)
+            if name.startswith("_") or not isinstance(one, type | FunctionType):
+                continue
+            # Modules of initializers and schedules import what they need.
+            at_home = prefix not in ("init.", "schedules.") or one.__module__ == module.__name__
+            if one.__module__.startswith("lamina.") and at_home:
+                found[prefix + name] = one
+    # All else in it are functions of tensors, which have tests of their own.
+    found["ops.Window"] = ops.Window
+    return found
+
+
+def results() -> list[Any]:
+    """Of the classes of what public calls give one object each."""
+    return [training(), history(), net().plan(2), model().explain(2), square()]
+
+
+def names_to_test() -> Iterator[tuple[str, Any]]:
+    """Every public call: functions, classes, and the methods of classes."""
+    classes: dict[str, type] = {}
+    for name, one in reached().items():
+        if isinstance(one, type):
+            classes[name] = one
+        if not (inspect.isabstract(one) or one.__name__ in MADE):
+            yield name, one
+    classes |= {type(result).__name__: type(result) for result in results()}
+    seen: set[str] = set()
+    for name, cls in classes.items():
+        for full, method in methods_of(name, cls):
+            if full not in seen:
+                seen.add(full)
+                yield full, method
+
+
+def methods_of(name: str, cls: type) -> Iterator[tuple[str, Any]]:
+    """The public methods of a class and its bases, with the name of the class that has them."""
+    if cls is lm.Tensor:
+        return  # its methods are ops
+    for base in cls.__mro__:
+        if not base.__module__.startswith("lamina.") or base.__name__.startswith("_"):
+            continue
+        own = base is cls and name.startswith(("init.", "schedules."))
+        prefix = name if own and not inspect.isabstract(base) else base.__name__
+        for method, function in vars(base).items():
+            public = method == "__call__" or not method.startswith("_")
+            protocol = method in PROTOCOLS and base is not lm.Scope
+            plain = isinstance(function, FunctionType | classmethod)
+            abstract = getattr(function, "__isabstractmethod__", False)
+            if public and plain and not protocol and not abstract:
+                full = f"{prefix}.{method}"
+                if full not in INTERNAL:
+                    yield full, function
+
+
+PUBLIC = dict(names_to_test())
+
+
+def test_everything_public_has_a_row() -> None:
+    assert sorted(PUBLIC.keys() - ROWS.keys()) == []
+    assert sorted(ROWS.keys() - PUBLIC.keys()) == []
+
+
+# The test -----------------------------------------------------------------------------------------
+
+
+def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    one = PUBLIC[name]
+    signature = inspect.signature(one.__func__ if isinstance(one, classmethod) else one)
+    return {n: p for n, p in signature.parameters.items() if n not in ("self", "cls")}
+
+
+def called(name: str, changed: Mapping[str, Any]) -> Any:
+    row, parameters = ROWS[name], parameters_of(name)
+    values = {**row.valid, **changed}
+    values = {n: v.make() if isinstance(v, Made) else v for n, v in values.items()}
+    several = [n for n, p in parameters.items() if p.kind == p.VAR_POSITIONAL]
+    positional: list[Any] = []
+    if several and several[0] in values:
+        for before in parameters:
+            if before in values and parameters[before].kind != inspect.Parameter.KEYWORD_ONLY:
+                positional.append(values.pop(before))
+            if before == several[0]:
+                break
+    return (row.call or PUBLIC[name])(*positional, **values)
+
+
+def problem_with(name: str, parameter: str, value_name: str) -> str:
+    """What is wrong with how a call takes a value; empty if nothing is."""
+    row = ROWS[name]
+    accepted = row.accepts.get(parameter, USUAL.get(parameter))
+    assert accepted is not None, f"nothing is said about {parameter} of {name}"
+    value = VALUES[value_name]
+    case = f"{name}({parameter}={value_name})"
+    expected = value_name in accepted
+    if expected and parameter in row.long:
+        return ""
+    changed = {parameter: value}
+    if parameter == "dimensions":
+        changed["shape"] = ()
+    try:
+        result = called(name, changed)
+        if not expected:
+            return f"{case} is accepted: {result!r}"[:300]
+        if row.use is not None:
+            used(row.use, result)
+        same = EQUAL.get(value_name, "")
+        if same in accepted and is_dataclass(result) and isinstance(PUBLIC[name], type):
+            assert repr(result) == repr(called(name, {**changed, parameter: VALUES[same]}))
+    except InternalError as error:
+        return f"{case}: InternalError {error}"
+    except LaminaError as error:
+        text = str(error)
+        words = [parameter, parameter.removesuffix("s"), *name.split("."), *row.words]
+        if expected:
+            return f"{case} is refused: {text}"
+        if not any(word in text for word in words if word):
+            return f"{case} is not named: {text}"
+    except Exception as error:
+        return f"{case}: {type(error).__name__}: {error}"[:300]
+    return ""
+
+
+def used(use: Callable[[Any], object], result: Any) -> None:
+    """Uses a result; what is only known now may be refused now."""
+    functions = (
+        [n for n in (f.name for f in fields(result)) if getattr(result, n) is VALUES["lambda"]]
+        if is_dataclass(result)
+        else []
+    )
+    if functions:
+        return  # what a user's function gives is the user's
+    try:
+        use(result)
+    except InternalError:
+        raise
+    except LaminaError as error:
+        if not isinstance(error, lm.errors.ShapeError):
+            raise
+
+
+def calls_to_test() -> list[str]:
+    return [
+        name for name in PUBLIC if name in ROWS and parameters_of(name) and name != "Model.__call__"
+    ]
+
+
+@pytest.mark.parametrize("name", calls_to_test())
+def test_wrong_values_are_refused_clearly_and_right_ones_used(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    problems = [
+        problem
+        for parameter in parameters_of(name)
+        for value in VALUES
+        if (problem := problem_with(name, parameter, value))
+    ]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("name", ["Model.__call__", "devices"])
+def test_what_takes_nothing_says_so(name: str) -> None:
+    call = model() if name == "Model.__call__" else lm.devices
+    if name == "devices":
+        assert call()
+    else:
+        with pytest.raises(LaminaError):
+            call(X)
