@@ -32,6 +32,7 @@ from lamina.graph import (
     source_line,
     topological,
 )
+from lamina.graph.attributes import Instance
 from lamina.layers.calls import checked
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
@@ -128,7 +129,11 @@ def _no_reference(*_: Array, **__: Any) -> Array:
     raise LaminaError("a layer is computed only as part of a network")
 
 
-LAYER = Op("layer", _infer_application, None, _no_reference, Lowering())
+LAYER = Op(
+    *("layer", _infer_application, None, _no_reference, Lowering()),
+    operands=(0, None),
+    attributes={"layer": Instance(Layer)},
+)
 
 
 @checked

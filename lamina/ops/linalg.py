@@ -7,13 +7,16 @@ all three have is a batch axis. matmul, dot, outer and einsum only say which lab
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
-from lamina.ops.broadcast import broadcast_to, sum_axes
+from lamina.graph.attributes import Kind, Many, Word
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, read
+from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
@@ -106,9 +109,12 @@ CONTRACT = Op(
         _contract_sample("mk", "kn", "mn", (3, 0), (0, 2)),
         _contract_sample("bm", "b", "mb", (3, 2), (3,)),
     ),
+    operands=2,
+    attributes={"left": Many(Word()), "right": Many(Word()), "output": Many(Word())},
 )
 
 
+@checked
 def contract(
     left_tensor: Tensor, right_tensor: Tensor, left: Labels, right: Labels, output: Labels
 ) -> Tensor:
@@ -125,7 +131,8 @@ def contract(
     Raises:
         ShapeError: if the labels do not fit.
     """
-    return apply(CONTRACT, left_tensor, right_tensor, left=left, right=right, output=output)
+    operands = as_tensor(left_tensor), as_tensor(right_tensor)
+    return apply(CONTRACT, *operands, left=left, right=right, output=output)
 
 
 # Products made of it ------------------------------------------------------------------------------
@@ -191,7 +198,11 @@ def _fitted(x: _Labelled, other: _Labelled, wanted: dict[str, Dim]) -> _Labelled
 
 
 def _product_op(
-    name: str, labels_of: LabelRule, reference: Callable[..., Array], samples: tuple[Sample, ...]
+    name: str,
+    labels_of: LabelRule,
+    reference: Callable[..., Array],
+    samples: tuple[Sample, ...],
+    attributes: Mapping[str, Kind] | None = None,
 ) -> Op:
     def infer(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
         left, right = operands
@@ -225,7 +236,8 @@ def _product_op(
         left, right = _Labelled(node.operands[0], first), _Labelled(node.operands[1], second)
         return _product(left, right, output, node.shape)
 
-    return Op(name, infer, gradient, reference, Decomposition(build), samples)
+    rules = (infer, gradient, reference, Decomposition(build), samples)
+    return Op(name, *rules, operands=2, attributes=attributes or {})
 
 
 def _advice(name: str) -> str:
@@ -279,6 +291,7 @@ MATMUL = _product_op(
 )
 
 
+@checked
 def matmul(left: TensorLike, right: TensorLike) -> Tensor:
     """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast.
 
@@ -310,6 +323,7 @@ DOT = _product_op(
 )
 
 
+@checked
 def dot(left: TensorLike, right: TensorLike) -> Tensor:
     """The sum of products over left's last axis and right's last but one (or only) axis.
 
@@ -328,6 +342,7 @@ def _outer_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, 
 OUTER = _product_op("outer", _outer_labels, np.outer, (Sample(((3,), (4,))), Sample(((1,), (5,)))))
 
 
+@checked
 def outer(left: TensorLike, right: TensorLike) -> Tensor:
     """All products of an element of one vector with an element of another.
 
@@ -404,11 +419,13 @@ EINSUM = _product_op(
         ("ij,ij->", ((2, 3), (2, 3))),
         ("ab,c->", ((2, 3), (4,))),
     ),
+    attributes={"spec": Word()},
 )
 
 
 def _infer_single(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
+    require_numbers(x)
     labels, output = _parsed(attributes["spec"], operands)
     extents = dict(zip(labels, x.shape, strict=True))
     return tuple(extents[label] for label in output), x.dtype
@@ -441,9 +458,11 @@ EINSUM_SINGLE = Op(
     _einsum_samples(
         ("ijk->ki", ((2, 3, 4),)), ("ij->", ((3, 5),)), ("ba", ((1, 4),)), ("i->i", ((7,),))
     ),
+    attributes={"spec": Word()},
 )
 
 
+@checked
 def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     """Einstein's sum of one or two tensors: `einsum("ij,jk->ik", a, b)` is the matrix product.
 
@@ -453,6 +472,7 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     Raises:
         ShapeError: if the spec is not supported or does not fit the tensors.
     """
+    spec = read("spec", Word(), spec)
     operands = [numeric(x) for x in operands_of(*tensors)]
     try:
         _parsed(spec, operands)
