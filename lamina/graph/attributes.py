@@ -75,7 +75,7 @@ class Whole(Kind):
     most: int = LARGEST
 
     def read(self, value: Any, operands: Sequence[Tensor]) -> int:
-        found = as_whole(value)
+        found = value if type(value) is int else as_whole(value)
         if found is None or not self.least <= found <= self.most:
             raise Misfit(self._expected())
         return found
@@ -157,10 +157,10 @@ class Type(Kind):
     kinds: tuple[str, ...] = ("float", "int", "bool")
 
     def read(self, value: Any, operands: Sequence[Tensor]) -> DType:
-        fits = [dtype for dtype in PUBLIC_DTYPES.values() if dtype.kind in self.kinds]
-        if not isinstance(value, DType) or value not in fits:
-            raise Misfit(", ".join(dtype.name for dtype in fits))
-        return value
+        if isinstance(value, DType) and value.kind in self.kinds and value.name in PUBLIC_DTYPES:
+            return value
+        fits = (dtype.name for dtype in PUBLIC_DTYPES.values() if dtype.kind in self.kinds)
+        raise Misfit(", ".join(fits))
 
 
 # Axes and extents ---------------------------------------------------------------------------------
@@ -178,12 +178,12 @@ class Extent(Kind):
     signed: bool = False
 
     def read(self, value: Any, operands: Sequence[Tensor]) -> int | Size:
-        if isinstance(value, Size):
-            numbers = as_whole(value.coefficient), as_whole(value.offset)
-            slope, offset = (math.inf if number is None else number for number in numbers)
-            if 1 <= slope <= LARGEST and -LARGEST <= offset <= LARGEST:
+        if type(value) is Size:
+            slope, offset = value.coefficient, value.offset
+            whole = type(slope) is int and type(offset) is int
+            if whole and 0 < slope <= LARGEST and -LARGEST <= offset <= LARGEST:
                 return value
-        found = as_whole(value)
+        found = value if type(value) is int else as_whole(value)
         if found is None or not (-LARGEST if self.signed else 0) <= found <= LARGEST:
             raise Misfit("a whole number of at least 0, or one that depends on the batch")
         return found
@@ -219,8 +219,8 @@ class Axes(Kind):
         if (
             found is None
             or len(found) < self.least
-            or any(not 0 <= axis < count for axis in found)
-            or any(left >= right for left, right in pairwise(found))
+            or (found and not (found[0] >= 0 and found[-1] < count))
+            or (len(found) > 1 and any(left >= right for left, right in pairwise(found)))
         ):
             raise Misfit(f"a tuple of axes below {count}, each once, in order")
         return found
@@ -242,8 +242,11 @@ def _wholes(value: Any) -> tuple[int, ...] | None:
     """A tuple of whole numbers; None for anything else."""
     if not isinstance(value, tuple):
         return None
-    found = [as_whole(item) for item in cast(tuple[Any, ...], value)]
-    return tuple(item for item in found if item is not None) if None not in found else None
+    items = cast(tuple[Any, ...], value)
+    if all(type(item) is int for item in items):
+        return items
+    found = [as_whole(item) for item in items]
+    return tuple([item for item in found if item is not None]) if None not in found else None
 
 
 # What is made of others ---------------------------------------------------------------------------
@@ -263,11 +266,15 @@ class Many(Kind):
         items = cast(tuple[Any, ...], value)
         if self.of_each_axis and len(items) != operands[0].rank:
             raise Misfit(f"one for each of {operands[0].rank} axes: a tuple")
+        kind, found, changed = self.kind, list[Any](), False
         try:
-            found = [self.kind.read(item, operands) for item in items]
+            for item in items:
+                kept = kind.read(item, operands)
+                found.append(kept)
+                changed = changed or kept is not item
         except Misfit as misfit:
             raise Misfit(f"for each entry {misfit.expected}") from None
-        return _like(items, found)
+        return _like(items, found) if changed else items
 
     def _what(self, operands: Sequence[Tensor]) -> str:
         try:
@@ -294,13 +301,12 @@ class Row(Kind):
                 found.append(kind.read(item, operands))
             except Misfit as misfit:
                 raise Misfit(f"{misfit.expected} for {name}") from None
-        return _like(items, found)
+        same = all(a is b for a, b in zip(items, found, strict=True))
+        return items if same else _like(items, found)
 
 
 def _like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
-    """The new entries, in the same type of tuple; the old tuple itself if they are the same."""
-    if all(a is b for a, b in zip(old, new, strict=True)):
-        return old
+    """The new entries, in the same type of tuple."""
     make: Any = getattr(type(old), "_make", tuple)
     return make(new)
 

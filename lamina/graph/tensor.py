@@ -388,15 +388,16 @@ def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) 
         DefinitionError: if there is another number of operands, an attribute is missing or there
             is none of that name, or its value is none of its kind.
     """
+    count, kinds = len(operands), op.attributes
+    if not given and not kinds and count == op.operands:
+        return given
     least, most = (op.operands,) * 2 if isinstance(op.operands, int) else op.operands
-    count = len(operands)
     if count < least or (most is not None and count > most):
         number = str(least) if least == most else f"{least} or more" if most is None else ""
         raise DefinitionError(
             f"{op.name}: the number of operands does not fit",
             facts=(("expected", number or f"{least} to {most}"), ("found", str(count))),
         )
-    kinds = op.attributes
     if given.keys() != kinds.keys():
         needed = [name for name, kind in kinds.items() if not isinstance(kind, MayLack)]
         if not (given.keys() <= kinds.keys() and given.keys() >= set(needed)):
@@ -420,9 +421,9 @@ def unfit(
 ) -> DefinitionError:
     """The error for a value that is none of its kind."""
     facts = (("tensor", described(operands[0])),) if operands else ()
+    found = type(value).__name__ if isinstance(value, Tensor) else reprlib.repr(value)
     return DefinitionError(
-        f"{what} does not fit",
-        facts=(*facts, ("expected", expected), ("found", reprlib.repr(value))),
+        f"{what} cannot be {found}", facts=(*facts, ("expected", expected), ("found", found))
     )
 
 
@@ -430,8 +431,8 @@ def _names(of: Mapping[str, object]) -> str:
     return ", ".join(map(str, of)) or "none"
 
 
-# No machine has so many bytes; and places in such a tensor still fit 64 bits, whatever the stride.
-LARGEST_BYTES = 2**56
+# No machine has room for so many elements; places in such a tensor still fit 64 bits, with strides.
+LARGEST_SIZE = 2**53
 
 
 def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
@@ -441,17 +442,19 @@ def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> t
         ShapeError: if an extent is negative, or the result is larger than any memory.
     """
     shape, dtype = op.infer(operands, attributes)
-    size = dtype.itemsize
+    size = 1
     for dim in shape:
-        extent = dim.coefficient + dim.offset if isinstance(dim, Size) else dim
-        if isinstance(dim, int) and dim < 0:
+        if isinstance(dim, Size):
+            size *= max(dim.coefficient + dim.offset, 1)
+        elif dim >= 0:
+            size *= dim
+        else:
             raise ShapeError(
                 f"{op.name}: an extent is negative",
                 facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),
                 advice="Where it depends on the batch, a larger batch is needed.",
             )
-        size *= max(extent, 1)
-    if size > LARGEST_BYTES and 0 not in shape:
+    if size > LARGEST_SIZE:
         raise ShapeError(
             f"{op.name}: the result is larger than any memory",
             facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),

@@ -103,7 +103,10 @@ def flag_of(name: str, value: object) -> bool:
     return read(name, Flag(), value)
 
 
-def dtype_of(value: DTypeLike, kinds: tuple[str, ...] = ("float", "int", "bool")) -> DType:
+_ANY_TYPE = Type()
+
+
+def dtype_of(value: DTypeLike, kind: Type = _ANY_TYPE) -> DType:
     """A dtype that tensors may have.
 
     Raises:
@@ -111,7 +114,7 @@ def dtype_of(value: DTypeLike, kinds: tuple[str, ...] = ("float", "int", "bool")
         DefinitionError: if it is of another kind.
     """
     try:
-        return read("dtype", Type(kinds), as_dtype(value))
+        return read("dtype", kind, value if isinstance(value, DType) else as_dtype(value))
     except LaminaError as error:
         raise located(error) from None
 
@@ -130,19 +133,24 @@ def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -
     Raises:
         DefinitionError: if it is no shape.
     """
-    if isinstance(value, Size) or as_whole(value) is not None:
+    if type(value) is not tuple and (isinstance(value, Size) or as_whole(value) is not None):
         value = (value,)
     entries = entries_of(value)
     if entries is None:
         raise refused(name, "a whole number for each axis", value)
-    found: list[Any] = []
-    for entry in entries:
-        is_open = open_places and as_whole(entry) == -1
-        try:
-            found.append(-1 if is_open else _EXTENT.read(entry, ()))
-        except Misfit as misfit:
-            raise refused(name, f"for each axis {misfit.expected}", value) from None
-    return tuple(found)
+    try:
+        return tuple(
+            [
+                -1 if open_places and _is_open(entry) else _EXTENT.read(entry, ())
+                for entry in entries
+            ]
+        )
+    except Misfit as misfit:
+        raise refused(name, f"for each axis {misfit.expected}", value) from None
+
+
+def _is_open(entry: object) -> bool:
+    return not isinstance(entry, Size) and as_whole(entry) == -1
 
 
 def each_of(name: str, value: object, count: int, kind: Kind) -> tuple[Any, ...]:
@@ -229,6 +237,8 @@ def listed_axes(axes: object, x: Tensor) -> list[int]:
     Raises:
         DefinitionError: for anything but whole numbers.
     """
+    if type(axes) is int:
+        return [axes]
     entries = [axes] if as_whole(axes) is not None else entries_of(axes)
     found = [as_whole(entry) for entry in entries or ()]
     if entries is None or None in found:

@@ -337,13 +337,6 @@ def attention(
         if x is not None:
             tensor = as_tensor(x)
             _require_dtype(name, tensor, bool_ if name == "mask" else queries.dtype)
-            if tensor.rank > 4:
-                raise located(
-                    ShapeError(
-                        f"attention: the {name} has more than four axes",
-                        facts=((name, described(tensor)),),
-                    )
-                )
             others.append(reshape(tensor, (1,) * (4 - tensor.rank) + tensor.shape))
     if scale is None:
         features = queries.shape[-1] if queries.shape else 1

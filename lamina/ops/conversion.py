@@ -164,7 +164,7 @@ def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
         return tuple(
             _number(value, dtype)
             if isinstance(value, bool | int | float)
-            else cast(next(rest), dtype)
+            else (x if (x := next(rest)).dtype == dtype else cast(x, dtype))
             for value in plain
         )
     except LaminaError as error:

@@ -79,6 +79,7 @@ def _arange_scalar(node: Tensor, coordinates: Coordinates, _: Pull) -> Scalar:
     return position if node.dtype == int64 else Apply("cast", (position,), node.dtype)
 
 
+_NUMBERS = Type(("float", "int"))
 ARANGE = Op(
     "arange",
     _infer_arange,
@@ -91,14 +92,14 @@ ARANGE = Op(
         Sample((), {"n": 0, "dtype": int32}, differentiable=False),
     ),
     operands=0,
-    attributes={"n": Extent(), "dtype": Type(("float", "int"))},
+    attributes={"n": Extent(), "dtype": _NUMBERS},
 )
 
 
 @checked
 def arange(n: int | Size, dtype: DTypeLike = int64) -> Tensor:
     """0, 1, .. n - 1."""
-    return apply(ARANGE, n=n, dtype=dtype_of(dtype, ("float", "int")))
+    return apply(ARANGE, n=n, dtype=dtype_of(dtype, _NUMBERS))
 
 
 OPS = (ARANGE,)

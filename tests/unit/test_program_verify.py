@@ -160,5 +160,5 @@ def test_a_primitive_with_the_wrong_number_of_operands_is_found() -> None:
 def test_a_combination_that_engines_do_not_know_is_found() -> None:
     sound = program()
     stage = Reduce("r0", "median", (), load("x"), float32)
-    broken = replace(sound, steps=(*sound.steps, Loop("more", (), (stage,))))
+    broken = replace(sound, steps=(*sound.steps, Loop("more", (AXIS,), (stage,))))
     assert "there is no way to combine by 'median'" in problem_of(broken)
