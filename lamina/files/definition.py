@@ -220,6 +220,8 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
             coefficient, offset = map(_whole, _list(table, "size"))
             return Size(coefficient, offset)
         if "array" in table:
+            if table["array"] not in arrays:
+                raise ValueError(f"there is no array {reprlib.repr(table['array'])}")
             return ConstantValue(arrays[table["array"]])
         if "layer" in table:
             return _earlier(records, table["layer"])
@@ -238,6 +240,8 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
         return apply(ops.BY_NAME[entry["op"]], *operands, **attributes)
 
     def record_of(table: Mapping[str, Any], depth: int = 0) -> Any:
+        if "record" not in table:
+            raise ValueError(f"there is no kind of value like {reprlib.repr(dict(table))}")
         name = table["record"]
         if name not in classes:
             shown = str(name).removeprefix(USER_PREFIX)
