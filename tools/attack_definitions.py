@@ -20,6 +20,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,6 @@ from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import FileFormatError, InternalError, LaminaError
-from lamina.files.definition import encode
 from lamina.graph import LEAF, Graph, Sample, Tensor, apply, bind_batch, evaluate
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
@@ -83,16 +83,17 @@ def _chain(*shape: int, layers: list[Any]) -> lm.Network:
     return lm.Sequential(lm.Input(*shape), *layers)
 
 
-def networks() -> dict[str, lm.Network]:
+def networks() -> dict[str, Callable[[], lm.Network]]:
     """Every op by its samples, three at a time, and layers of all families."""
-    found: dict[str, lm.Network] = {}
+    found: dict[str, Callable[[], lm.Network]] = {}
     for op in ops.ALL:
         samples = [s for s in op.samples if "float64" not in s.dtypes or op.name == "recurrence"]
         for first in range(0, len(samples), 3):
             some = [(op, sample) for sample in samples[first : first + 3]]
-            found[f"{op.name} {first // 3}"] = _of_samples(some)
+            found[f"{op.name} {first // 3}"] = partial(_of_samples, some)
     return found | {
-        "convolutions": _chain(
+        "convolutions": partial(
+            _chain,
             *(2, 9, 9),
             layers=[
                 *(lm.Conv2d(4, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2)),
@@ -100,18 +101,27 @@ def networks() -> dict[str, lm.Network]:
                 *(lm.Flatten(), lm.Linear(3)),
             ],
         ),
-        "a convolution by groups": _chain(
-            8, 6, 6, layers=[lm.Conv2d(8, 3, groups=8), lm.Conv2d(4, 3, dilation=2, padding=2)]
+        "a convolution by groups": partial(
+            _chain,
+            8,
+            6,
+            6,
+            layers=[lm.Conv2d(8, 3, groups=8), lm.Conv2d(4, 3, dilation=2, padding=2)],
         ),
-        "recurrent": _chain(
-            *(5, 3), layers=[lm.LSTM(4, bidirectional=True), lm.GRU(3), lm.RNN(2, returns="last")]
+        "recurrent": partial(
+            _chain,
+            *(5, 3),
+            layers=[lm.LSTM(4, bidirectional=True), lm.GRU(3), lm.RNN(2, returns="last")],
         ),
-        "tokens": lm.Sequential(
+        "tokens": partial(
+            lm.Sequential,
             lm.Input(6, dtype="int64"),
             *(lm.Embedding(5, 4), lm.LayerNorm(), lm.MultiHeadAttention(2), lm.Linear(3)),
         ),
-        "activations": _chain(
-            6, layers=[lm.Linear(5), lm.GELU(), lm.Dropout(0.5), lm.Softmax(), lm.Reshape(5, 1)]
+        "activations": partial(
+            _chain,
+            6,
+            layers=[lm.Linear(5), lm.GELU(), lm.Dropout(0.5), lm.Softmax(), lm.Reshape(5, 1)],
         ),
     }
 
@@ -299,7 +309,8 @@ def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> 
     try:
         model = lm.load(path, engine="interpreter")
     except FileFormatError as error:
-        assert str(path) in error.where, "the error does not name the file"
+        if str(path) not in error.where:
+            raise AssertionError("the error does not name the file") from error
         return "refused when loaded"
     try:
         graph = _graph(model.network, with_gradients)
@@ -415,7 +426,7 @@ def attack(
         for number in range(count):
             base = chance.choice(names)
             if base not in whole:
-                whole[base] = saved(known[base], folder)
+                whole[base] = saved(known[base](), folder)
             definition, change = changed(whole[base].definition, chance, base.split()[0])
             write(folder / "model", whole[base], definition)
             began = time.monotonic()
@@ -427,12 +438,15 @@ def attack(
                 failures.append(f"{number}, {base}, {change}\n{last}")
                 told(failures[-1])
             if time.monotonic() - began > 20:
-                failures.append(f"{number}, {base}, {change}: took {time.monotonic() - began:.0f} s")
+                failures.append(
+                    f"{number}, {base}, {change}: took {time.monotonic() - began:.0f} s"
+                )
                 told(failures[-1])
     return outcomes, failures
 
 
 def main() -> None:
+    """Attacks, and says what came of it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

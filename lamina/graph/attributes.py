@@ -112,10 +112,10 @@ def as_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        float(value)
+        # What no int64 holds is a float.
+        return value if -(2**63) <= value < 2**63 else float(value)
     except OverflowError:
         return None
-    return value
 
 
 @final

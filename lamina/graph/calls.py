@@ -15,8 +15,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from lamina.errors import DefinitionError
-from lamina.graph.tensor import Origin, source_line
+from lamina.errors import DefinitionError, LaminaError
+from lamina.graph.tensor import Origin, located, source_line
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -48,13 +48,19 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The same for functions of tensors: NumPy's numbers stay, for their dtype counts."""
+    """The same for functions of tensors: NumPy's numbers stay, for their dtype counts.
+
+    Errors that do not say where something was made get the layer and line that are worked on.
+    """
     name = _name_of(function)
 
     @wraps(function)
     def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
             return function(*values, **options)
+        except LaminaError as error:
+            located(error)
+            raise
         except TypeError:
             misfit = _misfit(function, name, values, options)
             if misfit is None:

@@ -599,7 +599,9 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
     array = _as_array(value)
     if dtype is None:
         first: object = array.item(0) if array.size else None
-        from_python = not isinstance(value, np.ndarray) and first is not None
+        from_python = first is not None and isinstance(
+            value, int | float | np.generic | list | tuple
+        )
         dtype = as_dtype(type(first) if from_python else array.dtype)
     exact = value if isinstance(value, float) else None
     return apply(CONSTANT, value=ConstantValue(converted(array, dtype.numpy), exact))

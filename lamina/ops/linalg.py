@@ -204,6 +204,8 @@ def _product_op(
     samples: tuple[Sample, ...],
     attributes: Mapping[str, Kind] | None = None,
 ) -> Op:
+    """An op whose axes have labels; all but the inner one, `"k"`, may be repeated."""
+
     def infer(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
         left, right = operands
         first, second, output = labels_of(operands, attributes)
@@ -212,7 +214,8 @@ def _product_op(
         rows = zip((*first, *second), (*left.shape, *right.shape), strict=True)
         for label, dim in rows:
             known = extents.get(label, 1)
-            if known != dim and known != 1 and dim != 1:
+            inner = label == "k" and name != "einsum" and label in extents
+            if known != dim and (inner or (known != 1 and dim != 1)):
                 raise ShapeError(
                     f"{name}: two axes that belong together differ, {known} against {dim}",
                     facts=(("left", described(left)), ("right", described(right))),
