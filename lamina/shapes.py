@@ -97,10 +97,10 @@ def _type_name(value: object) -> str:
     # Of other things, such as None and tuples, NumPy makes types that nobody meant.
     if isinstance(value, type | np.dtype):
         try:
-            return cast("np.dtype[Any]", np.dtype(cast(Any, value))).name
+            return np.dtype(cast(Any, value)).name
         except TypeError:
             pass
-    return reprlib.repr(value)
+    return reprlib.repr(cast(object, value))
 
 
 _PYTHON_TYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
@@ -119,7 +119,7 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     too_large, too_small = array >= float(limits.max + 1), array < float(limits.min)
     inside = ~(too_large | too_small | np.isnan(array))
     whole = np.where(inside, array, array.dtype.type(0)).astype(dtype)
-    ends = np.where(too_large, dtype.type(limits.max), dtype.type(limits.min))
+    ends: Array = np.where(too_large, limits.max, limits.min).astype(dtype)
     return np.where(too_large | too_small, ends, whole)
 
 

@@ -62,7 +62,7 @@ class Flag(Kind):
 
     def read(self, value: Any, operands: Sequence[Tensor]) -> bool:
         if isinstance(value, bool | np.bool_):
-            return bool(value)
+            return bool(cast(object, value))
         raise Misfit("True or False")
 
 

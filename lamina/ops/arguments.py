@@ -133,9 +133,8 @@ def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -
     Raises:
         DefinitionError: if it is no shape.
     """
-    if type(value) is not tuple and (isinstance(value, Size) or as_whole(value) is not None):
-        value = (value,)
-    entries = entries_of(value)
+    alone = isinstance(value, Size) or as_whole(value) is not None
+    entries = [value] if alone else entries_of(value)
     if entries is None:
         raise refused(name, "a whole number for each axis", value)
     try:

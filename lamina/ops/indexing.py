@@ -276,7 +276,8 @@ def _infer_take_along_axis(
 ) -> tuple[Shape, DType]:
     x, indices = operands
     _check_along("take_along_axis", x, indices, attributes["axis"])
-    _require_somewhere("take_along_axis", indices, x.shape[attributes["axis"]])
+    axis: int = attributes["axis"]
+    _require_somewhere("take_along_axis", indices, x.shape[axis])
     return indices.shape, x.dtype
 
 
@@ -343,14 +344,15 @@ def _infer_scatter_along_axis(
     axis: int = attributes["axis"]
     _check_indices("scatter_along_axis", indices)
     require_numbers(values)
-    _require_somewhere("scatter_along_axis", indices, attributes["size"])
+    size: Dim = attributes["size"]
+    _require_somewhere("scatter_along_axis", indices, size)
     if values.shape != indices.shape:
         raise ShapeError(
             "scatter_along_axis: values and indices differ in shape",
             facts=(("values", described(values)), ("indices", described(indices))),
             advice="There must be one index for each value.",
         )
-    return (*values.shape[:axis], attributes["size"], *values.shape[axis + 1 :]), values.dtype
+    return (*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype
 
 
 def _scatter_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -370,7 +370,9 @@ def _float_dtype(dtype: DTypeLike) -> DType:
 
 _FLOATS: dict[str, Kind] = {"dtype": Type(("float",))}
 UNIFORM = _random_op(
-    *("uniform", lambda words, _: _uniform(words), _own_dtype),
+    "uniform",
+    lambda words, _: _uniform(words),
+    _own_dtype,
     samples=_samples(float32, float64),
     attributes=_FLOATS,
 )
@@ -397,7 +399,9 @@ def uniform(
 
 
 NORMAL = _random_op(
-    *("normal", lambda words, _: _normal(words), _own_dtype),
+    "normal",
+    lambda words, _: _normal(words),
+    _own_dtype,
     samples=_samples(float32, float64),
     attributes=_FLOATS,
 )
@@ -426,7 +430,9 @@ def _bernoulli(words: Words, attributes: Attributes) -> Scalar:
 
 
 BERNOULLI = _random_op(
-    *("bernoulli", _bernoulli, lambda _: float32),
+    "bernoulli",
+    _bernoulli,
+    lambda _: float32,
     samples=_samples(bool_, float32, float64, p=0.3),
     attributes={"p": Number(0, 1), "dtype": Type()},
 )
