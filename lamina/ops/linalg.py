@@ -15,7 +15,7 @@ from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import Kind, Many, Word
 from lamina.graph.calls import checked_as_given as checked
-from lamina.ops.arguments import as_tensor, read
+from lamina.ops.arguments import as_tensor, entries_of, read, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering import Contracting, Decomposition
@@ -123,7 +123,7 @@ def contract(
     Args:
         left_tensor: the first operand.
         right_tensor: the second operand, of the same dtype.
-        left: one label for each axis of the first operand.
+        left: one label for each axis of the first operand; a text has a letter for each.
         right: one label for each axis of the second.
         output: the labels of the result's axes, in order. Each label stands in at least two of
             the three tensors, and once in each.
@@ -132,7 +132,16 @@ def contract(
         ShapeError: if the labels do not fit.
     """
     operands = as_tensor(left_tensor), as_tensor(right_tensor)
-    return apply(CONTRACT, *operands, left=left, right=right, output=output)
+    given = (("left", left), ("right", right), ("output", output))
+    return apply(CONTRACT, *operands, **{name: _labels_of(name, labels) for name, labels in given})
+
+
+def _labels_of(name: str, labels: object) -> Labels:
+    """Labels in a tuple or list, or the letters of a text."""
+    entries = list(labels) if isinstance(labels, str) else entries_of(labels)
+    if entries is None:
+        raise refused(name, "a label for each axis", labels)
+    return tuple(entries)
 
 
 # Products made of it ------------------------------------------------------------------------------
