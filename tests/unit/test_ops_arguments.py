@@ -261,6 +261,8 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.sum(X, axis=1), DefinitionError, "Here it is called axes."),
     (lambda: ops.argmax(X, dim=1), DefinitionError, "Here it is called axis."),
     (lambda: ops.sum(X, 1, keepdim=True), DefinitionError, "Here it is called keepdims."),
+    (lambda: ops.matmul(X[:, :, :1], X[0]), ShapeError, "belong together differ, 1 against 3"),
+    (lambda: ops.dot(X[0, :, :1], ROW), ShapeError, "belong together differ, 1 against 3"),
     (lambda: ops.softmax(), DefinitionError, "missing a required argument: 'x'"),
     (lambda: ops.take(ops.reshape(X[:0], (0,)), [0]), ShapeError, "there is no place 0"),
 ]
@@ -316,6 +318,20 @@ def test_tensors_of_other_libraries_are_constants() -> None:
     compare([ops.mul(X, Foreign())], InterpreterEngine())
     assert "can't convert device tensor" in text_of(lambda: ops.mul(X, Elsewhere()), DTypeError)
     assert "found     float16" in text_of(lambda: ops.exp(np.zeros(2, "float16")), DTypeError)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_product_with_a_number_that_is_known_compiles(
+    shape: tuple[int, ...], engine: Engine
+) -> None:
+    labels = ("m", "k") if shape else ("m",)
+    known = ops.constant(np.full(shape, 2.5))
+    left = ops.reshape(ROW, (3, *shape)) * 2
+    results = [
+        ops.contract(left, known, labels, labels[1:], ("m",)),
+        ops.contract(known, left, labels[1:], labels, labels),
+    ]
+    compare(results, engine)
 
 
 # Conversion to integers ---------------------------------------------------------------------------
