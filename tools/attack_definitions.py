@@ -29,9 +29,9 @@ import numpy as np
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines.cpu import executable
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Engine
+from lamina.engines.host import HostArena
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import FileFormatError, InternalError, LaminaError
 from lamina.graph import LEAF, Graph, Sample, Tensor, apply, bind_batch, evaluate
@@ -278,27 +278,6 @@ def _change(owner: Any, key: Any, chance: random.Random, whole: Json) -> None:
 # Running ------------------------------------------------------------------------------------------
 
 
-def poisoned_cpu(patch: Callable[[Any, str, Any], None] = setattr) -> Engine:
-    """The cpu engine, whose programs find 0xFF where nothing was written."""
-    buffers_of, workspaces_of = executable._buffers_of, executable._workspaces_of
-
-    def buffers(program: Program, memories: Any) -> dict[str, Array]:
-        arrays = buffers_of(program, memories)
-        for buffer in program.of_kind("temporary"):
-            arrays[buffer.name].reshape(-1).view(np.uint8)[:] = 0xFF
-        return arrays
-
-    def workspaces(layout: Any) -> list[Array]:
-        found = workspaces_of(layout)
-        for one in found:
-            one.fill(0xFF)
-        return found
-
-    patch(executable, "_buffers_of", buffers)
-    patch(executable, "_workspaces_of", workspaces)
-    return CpuEngine()
-
-
 def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> str:
     """What becomes of a file, in a word.
 
@@ -386,8 +365,11 @@ def _run(program: Program, engine: Engine, feeds: Mapping[str, Array]) -> dict[s
     }
     for name, memory in memories.items():
         memory.write(feeds[name])
-    ready = engine.compile(program, memories)
+    arena = HostArena()
+    ready = engine.compile(program, memories, arena)
     try:
+        # Temporaries and workspaces of the cpu engine; the interpreter does so by itself.
+        arena._block.fill(0xFF)
         ready.run([feeds[buffer.name] for buffer in program.of_kind("input")])
         return {name: ready.output(name) for name, _ in program.outputs}
     finally:
@@ -454,7 +436,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engines", nargs="+", default=["interpreter", "cpu"])
     given = parser.parse_args()
-    known = {"interpreter": lambda: InterpreterEngine(poison=True), "cpu": poisoned_cpu}
+    known = {"interpreter": lambda: InterpreterEngine(poison=True), "cpu": CpuEngine}
     engines = {name: known[name]() for name in given.engines}
     outcomes, failures = attack(
         given.count, given.seed, engines, lambda text: print(text, flush=True)

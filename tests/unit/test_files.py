@@ -17,12 +17,13 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.engines.discovery import open_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.files.definition import encode
 from lamina.graph import Graph, show
 from lamina.shapes import float32
-from tools.attack_definitions import attack, poisoned_cpu
+from tools.attack_definitions import attack
 
 Array = np.ndarray
 
@@ -626,12 +627,10 @@ def test_changed_networks_run_right_or_are_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
 ) -> None:
     pytest.importorskip("llvmlite")
-    outcomes, failures = attack(
-        *(50, 100 + seed), {"cpu": poisoned_cpu(monkeypatch.setattr)}, told=print
-    )
+    outcomes, failures = attack(50, 100 + seed, {"cpu": open_engine("cpu")}, told=print)
     assert failures == []
     assert outcomes["run"] > 2
 

@@ -164,9 +164,9 @@ def feeds() -> dict[str, Array]:
 
 def public_functions() -> dict[str, Callable[..., Any]]:
     return {
-        name: value
-        for name, value in vars(ops).items()
-        if inspect.isfunction(value) and not name.startswith("_")
+        name: getattr(ops, name)
+        for name in dir(ops)
+        if inspect.isfunction(getattr(ops, name)) and not name.startswith("_")
     }
 
 
