@@ -78,27 +78,49 @@ def as_dtype(value: DTypeLike) -> DType:
     """
     if isinstance(value, DType):
         return value
-    name = _dtype_name(value)
+    name = _type_name(value)
     if name not in _BY_NAME:
         raise DTypeError(
             f"there is no dtype {name!r}",
-            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", str(name))),
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", name)),
             advice="Convert the array first, for example with array.astype('float32').",
         )
     return _BY_NAME[name]
 
 
-def _dtype_name(value: Any) -> str:
-    """NumPy's name of a type; of what is none a short text."""
+def _type_name(value: object) -> str:
+    """What names a dtype; of anything else a short text that names none."""
     if isinstance(value, str):
         return value
-    if isinstance(value, type):
-        # NumPy's default float is float64.
-        python_types: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
-        if value in python_types:
-            return python_types[value]
-        return cast(Any, np.dtype)(value).name if issubclass(value, np.generic) else value.__name__
-    return value.name if isinstance(value, np.dtype) else reprlib.repr(value)
+    if isinstance(value, type) and value in _PYTHON_TYPES:
+        return _PYTHON_TYPES[value]
+    # Of other things, such as None and tuples, NumPy makes types that nobody meant.
+    if isinstance(value, type | np.dtype):
+        try:
+            return np.dtype(cast(Any, value)).name
+        except TypeError:
+            pass
+    return reprlib.repr(cast(object, value))
+
+
+_PYTHON_TYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
+
+
+def converted(array: Array, dtype: np.dtype[Any]) -> Array:
+    """An array as another NumPy dtype: the rule that all engines follow.
+
+    Floats that become integers are cut towards zero; beyond the ends of the type they become the
+    nearest end, and NaN becomes 0. Integers that do not fit wrap around.
+    """
+    if array.dtype.kind != "f" or dtype.kind not in "iu":
+        return array.astype(dtype)
+    limits = np.iinfo(dtype)
+    # One more than the largest number is a power of two, which floats hold; it may not be.
+    too_large, too_small = array >= float(limits.max + 1), array < float(limits.min)
+    inside = ~(too_large | too_small | np.isnan(array))
+    whole = np.where(inside, array, array.dtype.type(0)).astype(dtype)
+    ends: Array = np.where(too_large, limits.max, limits.min).astype(dtype)
+    return np.where(too_large | too_small, ends, whole)
 
 
 def float_dtype(value: DTypeLike, where: str) -> DType:
@@ -156,6 +178,15 @@ class Size:
 Dim = int | Size
 Shape = tuple[Dim, ...]
 BATCH = Size()
+
+
+def as_whole(value: object) -> int | None:
+    """A whole number, Python's or NumPy's, as Python's; None for anything else, bools included."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return None
+    return int(cast(int, value))
 
 
 def bind_dim(dim: Dim, batch: int) -> int:

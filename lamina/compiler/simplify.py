@@ -250,6 +250,20 @@ def _sum(node: Tensor) -> Tensor | None:
     return ops.broadcast_to(total, node.shape)
 
 
+def _contract(node: Tensor) -> Tensor | None:
+    """With one known number on a side nothing is summed: the other side times the number."""
+    attributes = node.attributes
+    sides = list(zip(node.operands, (attributes["left"], attributes["right"]), strict=True))
+    for (known, _), (other, labels) in (sides, sides[::-1]):
+        if known.op is CONSTANT and size_of(static(known.shape)) == 1:
+            # Labels that one of them lacks are of extent 1.
+            kept = [labels.index(label) for label in attributes["output"] if label in labels]
+            dropped = [axis for axis in range(other.rank) if axis not in kept]
+            moved = ops.reshape(ops.transpose(other, [*kept, *dropped]), node.shape)
+            return ops.mul(moved, ops.reshape(known, ()))
+    return None
+
+
 def _scatter_along_axis(node: Tensor) -> Tensor | None:
     """One value for each row needs no scattering: it stands where the position is the index."""
     values, indices = node.operands
@@ -280,6 +294,7 @@ _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "sum": _sum,
+    "contract": _contract,
     "scatter_along_axis": _scatter_along_axis,
     "stop_gradient": _unchanged,
 }

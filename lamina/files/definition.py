@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
 
 from lamina import layers, ops
-from lamina.errors import DefinitionError, FileFormatError
+from lamina.errors import DefinitionError, FileFormatError, LaminaError
 from lamina.graph import LEAF, ConstantValue, Graph, Tensor, apply
 from lamina.layers import init
 from lamina.layers.layer import LAYER, Input, Layer
 from lamina.network import Network
-from lamina.shapes import Array, DType, Size, as_dtype
+from lamina.shapes import Array, DType, Size, as_dtype, as_whole
 
 Json = Any
 USER_PREFIX = "user."
@@ -186,7 +188,8 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
             network may contain.
 
     Raises:
-        FileFormatError: for a class or op that is not known.
+        FileFormatError: for a class or op that is not known, and for a part that cannot be
+            rebuilt, which is named.
         LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is no network; the
             caller says which file it was.
     """
@@ -194,38 +197,51 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
     records: list[Any] = []
     graphs: list[Graph] = []
 
-    def value_of(data: Json) -> Any:
+    def value_of(data: Json, depth: int = 0) -> Any:
+        if depth > _DEEPEST:
+            raise ValueError(f"a value lies more than {_DEEPEST} levels deep")
         if not isinstance(data, dict):
+            if isinstance(data, list):
+                raise ValueError("a list without a kind")
             return data
         table = cast(dict[str, Any], data)
         if "tuple" in table:
-            return tuple(value_of(item) for item in table["tuple"])
+            return tuple(value_of(item, depth + 1) for item in _list(table, "tuple"))
         if "list" in table:
-            return [value_of(item) for item in table["list"]]
+            return [value_of(item, depth + 1) for item in _list(table, "list")]
         if "number" in table:
-            exact = float(value_of(table["number"]))
+            exact = float(value_of(table["number"], depth + 1))
             return ConstantValue(np.asarray(exact, as_dtype(str(table["dtype"])).numpy), exact)
         if "float" in table:
             return float(table["float"])
         if "dtype" in table:
             return as_dtype(str(table["dtype"]))
         if "size" in table:
-            coefficient, offset = table["size"]
-            return Size(int(coefficient), int(offset))
+            coefficient, offset = map(_whole, _list(table, "size"))
+            return Size(coefficient, offset)
         if "array" in table:
+            if table["array"] not in arrays:
+                raise ValueError(f"there is no array {reprlib.repr(table['array'])}")
             return ConstantValue(arrays[table["array"]])
         if "layer" in table:
             return _earlier(records, table["layer"])
         if "graph" in table:
             return _earlier(graphs, table["graph"])
-        return record_of(table)
+        return record_of(table, depth)
 
-    def applied(entry: dict[str, Any], made: Sequence[Tensor]) -> Tensor:
-        operands = [_earlier(made, number) for number in entry["operands"]]
-        attributes = {k: value_of(v) for k, v in entry["attributes"].items()}
+    def applied(entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
+        operands = [_earlier(made, number) for number in _list(entry, "operands")]
+        attributes = {k: value_of(v) for k, v in _table(entry["attributes"]).items()}
+        if entry["op"] not in ops.BY_NAME:
+            raise FileFormatError(
+                f"the network contains the op {reprlib.repr(entry['op'])}, which there is not",
+                advice="It may be of a later version of Lamina.",
+            )
         return apply(ops.BY_NAME[entry["op"]], *operands, **attributes)
 
-    def record_of(table: dict[str, Any]) -> Any:
+    def record_of(table: Mapping[str, Any], depth: int = 0) -> Any:
+        if "record" not in table:
+            raise ValueError(f"there is no kind of value like {reprlib.repr(dict(table))}")
         name = table["record"]
         if name not in classes:
             shown = str(name).removeprefix(USER_PREFIX)
@@ -234,37 +250,93 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
                 facts=(("known", ", ".join(sorted(classes))),),
                 advice=f"If it is your own, pass its class: lm.load(path, layers=[{shown}]).",
             )
-        return classes[name](**{k: value_of(v) for k, v in table["fields"].items()})
+        fields = _table(table["fields"])
+        return classes[name](**{k: value_of(v, depth + 1) for k, v in fields.items()})
 
-    for table in definition["layers"]:
-        records.append(record_of(table))
-    # Files of networks without any do not mention them.
-    for table in definition.get("graphs", []):
-        made: list[Tensor] = []
-        for entry in table["nodes"]:
-            made.append(applied(entry, made))
-        inputs = tuple(_earlier(made, number) for number in table["inputs"])
-        outputs = tuple((str(name), _earlier(made, number)) for name, number in table["outputs"])
-        graphs.append(Graph(inputs, outputs))
-    nodes: list[Tensor] = []
-    for entry in definition["nodes"]:
-        operands = [_earlier(nodes, number) for number in entry.get("operands", [])]
+    def node_of(entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
         if "input" in entry:
-            nodes.append(Input(*entry["input"], dtype=entry["dtype"]))
-        elif "layer" in entry:
-            layer = _earlier(records, entry["layer"])
-            if not isinstance(layer, Layer):
-                raise ValueError(f"{type(layer).__name__} is no layer")
-            nodes.append(layer(*operands))
-        else:
-            nodes.append(applied(entry, nodes))
+            return Input(*_list(entry, "input"), dtype=entry["dtype"])
+        if "layer" not in entry:
+            return applied(entry, made)
+        layer = _earlier(records, entry["layer"])
+        if not isinstance(layer, Layer):
+            raise ValueError(f"{type(layer).__name__} is no layer")
+        return layer(*(_earlier(made, number) for number in _list(entry, "operands")))
+
+    whole = _table(definition)
+    for number, entry in enumerate(_list(whole, "layers")):
+        with _rebuilding("layer", number, entry, "record"):
+            records.append(record_of(_table(entry)))
+    # Files of networks without any do not mention them.
+    for number, entry in enumerate(_list(whole, "graphs") if "graphs" in whole else ()):
+        with _rebuilding("graph", number, entry, ""):
+            table, made = _table(entry), list[Tensor]()
+            for inner in _list(table, "nodes"):
+                made.append(applied(_table(inner), made))
+            inputs = tuple(_earlier(made, number) for number in _list(table, "inputs"))
+            outputs = tuple((str(name), _earlier(made, n)) for name, n in _list(table, "outputs"))
+            graphs.append(Graph(inputs, outputs))
+    nodes: list[Tensor] = []
+    for number, entry in enumerate(_list(whole, "nodes")):
+        with _rebuilding("node", number, entry, "op"):
+            nodes.append(node_of(_table(entry), nodes))
     return Network(
-        [_earlier(nodes, number) for number in definition["inputs"]],
-        [_earlier(nodes, number) for number in definition["outputs"]],
+        [_earlier(nodes, number) for number in _list(whole, "inputs")],
+        [_earlier(nodes, number) for number in _list(whole, "outputs")],
     )
 
 
-def _earlier(made: Sequence[Any], number: int) -> Any:
-    if not 0 <= number < len(made):
-        raise IndexError(number)
-    return made[number]
+# A file need not be read deeper than anybody writes records into records.
+_DEEPEST = 32
+# What making records of nonsense may raise, a layer of somebody's own included.
+NONSENSE = (
+    *(LaminaError, LookupError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError, NotImplementedError),
+)
+
+
+@contextmanager
+def _rebuilding(kind: str, number: int, entry: Json, named_by: str) -> Generator[None]:
+    """Errors inside say which part of the network it was."""
+    name = cast(dict[str, Any], entry).get(named_by, "") if isinstance(entry, dict) else ""
+    what = f"{kind} {number} of its network" + (f", {reprlib.repr(name)}," if name else "")
+    try:
+        yield
+    except FileFormatError:
+        raise
+    except LaminaError as error:
+        problem = f"{what} cannot be rebuilt: {error.problem}"
+        raise FileFormatError(problem, facts=error.facts, advice=ADVICE) from error
+    except NONSENSE as error:
+        facts = (("found", f"{type(error).__name__}: {error}"),)
+        raise FileFormatError(f"{what} cannot be rebuilt", facts=facts, advice=ADVICE) from error
+
+
+ADVICE = "Save the model again; the file was changed, or cut short on its way."
+
+
+def _earlier(made: Sequence[Any], number: object) -> Any:
+    place = _whole(number)
+    if not 0 <= place < len(made):
+        raise IndexError(f"there is no number {place} among the {len(made)} before it")
+    return made[place]
+
+
+def _whole(value: object) -> int:
+    found = as_whole(value)
+    if found is None:
+        raise ValueError(f"a whole number is needed, and there is {reprlib.repr(value)}")
+    return found
+
+
+def _table(data: Json) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"a table of names is needed, and there is {reprlib.repr(data)}")
+    return cast(dict[str, Any], data)
+
+
+def _list(table: Mapping[str, Any], name: str) -> list[Any]:
+    data = table[name]
+    if not isinstance(data, list):
+        raise ValueError(f"{name} is a list, and there is {reprlib.repr(data)}")
+    return cast(list[Any], data)

@@ -19,9 +19,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, LaminaError
 from lamina.graph.kinds import Argument, Kind, each_taken, kind_of, shown
-from lamina.graph.tensor import Origin, source_line
+from lamina.graph.tensor import Origin, located, source_line
 from lamina.records import frozen_dataclass
 
 Parameters = ParamSpec("Parameters")
@@ -66,9 +66,7 @@ class Called(ABCMeta):
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """The function, with the same care for its arguments as records have."""
-    name = function.__qualname__
-    for special in (".__init__", ".__new__", ".__call__"):
-        name = name.removesuffix(special)
+    name = _name_of(function)
     known: list[Interface] = []
 
     @wraps(function)
@@ -79,6 +77,39 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
         return known[0].call(function, values, options)
 
     return call
+
+
+def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function of tensors, whose arguments the records of ops check.
+
+    NumPy's numbers stay, for their dtype counts. Errors that do not say where something was made
+    get the layer and line that are worked on.
+    """
+
+    @wraps(function)
+    def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
+        try:
+            return function(*values, **options)
+        except LaminaError as error:
+            located(error)
+            raise
+        except TypeError:
+            # Only now is it worth the time to look whether the arguments were to blame.
+            interface = Interface(_name_of(function), inspect.signature(function), {}, None)
+            misfit = interface.misfit(values, options)
+            if misfit is None:
+                raise
+            raise misfit from None
+
+    return call
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The name by which users know a function or a class."""
+    name = function.__qualname__
+    for special in (".__init__", ".__new__", ".__call__"):
+        name = name.removesuffix(special)
+    return name
 
 
 @frozen_dataclass
@@ -111,13 +142,21 @@ class Interface:
             by_place = map(self._taken, self.places, values)
             by_name = {name: self._taken(name, value) for name, value in options.items()}
             return function(*by_place, **by_name)
-        try:
-            bound = self.signature.bind(*values, **options)
-        except TypeError as error:
-            raise self._misfit(str(error), values, options) from None
+        misfit = self.misfit(values, options)
+        if misfit is not None:
+            raise misfit
+        bound = self.signature.bind(*values, **options)
         for name, value in bound.arguments.items():
             bound.arguments[name] = self._taken(name, value)
         return function(*bound.args, **bound.kwargs)
+
+    def misfit(self, values: Sequence[Any], options: Mapping[str, Any]) -> DefinitionError | None:
+        """What is wrong with the number or the names of the arguments; None if nothing is."""
+        try:
+            self.signature.bind(*values, **options)
+        except TypeError as error:
+            return self._misfit(str(error), values, options)
+        return None
 
     @cached_property
     def places(self) -> tuple[str, ...]:
@@ -290,7 +329,7 @@ _ELSEWHERE = {
     "activation": "nonlinearity",
     "affine": "elementwise_affine scale center",
     "axes": "axis dim",
-    "axis": "dim",
+    "axis": "dim axes",
     "beta1": "betas b1",
     "beta2": "betas b2",
     "bias": "use_bias",
@@ -300,10 +339,12 @@ _ELSEWHERE = {
     "channels": "out_channels filters",
     "class_weights": "weight weights class_weight",
     "classes": "num_classes n_classes",
+    "correction": "ddof unbiased",
     "count": "num_embeddings input_dim vocab_size",
     "decay": "alpha rho beta ema_decay",
     "deviation": "std stddev",
     "dilation": "dilation_rate",
+    "dilations": "dilation",
     "dropout": "dropout_rate p",
     "engine": "device backend",
     "epsilon": "eps",
@@ -314,12 +355,14 @@ _ELSEWHERE = {
     "heads": "num_heads nhead",
     "hidden": "dim_feedforward intermediate_size",
     "input": "input_shape shape in_channels in_features input_dim input_size",
+    "indices": "index",
     "inputs": "input_shape in_channels in_features input_dim input_size",
     "k": "top_k n",
+    "keepdims": "keepdim keep_dims",
     "layers": "num_layers n_layers",
     "limit": "max_norm clip_value",
-    "low": "min_val",
-    "high": "max_val",
+    "low": "min_val min a_min",
+    "high": "max_val max a_max",
     "padding": "padding_idx",
     "positive_weight": "pos_weight",
     "probability": "p rate",
@@ -332,14 +375,16 @@ _ELSEWHERE = {
     "slope": "negative_slope alpha",
     "steps": "T_max total_iters",
     "stride": "strides",
+    "strides": "stride",
     "strength": "l1 l2 weight_decay",
     "train": "data dataset",
     "validation": "validation_data",
     "vocabulary": "vocab_size",
     "weight_init": "kernel_initializer",
     "weight_regularizer": "kernel_regularizer",
-    "widths": "hidden hidden_sizes hidden_layers",
+    "widths": "hidden hidden_sizes hidden_layers pad pad_width",
     "window": "kernel_size pool_size kernel",
+    "x": "input tensor a",
 }
 
 
@@ -359,6 +404,11 @@ _INSTEAD: tuple[tuple[str, Callable[[Interface, Sequence[str]], bool], str], ...
         "in_features in_channels input_size input_dim num_features",
         _is_layer,
         "What comes in is found out when the layer is applied: leave it out.",
+    ),
+    (
+        "num_classes",
+        lambda called, _: called.name == "one_hot",
+        "Here it is called depth.",
     ),
     ("batch_first", _is_layer, "The batch always comes first: leave it out."),
     (

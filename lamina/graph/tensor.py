@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import reprlib
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +22,10 @@ from typing import Any, NoReturn, cast, final
 
 import numpy as np
 
-from lamina.errors import LaminaError
+from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.graph.attributes import Extent, Flag, Instance, Kind, Many, MayLack, Misfit, Type, Word
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, as_dtype, shape_text
+from lamina.shapes import PUBLIC_DTYPES, Array, DType, Shape, Size, as_dtype, converted, shape_text
 
 Attributes = Mapping[str, Any]
 
@@ -90,6 +92,8 @@ class Op:
         samples: inputs for the generated tests.
         joint_gradient: of an op with several results, each a tensor of its own, in place of
             `gradient`: {result: upstream} of one application -> what `gradient` gives.
+        operands: how many there are; of a pair, at least and at most, None for any number.
+        attributes: what each attribute may be. The rules above see no other values.
     """
 
     name: str
@@ -99,6 +103,8 @@ class Op:
     lowering: Lowering
     samples: Sequence[Sample] = ()
     joint_gradient: Callable[[Mapping[Tensor, Tensor]], tuple[Tensor | None, ...]] | None = None
+    operands: int | tuple[int, int | None] = 1
+    attributes: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
 
     def __post_init__(self) -> None:
         _ops[self.name] = self
@@ -312,7 +318,7 @@ class Tensor:
 
 
 TensorLike = Tensor | bool | int | float | Array
-_NUMBERS = (int, float, np.generic, np.ndarray)
+_NUMBERS = int | float | np.generic | np.ndarray
 
 # The ufuncs that NumPy's arrays make of operators, and ours.
 _UFUNCS = {
@@ -357,20 +363,107 @@ def _no_numbers(function: str) -> LaminaError:
 
 
 def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
-    """The op applied to tensors: its shape rule is checked here.
+    """The op applied to tensors: what its record says of them and of attributes is checked here.
 
     Raises:
-        LaminaError: from the shape rule, with the layer and source line added.
+        DefinitionError: for an attribute, or a number of operands, that the op does not take.
+        LaminaError: from the shape rule. All with the layer and source line added.
     """
     try:
-        shape, dtype = op.infer(operands, attributes)
+        given = checked_attributes(op, operands, attributes)
+        shape, dtype = _inferred(op, operands, given)
     except LaminaError as error:
         label = op.name.replace("_", " ").title().replace(" ", "")
         if op.name == "layer" or not _origin.get().path:
             # The network is being written down; inside a layer, paths are final already.
             error.facts = _with_final_paths(error.facts, operands)
         raise located(error, path_after(operands, label)) from None
-    return Tensor(op, operands, attributes, shape, dtype)
+    return Tensor(op, operands, given, shape, dtype)
+
+
+def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) -> Attributes:
+    """The attributes as the op keeps them: what its record says of them holds.
+
+    Raises:
+        DefinitionError: if there is another number of operands, an attribute is missing or there
+            is none of that name, or its value is none of its kind.
+    """
+    count, kinds = len(operands), op.attributes
+    if not given and not kinds and count == op.operands:
+        return given
+    least, most = (op.operands,) * 2 if isinstance(op.operands, int) else op.operands
+    if count < least or (most is not None and count > most):
+        number = str(least) if least == most else f"{least} or more" if most is None else ""
+        raise DefinitionError(
+            f"{op.name}: the number of operands does not fit",
+            facts=(("expected", number or f"{least} to {most}"), ("found", str(count))),
+        )
+    if given.keys() != kinds.keys():
+        needed = [name for name, kind in kinds.items() if not isinstance(kind, MayLack)]
+        if not (given.keys() <= kinds.keys() and given.keys() >= set(needed)):
+            raise DefinitionError(
+                f"{op.name}: the attributes do not fit",
+                facts=(("expected", _names(kinds)), ("found", _names(given))),
+            )
+    changed: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            kept = kinds[name].read(value, operands)
+        except Misfit as misfit:
+            raise unfit(f"{op.name}: {name}", misfit.expected, value, operands) from None
+        if kept is not value:
+            changed[name] = kept
+    return {**given, **changed} if changed else given
+
+
+def unfit(
+    what: str, expected: str, value: object, operands: Sequence[Tensor] = ()
+) -> DefinitionError:
+    """The error for a value that is none of its kind."""
+    facts = (("tensor", described(operands[0])),) if operands else ()
+    found = type(value).__name__ if isinstance(value, Tensor) else reprlib.repr(value)
+    return DefinitionError(
+        f"{what} cannot be {found}", facts=(*facts, ("expected", expected), ("found", found))
+    )
+
+
+def _names(of: Mapping[str, object]) -> str:
+    return ", ".join(map(str, of)) or "none"
+
+
+# No machine has room for so many elements; places in such a tensor still fit 64 bits, with strides.
+LARGEST_SIZE = 2**53
+
+
+def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    """What the shape rule gives, if there can be such a tensor.
+
+    Raises:
+        ShapeError: if an extent is negative, or the result is larger than any memory.
+    """
+    shape, dtype = op.infer(operands, attributes)
+    size = 1
+    for dim in shape:
+        if isinstance(dim, Size):
+            size *= max(dim.coefficient + dim.offset, 1)
+        elif dim >= 0:
+            size *= dim
+        else:
+            raise ShapeError(
+                f"{op.name}: an extent is negative",
+                facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),
+                advice="Where it depends on the batch, a larger batch is needed.",
+            )
+    if size > LARGEST_SIZE:
+        raise ShapeError(
+            f"{op.name}: the result is larger than any memory",
+            facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),
+        )
+    return shape, dtype
+
+
+def _operand_facts(operands: Sequence[Tensor]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"operand {number}", described(x)) for number, x in enumerate(operands[:3]))
 
 
 def located(error: LaminaError, path: str = "") -> LaminaError:
@@ -478,8 +571,22 @@ def _no_operands(_result: Tensor, _upstream: Tensor) -> tuple[Tensor | None, ...
     return ()
 
 
-LEAF = Op("leaf", _infer_leaf, _no_operands, _leaf_reference, Leaf())
-CONSTANT = Op("constant", _infer_constant, _no_operands, _constant_reference, Leaf())
+LEAF = Op(
+    *("leaf", _infer_leaf, _no_operands, _leaf_reference, Leaf()),
+    operands=0,
+    attributes={
+        "name": Word(),
+        "role": Word(("input", "parameter", "state")),
+        "shape": Many(Extent()),
+        "dtype": Type(),
+        "flexible": MayLack(Flag()),
+    },
+)
+CONSTANT = Op(
+    *("constant", _infer_constant, _no_operands, _constant_reference, Leaf()),
+    operands=0,
+    attributes={"value": Instance(ConstantValue)},
+)
 
 
 def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
@@ -489,13 +596,42 @@ def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
 
 def constant(value: Any, dtype: DType | None = None) -> Tensor:
     """A tensor with a fixed value; arrays keep their dtype unless one is given."""
-    array = np.asarray(value)
+    array = _as_array(value)
     if dtype is None:
         first: object = array.item(0) if array.size else None
-        from_python = not isinstance(value, np.ndarray) and first is not None
+        from_python = first is not None and isinstance(
+            value, int | float | np.generic | list | tuple
+        )
         dtype = as_dtype(type(first) if from_python else array.dtype)
     exact = value if isinstance(value, float) else None
-    return apply(CONSTANT, value=ConstantValue(array.astype(dtype.numpy), exact))
+    return apply(CONSTANT, value=ConstantValue(converted(array, dtype.numpy), exact))
+
+
+def _as_array(value: Any) -> Array:
+    """Numbers, lists of them, arrays, and what can become one, as an array of numbers.
+
+    Raises:
+        DTypeError: for anything else.
+    """
+    found, reason = type(value).__name__, ""
+    try:
+        # What holds numbers says so; text, None and any object would become arrays of objects.
+        if isinstance(value, _NUMBERS | list | tuple) or hasattr(value, "__array__"):
+            array = np.asarray(value)
+            if array.dtype.kind in "biuf":
+                return array
+            found = f"{found} of {array.dtype.name}"
+    except LaminaError:
+        raise
+    except Exception as error:  # whatever another library raises
+        reason = f": {error}"
+    raise located(
+        DTypeError(
+            f"a tensor, a number or an array of numbers is needed here{reason}",
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", found)),
+            advice="Make an array first, for example with np.asarray(x, 'float32').",
+        )
+    )
 
 
 @frozen_dataclass
@@ -552,8 +688,10 @@ def rebuild(node: Tensor, operands: tuple[Tensor, ...], **changed: Any) -> Tenso
     """The node with other operands or attributes, its shape inferred anew, its origin kept."""
     if operands == node.operands and not changed:
         return node
-    attributes = {**node.attributes, **changed}
-    shape, dtype = node.op.infer(operands, attributes)
+    attributes: Attributes = node.attributes
+    if changed:
+        attributes = checked_attributes(node.op, operands, {**attributes, **changed})
+    shape, dtype = _inferred(node.op, operands, attributes)
     return Tensor(node.op, operands, attributes, shape, dtype, node.origin)
 
 

@@ -32,6 +32,7 @@ from lamina.graph import (
     source_line,
     topological,
 )
+from lamina.graph.attributes import Instance
 from lamina.graph.calls import checked
 from lamina.graph.kinds import HIGHEST, Argument, ElementType, Kind, Whole, is_whole
 from lamina.layers.checks import Sourced
@@ -129,7 +130,11 @@ def _no_reference(*_: Array, **__: Any) -> Array:
     raise LaminaError("a layer is computed only as part of a network")
 
 
-LAYER = Op("layer", _infer_application, None, _no_reference, Lowering())
+LAYER = Op(
+    *("layer", _infer_application, None, _no_reference, Lowering()),
+    operands=(0, None),
+    attributes={"layer": Instance(Layer)},
+)
 
 
 class _Extent(Kind):

@@ -6,7 +6,6 @@
 from lamina.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
-    from lamina.graph import constant as constant
     from lamina.ops.arithmetic import add as add
     from lamina.ops.arithmetic import clip as clip
     from lamina.ops.arithmetic import div as div
@@ -34,6 +33,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.convolution import conv as conv
     from lamina.ops.convolution import conv_transpose as conv_transpose
     from lamina.ops.creation import arange as arange
+    from lamina.ops.creation import constant as constant
     from lamina.ops.creation import full as full
     from lamina.ops.creation import ones_like as ones_like
     from lamina.ops.creation import zeros_like as zeros_like

@@ -6,8 +6,11 @@ import math
 
 import numpy as np
 
-from lamina.errors import DefinitionError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
+from lamina.errors import DefinitionError, DTypeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph.attributes import Element, Number, OrNone
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import read
 from lamina.ops.comparison import equal, greater, less, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
 from lamina.ops.elementwise import log
@@ -19,6 +22,7 @@ from lamina.shapes import Array, DType, Shape
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 
 
+@checked
 def add(left: TensorLike, right: TensorLike) -> Tensor:
     """Left + right."""
     return apply_to_numbers(ADD, left, right)
@@ -27,6 +31,7 @@ def add(left: TensorLike, right: TensorLike) -> Tensor:
 SUB = binary_op("sub", "subtract", np.subtract, lambda a, b, y, g: g, lambda a, b, y, g: -g)
 
 
+@checked
 def sub(left: TensorLike, right: TensorLike) -> Tensor:
     """Left - right."""
     return apply_to_numbers(SUB, left, right)
@@ -35,6 +40,7 @@ def sub(left: TensorLike, right: TensorLike) -> Tensor:
 MUL = binary_op("mul", "multiply", np.multiply, lambda a, b, y, g: g * b, lambda a, b, y, g: g * a)
 
 
+@checked
 def mul(left: TensorLike, right: TensorLike) -> Tensor:
     """Left * right."""
     return apply_to_numbers(MUL, left, right)
@@ -51,6 +57,7 @@ DIV = binary_op(
 )
 
 
+@checked
 def div(left: TensorLike, right: TensorLike) -> Tensor:
     """Left / right; of integers float32."""
     a, b = operands_of(left, right)
@@ -74,6 +81,7 @@ POW = binary_op(
 )
 
 
+@checked
 def pow(left: TensorLike, right: TensorLike) -> Tensor:
     """Left to the power right; of integers float32, unless right is a Python int of at least 1.
 
@@ -113,6 +121,7 @@ MAXIMUM = binary_op(
 )
 
 
+@checked
 def maximum(left: TensorLike, right: TensorLike) -> Tensor:
     """The larger of two elements, NaN if either is; at a tie the gradient is split in half."""
     return apply(MAXIMUM, *operands_of(left, right))
@@ -132,12 +141,19 @@ def _smaller_gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
     return where(equal(mine, other), g * 0.5, where(greater(mine, other), 0, g))
 
 
+@checked
 def minimum(left: TensorLike, right: TensorLike) -> Tensor:
     """The smaller of two elements, NaN if either is; at a tie the gradient is split in half."""
     return apply(MINIMUM, *operands_of(left, right))
 
 
 def _infer_clip(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    if operands[0].dtype.kind == "bool":
+        raise DTypeError(
+            "clip: a tensor of numbers is needed here",
+            facts=(("found", described(operands[0])),),
+            advice="Convert with ops.cast.",
+        )
     low, high = attributes["low"], attributes["high"]
     if low is not None and high is not None and low > high:
         raise DefinitionError(
@@ -183,9 +199,11 @@ CLIP = Op(
         Sample(((1, 4),), {"low": 0.25, "high": None}),
         Sample(((0,),), {"low": -1.0, "high": 1.0}),
     ),
+    attributes={"low": OrNone(Element()), "high": OrNone(Element())},
 )
 
 
+@checked
 def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> Tensor:
     """x, but not less than `low` and not more than `high`; the gradient passes at the bounds.
 
@@ -193,10 +211,14 @@ def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> 
         DefinitionError: if low is above high.
     """
     x = numeric(x)
-    if isinstance(low, float) or isinstance(high, float):
+    limits = [
+        limit if limit is None else read(name, Number(), limit)
+        for name, limit in (("low", low), ("high", high))
+    ]
+    if any(isinstance(limit, float) for limit in limits):
         x = floating(x)
-    number = float if x.dtype.is_float else int
-    limits = [None if limit is None else number(limit) for limit in (low, high)]
+    if x.dtype.is_float:
+        limits = [limit if limit is None else float(limit) for limit in limits]
     return apply(CLIP, x, low=limits[0], high=limits[1])
 
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
+from lamina.graph.attributes import Flag, Number, Whole
+from lamina.graph.calls import checked_as_given as checked
 from lamina.ops import reduce
-from lamina.ops.arguments import as_tensor
+from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater_equal, logical_and, where
 from lamina.ops.conversion import recomputed
@@ -61,6 +63,8 @@ def _operands_of(operands: tuple[Tensor, ...]) -> _Operands:
 def _infer_attention(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
     given = _operands_of(operands)
     queries, keys, values = given.queries, given.keys, given.values
+    if len(operands) == 5 and (given.mask is None or given.factors is None):
+        raise DTypeError("attention: there is one mask, of bools, and one tensor of factors")
     facts = tuple(zip(("queries", "keys", "values"), map(described, operands), strict=False))
     if not queries.dtype.is_float or {keys.dtype, values.dtype} != {queries.dtype}:
         raise DTypeError(
@@ -83,6 +87,8 @@ def _infer_attention(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape
     if keys.shape[2] == 0:
         raise ShapeError("attention: there is no key to look at", facts=facts)
     weights = (*queries.shape[:3], keys.shape[2])
+    if given.factors is not None and given.factors.dtype != queries.dtype:
+        raise DTypeError("attention: the factors must be of the queries' dtype", facts=facts)
     for name, x in (("mask", given.mask), ("factors", given.factors)):
         if x is not None and (x.rank != 4 or any(map(_differ, x.shape, weights))):
             raise ShapeError(
@@ -287,9 +293,12 @@ ATTENTION = Op(
         _sample((1, 2, 1, 1), (1, 2, 1, 1), (1, 2, 1, 1)),
         _sample((2, 2, 0, 3), (2, 2, 4, 3), (2, 2, 4, 5)),
     ),
+    operands=(3, 5),
+    attributes={"causal": Flag(), "scale": Number(), "blocks": Whole(1, most=1024)},
 )
 
 
+@checked
 def attention(
     queries: Tensor,
     keys: Tensor,
@@ -324,6 +333,8 @@ def attention(
     Raises:
         ShapeError, DTypeError: if the operands do not fit.
     """
+    queries, keys, values = as_tensor(queries), as_tensor(keys), as_tensor(values)
+    causal = flag_of("causal", causal)
     others: list[Tensor] = []
     for name, x in (("mask", mask), ("factors", factors)):
         if x is not None:
@@ -338,7 +349,8 @@ def attention(
         wanted = length // QUERIES_OF_A_BLOCK if isinstance(length, int) else 0
         least = 2 if causal and wanted else 1
         blocks = max(least, min(wanted, MOST_BLOCKS))
-    attributes = {"causal": causal, "scale": float(scale), "blocks": blocks}
+    scale = float(read("scale", Number(), scale))
+    attributes = {"causal": causal, "scale": scale, "blocks": blocks}
     return apply(ATTENTION, queries, keys, values, *others, **attributes)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
-from lamina.ops.arguments import as_tensor
+from lamina.errors import DTypeError, LaminaError, ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.graph.attributes import Axes, Extent, Many
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, shape_of
 from lamina.ops.lowering import Coordinates, Movement, Pull, Reduction
 from lamina.ops.movement import reshape
 from lamina.program.index import constant_index
@@ -55,17 +57,19 @@ BROADCAST_TO = Op(
         Sample(((1, 5),), {"shape": (0, 5)}),
         Sample(((1, 1),), {"shape": (1, 1, 1)}),
     ),
+    attributes={"shape": Many(Extent())},
 )
 
 
-def broadcast_to(x: Tensor, shape: Sequence[Dim]) -> Tensor:
+@checked
+def broadcast_to(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
     """The tensor repeated along new axes and along axes of extent 1.
 
     Raises:
         ShapeError: if a dimension is neither equal nor 1.
     """
     x = as_tensor(x)
-    wanted = tuple(shape)
+    wanted = shape_of(shape)
     return x if wanted == x.shape else apply(BROADCAST_TO, x, shape=wanted)
 
 
@@ -74,6 +78,21 @@ def infer_reduction(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
     (x,) = operands
     axes: tuple[int, ...] = attributes["axes"]
     return tuple(dim for axis, dim in enumerate(x.shape) if axis not in axes), x.dtype
+
+
+def _infer_sum(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    require_numbers(operands[0])
+    return infer_reduction(operands, attributes)
+
+
+def require_numbers(x: Tensor) -> None:
+    """Raises DTypeError for bool, whose sums and products are no bool."""
+    if x.dtype.kind == "bool":
+        raise DTypeError(
+            "a tensor of numbers is needed here",
+            facts=(("found", described(x)),),
+            advice="Convert with ops.cast(x, 'int64').",
+        )
 
 
 def with_ones(y: Tensor, like: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -92,7 +111,7 @@ def _sum_reference(x: Array, axes: tuple[int, ...]) -> Array:
 
 SUM = Op(
     "sum",
-    infer_reduction,
+    _infer_sum,
     lambda result, upstream: (spread(upstream, result.operands[0], result.attributes["axes"]),),
     _sum_reference,
     Reduction("sum"),
@@ -104,6 +123,7 @@ SUM = Op(
         Sample(((2, 1),), {"axes": (1,)}),
         Sample(((4, 3),), {"axes": (0, 1)}, dtypes=("int64",), differentiable=False),
     ),
+    attributes={"axes": Axes()},
 )
 
 
@@ -112,15 +132,34 @@ def sum_axes(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return apply(SUM, x, axes=axes) if axes else x
 
 
+@checked
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
     """Undoes broadcasting: sums over the axes along which `shape` was repeated to x's shape."""
+    x, shape = as_tensor(x), shape_of(shape)
     if x.shape == shape:
         return x
+    _require_summed(x, shape)
     new = x.rank - len(shape)
     axes = tuple(range(new)) + tuple(
         axis + new for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + new] != 1
     )
     return reshape(sum_axes(x, axes), shape)
+
+
+def _require_summed(x: Tensor, shape: Shape) -> None:
+    """Raises ShapeError unless a tensor of that shape was repeated to x's."""
+    try:
+        fits = broadcast(shape, x.shape) == x.shape
+    except LaminaError:
+        fits = False
+    if not fits:
+        raise located(
+            ShapeError(
+                "sum_to: no tensor of this shape can be repeated to the tensor's",
+                facts=(("tensor", described(x)), ("shape", shape_text(shape))),
+                advice="Counted from the last, its dimensions must be equal or 1.",
+            )
+        )
 
 
 OPS = (BROADCAST_TO, SUM)

@@ -16,6 +16,7 @@ from lamina.graph import (
     apply,
     described,
 )
+from lamina.graph.calls import checked_as_given as checked
 from lamina.ops.broadcast import sum_to
 from lamina.ops.conversion import apply_to_numbers, cast, operands_of
 from lamina.ops.factories import (
@@ -32,6 +33,7 @@ from lamina.shapes import DType, Shape, bool_
 EQUAL = comparison_op("equal", np.equal)
 
 
+@checked
 def equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Whether two elements are equal, as bool; NaN equals nothing."""
     return apply(EQUAL, *operands_of(left, right))
@@ -40,6 +42,7 @@ def equal(left: TensorLike, right: TensorLike) -> Tensor:
 NOT_EQUAL = comparison_op("not_equal", np.not_equal)
 
 
+@checked
 def not_equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Whether two elements differ, as bool."""
     return apply(NOT_EQUAL, *operands_of(left, right))
@@ -48,6 +51,7 @@ def not_equal(left: TensorLike, right: TensorLike) -> Tensor:
 LESS = comparison_op("less", np.less, NUMBER)
 
 
+@checked
 def less(left: TensorLike, right: TensorLike) -> Tensor:
     """Left < right, as bool."""
     return apply_to_numbers(LESS, left, right)
@@ -56,6 +60,7 @@ def less(left: TensorLike, right: TensorLike) -> Tensor:
 LESS_EQUAL = comparison_op("less_equal", np.less_equal, NUMBER)
 
 
+@checked
 def less_equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Left <= right, as bool."""
     return apply_to_numbers(LESS_EQUAL, left, right)
@@ -64,6 +69,7 @@ def less_equal(left: TensorLike, right: TensorLike) -> Tensor:
 GREATER = comparison_op("greater", np.greater, NUMBER)
 
 
+@checked
 def greater(left: TensorLike, right: TensorLike) -> Tensor:
     """Left > right, as bool."""
     return apply_to_numbers(GREATER, left, right)
@@ -72,6 +78,7 @@ def greater(left: TensorLike, right: TensorLike) -> Tensor:
 GREATER_EQUAL = comparison_op("greater_equal", np.greater_equal, NUMBER)
 
 
+@checked
 def greater_equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Left >= right, as bool."""
     return apply_to_numbers(GREATER_EQUAL, left, right)
@@ -80,6 +87,7 @@ def greater_equal(left: TensorLike, right: TensorLike) -> Tensor:
 LOGICAL_AND = logical_op("logical_and", 2, np.logical_and)
 
 
+@checked
 def logical_and(left: TensorLike, right: TensorLike) -> Tensor:
     """Whether both are true (not zero)."""
     return apply(LOGICAL_AND, cast(left, bool_), cast(right, bool_))
@@ -88,6 +96,7 @@ def logical_and(left: TensorLike, right: TensorLike) -> Tensor:
 LOGICAL_OR = logical_op("logical_or", 2, np.logical_or)
 
 
+@checked
 def logical_or(left: TensorLike, right: TensorLike) -> Tensor:
     """Whether either is true (not zero)."""
     return apply(LOGICAL_OR, cast(left, bool_), cast(right, bool_))
@@ -96,6 +105,7 @@ def logical_or(left: TensorLike, right: TensorLike) -> Tensor:
 LOGICAL_NOT = logical_op("logical_not", 1, np.logical_not)
 
 
+@checked
 def logical_not(x: TensorLike) -> Tensor:
     """Whether the element is false (zero)."""
     return apply(LOGICAL_NOT, cast(x, bool_))
@@ -137,9 +147,11 @@ WHERE = Op(
             for sample in elementwise_samples(3, SIGNED)
         ]
     ),
+    operands=3,
 )
 
 
+@checked
 def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     """A where the condition holds, b elsewhere; the gradient flows to the one chosen."""
     return apply(WHERE, cast(condition, bool_), *operands_of(a, b))

@@ -11,7 +11,9 @@ import numpy as np
 
 from lamina.errors import DTypeError, LaminaError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, located
-from lamina.ops.arguments import as_tensor
+from lamina.graph.attributes import Type
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, dtype_of
 from lamina.ops.factories import (
     ANY,
     SIGNED,
@@ -25,8 +27,8 @@ from lamina.shapes import (
     DType,
     DTypeLike,
     Shape,
-    as_dtype,
     bool_,
+    converted,
     float32,
     int32,
     int64,
@@ -44,7 +46,7 @@ def _cast_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
 
 
 def _cast_reference(x: Array, dtype: DType) -> Array:
-    return x.astype(dtype.numpy)
+    return converted(x, dtype.numpy)
 
 
 CAST = Op(
@@ -61,12 +63,18 @@ CAST = Op(
         Sample(((1, 0),), {"dtype": float32}, dtypes=("bool",), differentiable=False),
         Sample(((2, 3),), {"dtype": float32}, 0, 9, dtypes=("uint8",), differentiable=False),
     ),
+    attributes={"dtype": Type()},
 )
 
 
+@checked
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
-    """The elements as another dtype; floats are cut towards zero, and non-zero is true."""
-    wanted = as_dtype(dtype)
+    """The elements as another dtype; non-zero is true.
+
+    Floats that become integers are cut towards zero; those beyond the ends of the type become the
+    nearest end, and NaN becomes 0. Integers that do not fit wrap around.
+    """
+    wanted = dtype_of(dtype)
     if isinstance(x, bool | int | float):
         # Straight to the wanted type: a detour over float32 would cost digits.
         return constant(x, wanted)
@@ -88,6 +96,7 @@ STOP_GRADIENT = Op(
 )
 
 
+@checked
 def stop_gradient(x: TensorLike) -> Tensor:
     """X itself, as if it did not depend on anything: no gradient flows back through it."""
     return apply(STOP_GRADIENT, as_tensor(x))
@@ -112,9 +121,11 @@ RECOMPUTED = Op(
         Sample(((2, 3), (2, 3)), dtypes=("float", "bool")),
         Sample(((4,), (1, 3), ()), dtypes=("int64", "float", "float"), differentiable=False),
     ),
+    operands=(1, None),
 )
 
 
+@checked
 def recomputed(x: Tensor, *after: Tensor) -> Tensor:
     """X itself, but what is computed from it is computed anew, and once all of `after` is known.
 
@@ -122,7 +133,7 @@ def recomputed(x: Tensor, *after: Tensor) -> Tensor:
     had better compute an intermediate result again than keep it makes it of `recomputed(x,
     upstream)`.
     """
-    return apply(RECOMPUTED, x, *after)
+    return apply(RECOMPUTED, as_tensor(x), *map(as_tensor, after))
 
 
 # Operands -----------------------------------------------------------------------------------------
@@ -153,7 +164,7 @@ def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
         return tuple(
             _number(value, dtype)
             if isinstance(value, bool | int | float)
-            else cast(next(rest), dtype)
+            else (x if (x := next(rest)).dtype == dtype else cast(x, dtype))
             for value in plain
         )
     except LaminaError as error:

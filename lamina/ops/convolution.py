@@ -11,18 +11,21 @@ The arithmetic is that of Dumoulin and Visin: A guide to convolution arithmetic 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.ops.arguments import as_tensor
+from lamina.graph.attributes import Kind, Many, Row, Whole
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.conversion import numeric
 from lamina.ops.linalg import check_dtypes, contract
 from lamina.ops.lowering import Decomposition
 from lamina.ops.movement import reshape, transpose
-from lamina.ops.windows import Slope, Window, shear, windows
+from lamina.ops.windows import LARGEST_WINDOW, Slope, Window, shear, windows
 from lamina.shapes import Array, Dim, DType, Shape, static
 
 Pairs = tuple[tuple[int, int], ...]
@@ -44,7 +47,8 @@ class _Axes:
         self.places = tuple(f"p{n}" for n in range(self.rank))
         self.elements = tuple(f"w{n}" for n in range(self.rank))
         self.weight_shape = static(weight.shape)
-        self.outputs, self.inputs = self.weight_shape[:2]
+        # A weight without them has too few axes, which the shape rule says.
+        self.outputs, self.inputs = (*self.weight_shape, 0, 0)[:2]
 
     @property
     def along(self) -> list[Window]:
@@ -125,7 +129,9 @@ def _check(name: str, x: Tensor, weight: Tensor, axes: _Axes, channels: int) -> 
     lengths = {len(axes.strides), len(axes.dilations), len(axes.padding), x.rank - 2}
     if weight.rank < 3 or lengths != {axes.rank}:
         problem = "the numbers of axes do not fit"
-    elif axes.groups < 1 or axes.outputs % axes.groups:
+    elif 0 in axes.weight_shape:
+        problem = "the weight has no elements"
+    elif axes.outputs % axes.groups:
         problem = f"{axes.outputs} outputs cannot be divided into {axes.groups} groups"
     elif found != channels:
         problem = f"{channels} channels are expected, and there are {found}"
@@ -249,6 +255,14 @@ def _numbers(
     return {"strides": strides, "dilations": dilations, "padding": padding, "groups": groups}
 
 
+_STEP, _WIDTH = Whole(1, most=LARGEST_WINDOW), Whole(0, most=LARGEST_WINDOW)
+_KINDS: dict[str, Kind] = {
+    "strides": Many(_STEP),
+    "dilations": Many(_STEP),
+    "padding": Many(Row({"before": _WIDTH, "after": _WIDTH})),
+    "groups": Whole(1),
+}
+
 CONV = Op(
     "conv",
     _infer_conv,
@@ -269,15 +283,18 @@ CONV = Op(
         ),
         Sample(((0, 2, 4, 4), (3, 2, 2, 2)), _numbers()),
     ),
+    operands=2,
+    attributes=_KINDS,
 )
 
 
+@checked
 def conv(
     x: TensorLike,
     weight: TensorLike,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilations: Sequence[int],
+    strides: int | Sequence[int],
+    padding: int | Sequence[int | tuple[int, int]],
+    dilations: int | Sequence[int],
     groups: int = 1,
 ) -> Tensor:
     """The convolution (as everybody calls the cross-correlation) of a tensor with windows.
@@ -285,9 +302,9 @@ def conv(
     Args:
         x: [batch, channels, ...] with one to three further axes, or more.
         weight: [outputs, channels / groups, ...], the window.
-        strides: between windows, one for each further axis.
-        padding: zeros before and after, a pair for each further axis.
-        dilations: between the elements of a window.
+        strides: between windows, one for each further axis, or one for all of them.
+        padding: zeros before and after, a pair for each further axis; one number for both.
+        dilations: between the elements of a window, as strides.
         groups: channels and outputs are cut into so many parts that do not see each other.
 
     Returns:
@@ -296,15 +313,18 @@ def conv(
     Raises:
         ShapeError: if shapes, or numbers of axes, do not fit.
     """
-    return apply(
-        CONV,
-        numeric(as_tensor(x)),
-        numeric(as_tensor(weight)),
-        strides=tuple(strides),
-        dilations=tuple(dilations),
-        padding=tuple(padding),
-        groups=groups,
-    )
+    x, weight = numeric(as_tensor(x)), numeric(as_tensor(weight))
+    return apply(CONV, x, weight, **_given(weight, strides, padding, dilations), groups=groups)
+
+
+def _given(weight: Tensor, strides: object, padding: object, dilations: object) -> dict[str, Any]:
+    """What the user said of a convolution, for each of its axes."""
+    rank = max(weight.rank - 2, 0)
+    return {
+        "strides": each_of("strides", strides, rank, _STEP),
+        "dilations": each_of("dilations", dilations, rank, _STEP),
+        "padding": pairs_of("padding", padding, rank),
+    }
 
 
 # Backward -----------------------------------------------------------------------------------------
@@ -317,6 +337,11 @@ def _infer_conv_transpose(
     axes = _Axes(weight, attributes)
     _check("conv_transpose", y, weight, axes, axes.outputs)
     extents: tuple[int, ...] = attributes["extents"]
+    if len(extents) != axes.rank:
+        raise ShapeError(
+            "conv_transpose: there is not one extent for each axis",
+            facts=(("tensor", described(y)), ("extents of the result", str(extents))),
+        )
     seen = [one.count(extent) for extent, one in zip(extents, axes.along, strict=True)]
     if tuple(seen) != y.shape[2:]:
         raise ShapeError(
@@ -398,6 +423,8 @@ CONV_TRANSPOSE = Op(
         Sample(((3, 7, 2, 2), (7, 5, 1, 1)), {**_numbers((2, 2)), "extents": (4, 3)}),
         Sample(((2, 5, 2), (5, 3, 4)), {**_numbers((3,), ((2, 1),), (2,)), "extents": (9,)}),
     ),
+    operands=2,
+    attributes={**_KINDS, "extents": Many(Whole(0))},
 )
 
 
@@ -416,13 +443,14 @@ def _conv_transpose(
     )
 
 
+@checked
 def conv_transpose(
     y: TensorLike,
     weight: TensorLike,
-    extents: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilations: Sequence[int],
+    extents: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: int | Sequence[int | tuple[int, int]],
+    dilations: int | Sequence[int],
     groups: int = 1,
 ) -> Tensor:
     """The transpose of `conv` as a linear map: its gradient with respect to x.
@@ -439,13 +467,10 @@ def conv_transpose(
     Raises:
         ShapeError: if shapes, or numbers of axes, do not fit.
     """
-    numbers = {
-        "strides": strides,
-        "dilations": dilations,
-        "padding": padding,
-        "groups": groups,
-    }
-    return _conv_transpose(numeric(as_tensor(y)), numeric(as_tensor(weight)), numbers, extents)
+    y, weight = numeric(as_tensor(y)), numeric(as_tensor(weight))
+    numbers = {**_given(weight, strides, padding, dilations), "groups": groups}
+    each = each_of("extents", extents, max(weight.rank - 2, 0), Whole(0))
+    return _conv_transpose(y, weight, numbers, each)
 
 
 OPS = (CONV, CONV_TRANSPOSE)

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant
-from lamina.ops.arguments import as_tensor
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
+from lamina.graph import constant as fixed
+from lamina.graph.attributes import Element, Extent, Type
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, dtype_of, read
 from lamina.ops.broadcast import broadcast_to
+from lamina.ops.conversion import cast
 from lamina.ops.lowering import Coordinates, Generator, Pull
 from lamina.program.scalar import Apply, Position, Scalar
 from lamina.shapes import (
@@ -19,24 +22,44 @@ from lamina.shapes import (
     DTypeLike,
     Shape,
     Size,
-    as_dtype,
     float32,
     int32,
     int64,
 )
 
 
-def full(shape: Sequence[Dim], value: float, dtype: DTypeLike = float32) -> Tensor:
-    """A tensor that has the same value everywhere."""
-    return broadcast_to(constant(value, as_dtype(dtype)), shape)
+@checked
+def constant(value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """A tensor with a fixed value; arrays keep their dtype unless one is given.
+
+    Raises:
+        DTypeError: for what is no number, and no array of them.
+    """
+    if isinstance(value, Tensor):
+        return value if dtype is None else cast(value, dtype)
+    return fixed(value, None if dtype is None else dtype_of(dtype))
 
 
+@checked
+def full(shape: int | Sequence[Dim], value: float, dtype: DTypeLike = float32) -> Tensor:
+    """A tensor that has the same value everywhere.
+
+    Raises:
+        DefinitionError: if the shape is none, or the value is no number that the dtype holds.
+    """
+    wanted = dtype_of(dtype)
+    number = read("value", Element(), value, fixed(0, wanted))
+    return broadcast_to(fixed(number, wanted), shape)
+
+
+@checked
 def zeros_like(x: TensorLike) -> Tensor:
     """Zeros in x's shape and dtype."""
     x = as_tensor(x)
     return full(x.shape, 0, x.dtype)
 
 
+@checked
 def ones_like(x: TensorLike) -> Tensor:
     """Ones in x's shape and dtype."""
     x = as_tensor(x)
@@ -44,14 +67,7 @@ def ones_like(x: TensorLike) -> Tensor:
 
 
 def _infer_arange(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    n: Dim = attributes["n"]
-    if isinstance(n, int) and n < 0:
-        raise ShapeError(
-            "arange: the number of elements is negative",
-            facts=(("found", str(n)),),
-            advice="Give a number of at least 0.",
-        )
-    return (n,), attributes["dtype"]
+    return (attributes["n"],), attributes["dtype"]
 
 
 def _arange_reference(n: int, dtype: DType) -> Array:
@@ -63,6 +79,7 @@ def _arange_scalar(node: Tensor, coordinates: Coordinates, _: Pull) -> Scalar:
     return position if node.dtype == int64 else Apply("cast", (position,), node.dtype)
 
 
+_NUMBERS = Type(("float", "int"))
 ARANGE = Op(
     "arange",
     _infer_arange,
@@ -74,12 +91,15 @@ ARANGE = Op(
         Sample((), {"n": 7, "dtype": float32}, differentiable=False),
         Sample((), {"n": 0, "dtype": int32}, differentiable=False),
     ),
+    operands=0,
+    attributes={"n": Extent(), "dtype": _NUMBERS},
 )
 
 
+@checked
 def arange(n: int | Size, dtype: DTypeLike = int64) -> Tensor:
     """0, 1, .. n - 1."""
-    return apply(ARANGE, n=n, dtype=as_dtype(dtype))
+    return apply(ARANGE, n=n, dtype=dtype_of(dtype, _NUMBERS))
 
 
 OPS = (ARANGE,)

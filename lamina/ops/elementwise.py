@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from lamina.graph import Op, Samples, Tensor, TensorLike, apply
+from lamina.graph.attributes import Flag
+from lamina.graph.calls import checked_as_given as checked
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
 from lamina.ops.factories import (
@@ -27,6 +29,7 @@ from lamina.shapes import Array
 NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER)
 
 
+@checked
 def neg(x: TensorLike) -> Tensor:
     """-x."""
     return apply(NEG, numeric(x))
@@ -35,6 +38,7 @@ def neg(x: TensorLike) -> Tensor:
 ABS = unary_op("abs", "absolute", np.absolute, lambda x, y, g: g * sign(x), kinds=NUMBER)
 
 
+@checked
 def abs(x: TensorLike) -> Tensor:
     """The absolute value; the gradient at 0 is 0."""
     return apply(ABS, numeric(x))
@@ -43,6 +47,7 @@ def abs(x: TensorLike) -> Tensor:
 SIGN = unary_op("sign", "sign", np.sign, None, kinds=NUMBER)
 
 
+@checked
 def sign(x: TensorLike) -> Tensor:
     """-1, 0 or 1; NaN for NaN. The gradient is 0."""
     return apply(SIGN, numeric(x))
@@ -51,6 +56,7 @@ def sign(x: TensorLike) -> Tensor:
 FLOOR = unary_op("floor", "floor", np.floor, None, ((-9.0, 9.0),))
 
 
+@checked
 def floor(x: TensorLike) -> Tensor:
     """The largest whole number that is not larger. The gradient is 0."""
     x = numeric(x)
@@ -60,6 +66,7 @@ def floor(x: TensorLike) -> Tensor:
 EXP = unary_op("exp", "exp", np.exp, lambda x, y, g: g * y, WIDE)
 
 
+@checked
 def exp(x: TensorLike) -> Tensor:
     """E to the power x."""
     return apply(EXP, floating(x))
@@ -68,6 +75,7 @@ def exp(x: TensorLike) -> Tensor:
 EXPM1 = unary_op("expm1", "expm1", np.expm1, lambda x, y, g: g * (y + 1), SIGNED)
 
 
+@checked
 def expm1(x: TensorLike) -> Tensor:
     """exp(x) - 1, accurate near 0."""
     return apply(EXPM1, floating(x))
@@ -76,6 +84,7 @@ def expm1(x: TensorLike) -> Tensor:
 LOG = unary_op("log", "log", np.log, lambda x, y, g: g / x, POSITIVE)
 
 
+@checked
 def log(x: TensorLike) -> Tensor:
     """The natural logarithm."""
     return apply(LOG, floating(x))
@@ -84,6 +93,7 @@ def log(x: TensorLike) -> Tensor:
 LOG1P = unary_op("log1p", "log1p", np.log1p, lambda x, y, g: g / (x + 1), ((-0.7, 3.0),))
 
 
+@checked
 def log1p(x: TensorLike) -> Tensor:
     """log(1 + x), accurate near 0."""
     return apply(LOG1P, floating(x))
@@ -92,6 +102,7 @@ def log1p(x: TensorLike) -> Tensor:
 SQRT = unary_op("sqrt", "square_root", np.sqrt, lambda x, y, g: g / (y * 2), POSITIVE)
 
 
+@checked
 def sqrt(x: TensorLike) -> Tensor:
     """The square root; the gradient at 0 is infinite."""
     return apply(SQRT, floating(x))
@@ -102,6 +113,7 @@ RECIPROCAL = unary_op(
 )
 
 
+@checked
 def reciprocal(x: TensorLike) -> Tensor:
     """1 / x."""
     return apply(RECIPROCAL, floating(x))
@@ -110,6 +122,7 @@ def reciprocal(x: TensorLike) -> Tensor:
 SIN = unary_op("sin", "sin", np.sin, lambda x, y, g: g * cos(x), WIDE)
 
 
+@checked
 def sin(x: TensorLike) -> Tensor:
     """The sine of x in radians."""
     return apply(SIN, floating(x))
@@ -118,6 +131,7 @@ def sin(x: TensorLike) -> Tensor:
 COS = unary_op("cos", "cos", np.cos, lambda x, y, g: -(g * sin(x)), WIDE)
 
 
+@checked
 def cos(x: TensorLike) -> Tensor:
     """The cosine of x in radians."""
     return apply(COS, floating(x))
@@ -126,6 +140,7 @@ def cos(x: TensorLike) -> Tensor:
 TANH = unary_op("tanh", "tanh", np.tanh, lambda x, y, g: g * (1 - y * y), WIDE)
 
 
+@checked
 def tanh(x: TensorLike) -> Tensor:
     """The hyperbolic tangent."""
     return apply(TANH, floating(x))
@@ -144,6 +159,7 @@ ERF = unary_op(
 )
 
 
+@checked
 def erf(x: TensorLike) -> Tensor:
     """The error function."""
     return apply(ERF, floating(x))
@@ -160,6 +176,7 @@ SIGMOID = unary_op(
 )
 
 
+@checked
 def sigmoid(x: TensorLike) -> Tensor:
     """1 / (1 + exp(-x))."""
     return apply(SIGMOID, floating(x))
@@ -174,6 +191,7 @@ SOFTPLUS = unary_op(
 )
 
 
+@checked
 def softplus(x: TensorLike) -> Tensor:
     """log(1 + exp(x)), without overflow."""
     return apply(SOFTPLUS, floating(x))
@@ -198,6 +216,7 @@ RELU = Op(
 )
 
 
+@checked
 def relu(x: TensorLike) -> Tensor:
     """The larger of x and 0; the gradient at 0 is 0."""
     return apply(RELU, numeric(x))
@@ -242,9 +261,11 @@ GELU = Op(
             for sample in elementwise_samples(1, SIGNED)
         ]
     ),
+    attributes={"approximate": Flag()},
 )
 
 
+@checked
 def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
     """X times the probability that a standard normal number is below x, exactly or by tanh."""
     return apply(GELU, floating(x), approximate=approximate)

@@ -124,7 +124,8 @@ def binary_op(
 
     samples = elementwise_samples(2, ranges)
     rule = elementwise_rule(name, kinds, None)
-    return Op(name, rule, operand_gradients, reference, scalar_primitive(primitive), samples)
+    rules = (rule, operand_gradients, reference, scalar_primitive(primitive), samples)
+    return Op(name, *rules, operands=2)
 
 
 def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, ...] = ANY) -> Op:
@@ -132,9 +133,9 @@ def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, 
     samples = elementwise_samples(2, SIGNED, differentiable=False)
     whole = Sample(((4, 5), (5,)), low=0, high=4, dtypes=("int32", "int32"), differentiable=False)
     rule = elementwise_rule(name, kinds, bool_)
-    return Op(
-        name, rule, None, reference, scalar_primitive(name), Samples(lambda: (*samples, whole))
-    )
+    every = Samples(lambda: (*samples, whole))
+    rules = (rule, None, reference, scalar_primitive(name), every)
+    return Op(name, *rules, operands=2)
 
 
 def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
@@ -145,6 +146,6 @@ def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
             for sample in elementwise_samples(count, SIGNED)
         ]
     )
-    return Op(
-        name, elementwise_rule(name, BOOL, bool_), None, reference, scalar_primitive(name), samples
-    )
+    rule = elementwise_rule(name, BOOL, bool_)
+    rules = (rule, None, reference, scalar_primitive(name), samples)
+    return Op(name, *rules, operands=count)

@@ -1,6 +1,8 @@
 """Ops that read or write at places named by data: take, scatter, one_hot.
 
-Indices are integers from 0; one that is out of range is undefined here, callers check them.
+Indices are integers from 0; they do not count from the end. What lies outside is refused where it
+is known when the op is made. Data is not known then: an index outside names the nearest place
+inside, and gives nothing but zeros in `one_hot`.
 """
 
 from __future__ import annotations
@@ -10,8 +12,21 @@ from typing import Any
 import numpy as np
 
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.ops.arguments import as_tensor, axis_of
+from lamina.graph import (
+    CONSTANT,
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    described,
+    located,
+)
+from lamina.graph.attributes import Axis, Extent, Type
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
+from lamina.ops.broadcast import require_numbers
 from lamina.ops.lowering import Coordinates, Movement, Pull, Scattering, gathered
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Position, Scalar
@@ -39,6 +54,44 @@ def _check_indices(name: str, indices: Tensor) -> None:
         )
 
 
+def _require_somewhere(name: str, indices: Tensor, extent: Dim) -> None:
+    """Raises ShapeError if indices name places on an axis that has none."""
+    if extent == 0 and 0 not in indices.shape:
+        raise ShapeError(
+            f"{name}: an axis of extent 0 has no place that an index could name",
+            facts=(("indices", described(indices)),),
+        )
+
+
+def _known_inside(name: str, indices: Tensor, extent: Dim) -> Tensor:
+    """The indices; if they are known, none lies outside the axis.
+
+    Those that are data name the nearest place inside, so that no data makes a program reach
+    outside its buffers.
+
+    Raises:
+        ShapeError: if one lies outside.
+    """
+    if indices.op is CONSTANT and indices.dtype.kind == "int":
+        array: Array = indices.attributes["value"].array
+        outside = array < 0
+        if isinstance(extent, int):
+            outside = outside | (array >= extent)
+        if outside.any():
+            raise located(
+                ShapeError(
+                    f"{name}: there is no place {array[outside][0]}",
+                    facts=(
+                        ("expected", f"indices from 0, below the extent {extent} of the axis"),
+                        ("found", str(array[outside][0])),
+                    ),
+                    advice="Indices do not count from the end: take the extent less one for the "
+                    "last place.",
+                )
+            )
+    return indices
+
+
 def _index_sample(
     values: tuple[int, ...], indices: tuple[int, ...], dtype: str = "int64", **attributes: int
 ) -> Sample:
@@ -53,6 +106,7 @@ def _infer_take(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
     x, indices = operands
     axis: int = attributes["axis"]
     _check_indices("take", indices)
+    _require_somewhere("take", indices, x.shape[axis])
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
 
 
@@ -93,23 +147,30 @@ TAKE = Op(
         _index_sample((3, 2), (0,), axis=0),
         Sample(((4, 3), (9,)), {"axis": 0}, -3, 7, ("float", "int64")),
     ),
+    operands=2,
+    attributes={"axis": Axis()},
 )
 
 
+@checked
 def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     """The slices of x along an axis that the indices name; their axes replace that axis.
 
     Args:
         x: any tensor.
-        indices: integers of any shape, from 0 to the extent of the axis - 1; one outside names
-            the nearest place inside, and negative ones do not count from the end.
+        indices: integers of any shape, from 0 to the extent of the axis - 1; negative ones do not
+            count from the end. One outside is refused if it is known, and names the nearest place
+            inside if it is data.
         axis: the axis of x that is indexed.
 
     Raises:
+        ShapeError: if one of known indices lies outside.
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
-    return apply(TAKE, x, as_tensor(indices), axis=axis_of(x, axis))
+    place = axis_of(x, axis)
+    named = _known_inside("take", as_tensor(indices), x.shape[place])
+    return apply(TAKE, x, named, axis=place)
 
 
 def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
@@ -117,6 +178,8 @@ def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> 
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
     _check_indices("scatter_add", indices)
+    require_numbers(values)
+    _require_somewhere("scatter_add", indices, size)
     end = axis + indices.rank
     if values.shape[axis:end] != indices.shape:
         raise ShapeError(
@@ -167,9 +230,12 @@ SCATTER_ADD = Op(
         _index_sample((4,), (), "uint8", size=3, axis=0),
         _index_sample((2, 0), (0,), size=3, axis=1),
     ),
+    operands=2,
+    attributes={"size": Extent(), "axis": Axis(between=True)},
 )
 
 
+@checked
 def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 0) -> Tensor:
     """Zeros, to which slices of values are added at the places the indices name.
 
@@ -181,9 +247,10 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
         DTypeError: if the indices are not integers.
     """
     values, places = as_tensor(values), as_tensor(indices)
-    rank = values.rank - places.rank + 1
-    counted = axis + rank if -rank <= axis < 0 else axis
-    return apply(SCATTER_ADD, values, places, size=size, axis=counted)
+    extent: Dim = read("size", Extent(), size)
+    counted = axis_of(values, axis, max(values.rank - places.rank + 1, 0))
+    named = _known_inside("scatter_add", places, extent)
+    return apply(SCATTER_ADD, values, named, size=extent, axis=counted)
 
 
 # take_along_axis and its transpose ----------------------------------------------------------------
@@ -209,6 +276,8 @@ def _infer_take_along_axis(
 ) -> tuple[Shape, DType]:
     x, indices = operands
     _check_along("take_along_axis", x, indices, attributes["axis"])
+    axis: int = attributes["axis"]
+    _require_somewhere("take_along_axis", indices, x.shape[axis])
     return indices.shape, x.dtype
 
 
@@ -247,18 +316,25 @@ TAKE_ALONG_AXIS = Op(
         _index_sample((7,), (0,), "uint8", axis=0),
         Sample(((3, 4), (3, 6)), {"axis": 1}, -3, 7, ("float", "int32")),
     ),
+    operands=2,
+    attributes={"axis": Axis()},
 )
 
 
+@checked
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
     """Elements of x; along one axis their places are the indices, along the others their own.
 
+    Indices are as in `take`.
+
     Raises:
-        ShapeError: if x and indices differ in another axis.
+        ShapeError: if x and indices differ in another axis, or a known index lies outside.
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
-    return apply(TAKE_ALONG_AXIS, x, as_tensor(indices), axis=axis_of(x, axis))
+    place = axis_of(x, axis)
+    named = _known_inside("take_along_axis", as_tensor(indices), x.shape[place])
+    return apply(TAKE_ALONG_AXIS, x, named, axis=place)
 
 
 def _infer_scatter_along_axis(
@@ -267,13 +343,16 @@ def _infer_scatter_along_axis(
     values, indices = operands
     axis: int = attributes["axis"]
     _check_indices("scatter_along_axis", indices)
+    require_numbers(values)
+    size: Dim = attributes["size"]
+    _require_somewhere("scatter_along_axis", indices, size)
     if values.shape != indices.shape:
         raise ShapeError(
             "scatter_along_axis: values and indices differ in shape",
             facts=(("values", described(values)), ("indices", described(indices))),
             advice="There must be one index for each value.",
         )
-    return (*values.shape[:axis], attributes["size"], *values.shape[axis + 1 :]), values.dtype
+    return (*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype
 
 
 def _scatter_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -306,9 +385,12 @@ SCATTER_ALONG_AXIS = Op(
         Sample(((6, 1), (6, 1)), {"size": 4, "axis": 1}, -3, 7, ("float", "int64")),
         Sample(((2, 5), (2, 5)), {"size": 3, "axis": 1}, -3, 7, ("float", "uint8")),
     ),
+    operands=2,
+    attributes={"size": Extent(), "axis": Axis()},
 )
 
 
+@checked
 def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis: int) -> Tensor:
     """Zeros, to which each value is added; along one axis its place is its index.
 
@@ -319,8 +401,9 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
         DTypeError: if the indices are not integers.
     """
     values = as_tensor(values)
-    place = axis_of(values, axis)
-    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=size, axis=place)
+    place, extent = axis_of(values, axis), read("size", Extent(), size)
+    named = _known_inside("scatter_along_axis", as_tensor(indices), extent)
+    return apply(SCATTER_ALONG_AXIS, values, named, size=extent, axis=place)
 
 
 # one_hot ------------------------------------------------------------------------------------------
@@ -357,16 +440,18 @@ ONE_HOT = Op(
         Sample(((2, 3),), {"depth": 1, "dtype": int32}, 0, 0, ("uint8",), False),
         Sample(((),), {"depth": 4, "dtype": float32}, 0, 3, ("int32",), False),
     ),
+    attributes={"depth": Extent(), "dtype": Type()},
 )
 
 
+@checked
 def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Tensor:
     """1 at the place each index names along a new last axis, 0 elsewhere.
 
     Raises:
         DTypeError: if the indices are not integers.
     """
-    return apply(ONE_HOT, as_tensor(indices), depth=depth, dtype=as_dtype(dtype))
+    return apply(ONE_HOT, as_tensor(indices), depth=depth, dtype=dtype_of(dtype))
 
 
 OPS = (TAKE, SCATTER_ADD, TAKE_ALONG_AXIS, SCATTER_ALONG_AXIS, ONE_HOT)

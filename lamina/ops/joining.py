@@ -9,7 +9,9 @@ import numpy as np
 
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.ops.arguments import as_tensor, axis_of
+from lamina.graph.attributes import Axis
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, axis_of, shape_of, tensors_of
 from lamina.ops.lowering import Coordinates, Decomposition, Movement, Pull, guarded, select_within
 from lamina.ops.movement import expand_dims, squeeze
 from lamina.ops.slicing import slice_axis
@@ -20,9 +22,9 @@ from lamina.shapes import (
     DType,
     Shape,
     add_dims,
+    as_whole,
     divide_counts,
     element_count,
-    normalise_axis,
     static,
 )
 
@@ -38,6 +40,12 @@ def _offsets(extents: Sequence[Dim]) -> list[Dim]:
 def _infer_concat(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     axis: int = attributes["axis"]
     first = operands[0]
+    if any(x.rank != first.rank for x in operands):
+        raise ShapeError(
+            "concat: the tensors differ in their number of axes",
+            facts=tuple((f"tensor {number}", described(x)) for number, x in enumerate(operands)),
+            advice="Add axes with ops.expand_dims, or use ops.stack for a new axis.",
+        )
     for number, x in enumerate(operands):
         facts = (("tensor 0", described(first)), (f"tensor {number}", described(x)))
         if x.dtype != first.dtype:
@@ -96,9 +104,12 @@ CONCAT = Op(
         Sample(((1, 3), (0, 3), (2, 3)), {"axis": 0}),
         Sample(((3,),), {"axis": 0}),
     ),
+    operands=(1, None),
+    attributes={"axis": Axis()},
 )
 
 
+@checked
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     """Tensors joined one after the other along an axis.
 
@@ -106,19 +117,10 @@ def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
         ShapeError: if there are none, or they differ in another axis.
         DTypeError: if they differ in dtype.
     """
-    listed = [as_tensor(x) for x in tensors]
+    listed = tensors_of("concat: tensors", tensors)
     if not listed:
         raise located(ShapeError("concat: there are no tensors", advice="Give at least one."))
     place = axis_of(listed[0], axis)
-    if any(x.rank != listed[0].rank for x in listed):
-        facts = [(f"tensor {number}", described(x)) for number, x in enumerate(listed)]
-        raise located(
-            ShapeError(
-                "concat: the tensors differ in their number of axes",
-                facts=tuple(facts),
-                advice="Add axes with ops.expand_dims, or use ops.stack for a new axis.",
-            )
-        )
     return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=place)
 
 
@@ -160,21 +162,25 @@ STACK = Op(
         Sample(((2, 3), (2, 3), (2, 3)), {"axis": 2}),
         Sample(((1,),), {"axis": 1}),
     ),
+    operands=(1, None),
+    attributes={"axis": Axis(between=True)},
 )
 
 
+@checked
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Tensors of one shape joined along a new axis.
 
     Raises:
         ShapeError, DTypeError: if there are none, or they differ.
     """
-    listed = [as_tensor(x) for x in tensors]
+    listed = tensors_of("stack: tensors", tensors)
     if not listed:
         raise located(ShapeError("stack: there are no tensors", advice="Give at least one."))
-    return apply(STACK, *listed, axis=normalise_axis(axis, listed[0].rank + 1))
+    return apply(STACK, *listed, axis=axis_of(listed[0], axis, listed[0].rank + 1))
 
 
+@checked
 def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
     """A tensor cut along an axis.
 
@@ -189,11 +195,12 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
     x = as_tensor(x)
     axis = axis_of(x, axis)
     dim = x.shape[axis]
-    if isinstance(sizes, int):
-        part = divide_counts(element_count((dim,)), (sizes,)) if sizes > 0 else None
-        extents: list[Dim] = [] if part is None else [part] * sizes
+    count = as_whole(sizes)
+    if count is None:
+        extents: Sequence[Dim] = shape_of(sizes, "sizes")
     else:
-        extents = list(sizes)
+        part = divide_counts(element_count((dim,)), (count,)) if count > 0 else None
+        extents = [] if part is None or part == 0 else [part] * count
     offsets = _offsets(extents)
     if offsets[-1] != dim or not extents:
         raise located(
@@ -206,6 +213,7 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
     return tuple(slice_axis(x, axis, start, stop) for start, stop in itertools.pairwise(offsets))
 
 
+@checked
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The tensors that lie along an axis, without that axis.
 

@@ -7,13 +7,16 @@ all three have is a batch axis. matmul, dot, outer and einsum only say which lab
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
-from lamina.ops.broadcast import broadcast_to, sum_axes
+from lamina.graph.attributes import Kind, Many, Word
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, entries_of, read, refused
+from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
@@ -106,9 +109,12 @@ CONTRACT = Op(
         _contract_sample("mk", "kn", "mn", (3, 0), (0, 2)),
         _contract_sample("bm", "b", "mb", (3, 2), (3,)),
     ),
+    operands=2,
+    attributes={"left": Many(Word()), "right": Many(Word()), "output": Many(Word())},
 )
 
 
+@checked
 def contract(
     left_tensor: Tensor, right_tensor: Tensor, left: Labels, right: Labels, output: Labels
 ) -> Tensor:
@@ -117,7 +123,7 @@ def contract(
     Args:
         left_tensor: the first operand.
         right_tensor: the second operand, of the same dtype.
-        left: one label for each axis of the first operand.
+        left: one label for each axis of the first operand; a text has a letter for each.
         right: one label for each axis of the second.
         output: the labels of the result's axes, in order. Each label stands in at least two of
             the three tensors, and once in each.
@@ -125,7 +131,17 @@ def contract(
     Raises:
         ShapeError: if the labels do not fit.
     """
-    return apply(CONTRACT, left_tensor, right_tensor, left=left, right=right, output=output)
+    operands = as_tensor(left_tensor), as_tensor(right_tensor)
+    given = (("left", left), ("right", right), ("output", output))
+    return apply(CONTRACT, *operands, **{name: _labels_of(name, labels) for name, labels in given})
+
+
+def _labels_of(name: str, labels: object) -> Labels:
+    """Labels in a tuple or list, or the letters of a text."""
+    entries = list(labels) if isinstance(labels, str) else entries_of(labels)
+    if entries is None:
+        raise refused(name, "a label for each axis", labels)
+    return tuple(entries)
 
 
 # Products made of it ------------------------------------------------------------------------------
@@ -191,8 +207,14 @@ def _fitted(x: _Labelled, other: _Labelled, wanted: dict[str, Dim]) -> _Labelled
 
 
 def _product_op(
-    name: str, labels_of: LabelRule, reference: Callable[..., Array], samples: tuple[Sample, ...]
+    name: str,
+    labels_of: LabelRule,
+    reference: Callable[..., Array],
+    samples: tuple[Sample, ...],
+    attributes: Mapping[str, Kind] | None = None,
 ) -> Op:
+    """An op whose axes have labels; all but the inner one, `"k"`, may be repeated."""
+
     def infer(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
         left, right = operands
         first, second, output = labels_of(operands, attributes)
@@ -201,7 +223,8 @@ def _product_op(
         rows = zip((*first, *second), (*left.shape, *right.shape), strict=True)
         for label, dim in rows:
             known = extents.get(label, 1)
-            if known != dim and known != 1 and dim != 1:
+            inner = label == "k" and name != "einsum" and label in extents
+            if known != dim and (inner or (known != 1 and dim != 1)):
                 raise ShapeError(
                     f"{name}: two axes that belong together differ, {known} against {dim}",
                     facts=(("left", described(left)), ("right", described(right))),
@@ -225,7 +248,8 @@ def _product_op(
         left, right = _Labelled(node.operands[0], first), _Labelled(node.operands[1], second)
         return _product(left, right, output, node.shape)
 
-    return Op(name, infer, gradient, reference, Decomposition(build), samples)
+    rules = (infer, gradient, reference, Decomposition(build), samples)
+    return Op(name, *rules, operands=2, attributes=attributes or {})
 
 
 def _advice(name: str) -> str:
@@ -279,6 +303,7 @@ MATMUL = _product_op(
 )
 
 
+@checked
 def matmul(left: TensorLike, right: TensorLike) -> Tensor:
     """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast.
 
@@ -310,6 +335,7 @@ DOT = _product_op(
 )
 
 
+@checked
 def dot(left: TensorLike, right: TensorLike) -> Tensor:
     """The sum of products over left's last axis and right's last but one (or only) axis.
 
@@ -328,6 +354,7 @@ def _outer_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, 
 OUTER = _product_op("outer", _outer_labels, np.outer, (Sample(((3,), (4,))), Sample(((1,), (5,)))))
 
 
+@checked
 def outer(left: TensorLike, right: TensorLike) -> Tensor:
     """All products of an element of one vector with an element of another.
 
@@ -404,11 +431,13 @@ EINSUM = _product_op(
         ("ij,ij->", ((2, 3), (2, 3))),
         ("ab,c->", ((2, 3), (4,))),
     ),
+    attributes={"spec": Word()},
 )
 
 
 def _infer_single(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
+    require_numbers(x)
     labels, output = _parsed(attributes["spec"], operands)
     extents = dict(zip(labels, x.shape, strict=True))
     return tuple(extents[label] for label in output), x.dtype
@@ -441,9 +470,11 @@ EINSUM_SINGLE = Op(
     _einsum_samples(
         ("ijk->ki", ((2, 3, 4),)), ("ij->", ((3, 5),)), ("ba", ((1, 4),)), ("i->i", ((7,),))
     ),
+    attributes={"spec": Word()},
 )
 
 
+@checked
 def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     """Einstein's sum of one or two tensors: `einsum("ij,jk->ik", a, b)` is the matrix product.
 
@@ -453,6 +484,7 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     Raises:
         ShapeError: if the spec is not supported or does not fit the tensors.
     """
+    spec = read("spec", Word(), spec)
     operands = [numeric(x) for x in operands_of(*tensors)]
     try:
         _parsed(spec, operands)

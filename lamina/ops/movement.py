@@ -12,7 +12,9 @@ import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.ops.arguments import as_tensor, axes_of, axis_of
+from lamina.graph.attributes import Axes, Extent, Many, Permutation
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
 from lamina.ops.lowering import Coordinates, Movement, Pull
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
@@ -104,9 +106,11 @@ RESHAPE = Op(
         Sample(((1,),), {"shape": ()}),
         Sample(((0, 3),), {"shape": (3, 0, 2)}),
     ),
+    attributes={"shape": Many(Extent())},
 )
 
 
+@checked
 def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
     """The same elements, in the same order, with another shape.
 
@@ -118,7 +122,7 @@ def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
         ShapeError: if the numbers of elements differ.
     """
     x = as_tensor(x)
-    wanted: Shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    wanted = shape_of(shape, open_places=True)
     if -1 in wanted:
         wanted = _with_open_dimension(x, wanted)
     return x if wanted == x.shape else apply(RESHAPE, x, shape=wanted)
@@ -141,10 +145,11 @@ def _with_open_dimension(x: Tensor, wanted: Shape) -> Shape:
     return (*wanted[:place], missing, *wanted[place + 1 :])
 
 
+@checked
 def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
     """New axes of extent 1; `axes` are their places in the result."""
     x = as_tensor(x)
-    listed = [axes] if isinstance(axes, int) else list(axes)
+    listed = listed_axes(axes, x)
     rank = x.rank + len(listed)
     places = {axis % rank for axis in listed if -rank <= axis < rank}
     if len(places) != len(listed):
@@ -159,6 +164,7 @@ def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
     return reshape(x, [1 if axis in places else next(old) for axis in range(rank)])
 
 
+@checked
 def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """Without axes of extent 1: the ones named, or all there are.
 
@@ -186,12 +192,6 @@ def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
 def _infer_transpose(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
     axes: tuple[int, ...] = attributes["axes"]
-    if sorted(axes) != list(range(x.rank)):
-        raise ShapeError(
-            "transpose: the axes are no permutation",
-            facts=(("tensor", described(x)), ("axes", str(axes))),
-            advice=f"Name each axis from 0 to {x.rank - 1} once.",
-        )
     return tuple(x.shape[axis] for axis in axes), x.dtype
 
 
@@ -218,19 +218,29 @@ TRANSPOSE = Op(
         Sample(((2, 1, 3, 5),), {"axes": (2, 0, 3, 1)}),
         Sample(((0, 3),), {"axes": (1, 0)}),
     ),
+    attributes={"axes": Permutation()},
 )
 
 
-def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+@checked
+def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """The axes in another order: axis i of the result is axis `axes[i]` of x; None reverses them.
 
     Raises:
         ShapeError: if the axes are no permutation.
     """
     x = as_tensor(x)
-    order = (
-        tuple(reversed(range(x.rank))) if axes is None else tuple(axis_of(x, axis) for axis in axes)
-    )
+    order = tuple(reversed(range(x.rank)))
+    if axes is not None:
+        order = tuple(axis_of(x, axis) for axis in listed_axes(axes, x))
+    if sorted(order) != list(range(x.rank)):
+        raise located(
+            ShapeError(
+                "transpose: the axes are no permutation",
+                facts=(("tensor", described(x)), ("axes", str(axes))),
+                advice=f"Name each axis from 0 to {x.rank - 1} once.",
+            )
+        )
     return x if order == tuple(range(x.rank)) else apply(TRANSPOSE, x, axes=order)
 
 
@@ -264,9 +274,11 @@ FLIP = Op(
     _flip_reference,
     Movement(_flip_scalar),
     (Sample(((3, 4),), {"axes": (1,)}), Sample(((2, 1, 5),), {"axes": (0, 1, 2)})),
+    attributes={"axes": Axes()},
 )
 
 
+@checked
 def flip(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """The elements in reverse order along the axes; None means all axes."""
     x = as_tensor(x)

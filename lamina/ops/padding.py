@@ -10,7 +10,9 @@ from typing import Literal
 
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described, located
-from lamina.ops.arguments import as_tensor
+from lamina.graph.attributes import Word
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, pairs_of, read
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
 from lamina.ops.movement import flip
@@ -21,9 +23,10 @@ PadMode = Literal["constant", "reflect", "replicate", "circular"]
 PAD_MODES = ("constant", "reflect", "replicate", "circular")
 
 
+@checked
 def pad_with(
     x: TensorLike,
-    widths: Sequence[int | tuple[int, int]],
+    widths: int | Sequence[int | tuple[int, int]],
     mode: PadMode = "constant",
     value: float = 0.0,
 ) -> Tensor:
@@ -31,30 +34,23 @@ def pad_with(
 
     Args:
         x: any tensor.
-        widths: for each axis (how many before, how many after), or one number for both.
+        widths: for each axis (how many before, how many after), or one number for both; one
+            number alone is for all axes.
         mode: `"constant"`: `value`; `"reflect"`: the elements mirrored at the first and the last
             one, which are not repeated; `"replicate"`: the first and the last one;
             `"circular"`: those at the other end.
         value: of the new elements in mode `"constant"`.
 
     Raises:
-        ShapeError: if the widths are negative or not one pair for each axis, or an axis has too few
-            elements for them, or the extent of one that is padded with its own elements depends on
-            the batch.
+        DefinitionError: if there is no such mode, or the widths are negative or not one pair for
+            each axis.
+        ShapeError: if an axis has too few elements for them, or the extent of one that is padded
+            with its own elements depends on the batch.
     """
     x = as_tensor(x)
-    if mode == "constant":
+    if read("mode", Word(PAD_MODES), mode) == "constant":
         return pad(x, widths, value)
-    pairs = [(width, width) if isinstance(width, int) else tuple(width) for width in widths]
-    if len(pairs) != x.rank or any(min(pair) < 0 for pair in pairs):
-        raise located(
-            ShapeError(
-                "pad_with: the widths do not fit",
-                facts=(("tensor", described(x)), ("widths", str(list(widths)))),
-                advice="Give two widths of at least 0 for each axis; use x[..] to cut elements "
-                "off.",
-            )
-        )
+    pairs = pairs_of("widths", widths, x.rank)
     for axis, (before, after) in enumerate(pairs):
         if before or after:
             x = _pad_axis(x, axis, before, after, mode)

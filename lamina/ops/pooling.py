@@ -9,6 +9,8 @@ import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph.attributes import Many
+from lamina.graph.calls import checked_as_given as checked
 from lamina.ops.broadcast import sum_axes
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
@@ -18,7 +20,7 @@ from lamina.ops.lowering import Decomposition
 from lamina.ops.movement import reshape
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
-from lamina.ops.windows import Window, fold, windows
+from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
 from lamina.shapes import Array, DType, Shape, int32, size_of, static, uint8
 
 # The last axes of a tensor, along which windows lie, are as many as there are windows.
@@ -36,6 +38,11 @@ def _axes(x: Tensor, attributes: Attributes) -> range:
 def _infer_window_max(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
     along = _along(attributes)
+    if not x.dtype.is_float or len(along) > x.rank:
+        raise ShapeError(
+            "window_max: a tensor of floats is needed, with an axis for each window",
+            facts=(("tensor", described(x)), ("windows", str(len(along)))),
+        )
     for one in along:
         if max_padding(one) < one.before or max_padding(one) < one.after:
             raise ShapeError(
@@ -111,9 +118,11 @@ WINDOW_MAX = Op(
         Sample(((3, 8),), {"along": (Window(2, 3, 2, 1, 0, True),)}),
         Sample(((1, 2, 3, 4, 3),), {"along": (Window(2), Window(2, 2), Window(1))}),
     ),
+    attributes={"along": Many(WINDOW)},
 )
 
 
+@checked
 def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
     """The largest element of each window along the last axes; padding is smaller than all.
 
@@ -127,13 +136,15 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
         ShapeError: if no window fits, or one lies in the padding altogether.
     """
     x = floating(x)
+    along = windows_of(x, along)
     if x.op is RELU:
         # The largest of the positive parts is that of the largest: there are fewer to compute, and
         # neither they nor those before the window have to be kept for the gradient.
         return relu(window_max(x.operands[0], along))
-    return apply(WINDOW_MAX, x, along=tuple(along))
+    return apply(WINDOW_MAX, x, along=along)
 
 
+@checked
 def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
     """The sum of each window along the last axes; padding is zero.
 
@@ -141,6 +152,7 @@ def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
         ShapeError: if no window fits.
     """
     x = floating(x)
+    along = windows_of(x, along)
     axes = range(x.rank - len(along), x.rank)
     seen = windows(x, axes, along)
     return sum_axes(seen, tuple(range(x.rank, seen.rank)))

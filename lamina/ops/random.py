@@ -18,7 +18,9 @@ import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.ops.arguments import as_tensor
+from lamina.graph.attributes import Extent, Kind, Many, Number, Type, Whole
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, dtype_of, read, shape_of
 from lamina.ops.conversion import cast
 from lamina.ops.lowering import Coordinates, Generator, Pull
 from lamina.program.index import flatten
@@ -30,7 +32,6 @@ from lamina.shapes import (
     DType,
     DTypeLike,
     Shape,
-    as_dtype,
     bool_,
     float32,
     float64,
@@ -300,6 +301,7 @@ def _random_op(
     float_type: Callable[[Attributes], DType],
     *,
     samples: tuple[Sample, ...],
+    attributes: Mapping[str, Kind],
 ) -> Op:
     def scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
         count = _WORDS[float_type(node.attributes)]
@@ -323,7 +325,9 @@ def _random_op(
         }
         return _computed(distribution(words, attributes), bits).reshape(shape)
 
-    return Op(name, _infer_random, None, reference, Generator(scalar), samples)
+    kinds = {"shape": Many(Extent()), "stream": Whole(-(2**63), 2**63 - 1), **attributes}
+    rules = (_infer_random, None, reference, Generator(scalar), samples)
+    return Op(name, *rules, operands=2, attributes=kinds)
 
 
 def _samples(*dtypes: DType, **attributes: Any) -> tuple[Sample, ...]:
@@ -347,14 +351,14 @@ def _own_dtype(attributes: Attributes) -> DType:
 
 
 def _seeded(
-    op: Op, shape: Sequence[Dim], seed: TensorLike, step: TensorLike, **attributes: Any
+    op: Op, shape: int | Sequence[Dim], seed: TensorLike, step: TensorLike, **attributes: Any
 ) -> Tensor:
     places = cast(as_tensor(seed), int64), cast(as_tensor(step), int64)
-    return apply(op, *places, shape=tuple(shape), **attributes)
+    return apply(op, *places, shape=shape_of(shape), **attributes)
 
 
 def _float_dtype(dtype: DTypeLike) -> DType:
-    wanted = as_dtype(dtype)
+    wanted = dtype_of(dtype)
     if not wanted.is_float:
         raise DTypeError(
             "random numbers of this kind are floats",
@@ -364,13 +368,19 @@ def _float_dtype(dtype: DTypeLike) -> DType:
     return wanted
 
 
+_FLOATS: dict[str, Kind] = {"dtype": Type(("float",))}
 UNIFORM = _random_op(
-    "uniform", lambda words, _: _uniform(words), _own_dtype, samples=_samples(float32, float64)
+    "uniform",
+    lambda words, _: _uniform(words),
+    _own_dtype,
+    samples=_samples(float32, float64),
+    attributes=_FLOATS,
 )
 
 
+@checked
 def uniform(
-    shape: Sequence[Dim],
+    shape: int | Sequence[Dim],
     seed: TensorLike,
     step: TensorLike,
     stream: int,
@@ -389,12 +399,17 @@ def uniform(
 
 
 NORMAL = _random_op(
-    "normal", lambda words, _: _normal(words), _own_dtype, samples=_samples(float32, float64)
+    "normal",
+    lambda words, _: _normal(words),
+    _own_dtype,
+    samples=_samples(float32, float64),
+    attributes=_FLOATS,
 )
 
 
+@checked
 def normal(
-    shape: Sequence[Dim],
+    shape: int | Sequence[Dim],
     seed: TensorLike,
     step: TensorLike,
     stream: int,
@@ -415,12 +430,17 @@ def _bernoulli(words: Words, attributes: Attributes) -> Scalar:
 
 
 BERNOULLI = _random_op(
-    "bernoulli", _bernoulli, lambda _: float32, samples=_samples(bool_, float32, float64, p=0.3)
+    "bernoulli",
+    _bernoulli,
+    lambda _: float32,
+    samples=_samples(bool_, float32, float64, p=0.3),
+    attributes={"p": Number(0, 1), "dtype": Type()},
 )
 
 
+@checked
 def bernoulli(
-    shape: Sequence[Dim],
+    shape: int | Sequence[Dim],
     p: float,
     seed: TensorLike,
     step: TensorLike,
@@ -434,13 +454,14 @@ def bernoulli(
     Raises:
         DefinitionError: if p is no probability.
     """
+    p = read("p", Number(), p)
     if not 0 <= p <= 1:
         raise DefinitionError(
             "p is no probability",
             facts=(("expected", "0 <= p <= 1"), ("found", str(p))),
             advice="For dropout, p is the share of elements that are kept.",
         )
-    dtype = as_dtype(dtype)
+    dtype = dtype_of(dtype)
     return _seeded(BERNOULLI, shape, seed, step, p=float(p), stream=stream, dtype=dtype)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -32,9 +32,12 @@ from lamina.graph import (
     leaf,
     rebuild,
     rewrite,
+    source_line,
     topological,
 )
-from lamina.ops.arguments import as_tensor
+from lamina.graph.attributes import Flag, Kind, Misfit, Whole
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, entries_of, flag_of, refused, tensors_of, whole_of
 from lamina.ops.arithmetic import add, mul
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.comparison import where
@@ -45,11 +48,45 @@ from lamina.ops.linalg import contract, matmul
 from lamina.ops.lowering import Contracting, Decomposition, Repeating, is_expensive
 from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, bind, float32, float64, size_of, static
 
 Tensors = Sequence[Tensor]
 # (states, elements of the sequences, constants) -> (new states, further results), all of one step
 StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
+
+
+@final
+@frozen_dataclass
+class StepGraph(Kind):
+    """A graph of one step: of ops alone, and a function of its inputs."""
+
+    def read(self, value: Any, operands: Sequence[Tensor]) -> Graph:
+        if not isinstance(value, Graph):
+            raise Misfit("the graph of a step")
+        problem = _problem_of(value)
+        if problem:
+            raise Misfit(f"the graph of a step, in which {problem}")
+        return value
+
+
+def _problem_of(body: Graph) -> str:
+    """What a graph lacks to be a step; "" if nothing."""
+    inputs = set(body.inputs)
+    if len(inputs) < len(body.inputs) or any(x.op is not LEAF for x in inputs):
+        return "each input is a leaf of its own"
+    for what, names in (
+        ("inputs", [x.attributes["name"] for x in body.inputs]),
+        ("results", [name for name, _ in body.outputs]),
+    ):
+        if len(set(names)) < len(names):
+            return f"all {what} have different names"
+    for x in topological(body.roots):
+        if x.op is LEAF and x not in inputs:
+            return "each leaf is an input"
+        if x.op.name == "layer":
+            return "there are ops only"
+    return "nothing is updated" if body.updates else ""
 
 
 def _length(operands: Tensors, attributes: Attributes) -> int:
@@ -63,6 +100,11 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     states: int = attributes["states"]
     sequences: int = attributes["sequences"]
     results = len(body.outputs)
+    if len(operands) != len(body.inputs):
+        raise DefinitionError(
+            "recurrence: the number of operands does not fit",
+            facts=(("expected", str(len(body.inputs))), ("found", str(len(operands)))),
+        )
     counts = {
         "result": range(results),
         "states": range(results + 1),
@@ -71,6 +113,16 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     for name, allowed in counts.items():
         if attributes[name] not in allowed:
             raise DefinitionError(f"recurrence: {name}={attributes[name]!r} is out of range")
+    for number, ((name, tensor), inner) in enumerate(
+        zip(body.outputs[:states], body.inputs, strict=False)
+    ):
+        if (tensor.shape, tensor.dtype) != (inner.shape, inner.dtype):
+            raise ShapeError(
+                f"recurrence: state {number} changes its shape or dtype",
+                facts=(("before", described(inner)), ("after", f"{described(tensor)} {name}")),
+            )
+    if not operands[states].rank:
+        raise ShapeError("recurrence: a sequence has no axis of time")
     length = _length(operands, attributes)
     for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
         shape: Shape = inner.shape
@@ -368,7 +420,7 @@ def _graph(
         [leaf(f"{word}{n}", "input", shape, dtype) for n, (shape, dtype) in enumerate(specs)]
         for word, specs in kinds
     ]
-    new, further = step(*leaves)
+    new, further = _results_of(step(*leaves))
     if len(new) != len(states):
         raise DefinitionError(
             "a step gives another number of states than it takes",
@@ -385,6 +437,21 @@ def _graph(
     results = (*new, *further)
     changing = [*leaves[0], *leaves[1]]
     return Graph(tuple(x for group in leaves for x in group), _named(results, changing))
+
+
+def _results_of(given: object) -> tuple[list[Tensor], list[Tensor]]:
+    """What a step gave: its new states, then what else there is."""
+    groups = [entries_of(group) for group in entries_of(given) or ()]
+    listed = [group for group in groups if group is not None]
+    if len(groups) != 2 or len(listed) != 2:
+        raise DefinitionError(
+            "a step gives its new states, and what else there is",
+            facts=(("expected", "a pair of lists of tensors"), ("found", type(given).__name__)),
+            where=source_line(),
+            advice="Return [state], [] where there is nothing else.",
+        )
+    new, further = ([as_tensor(x) for x in group] for group in listed)
+    return new, further
 
 
 def _sample_step(states: Tensors, elements: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
@@ -448,9 +515,19 @@ RECURRENCE = Op(
         ]
     ),
     joint_gradient=_recurrence_gradient,
+    operands=(1, None),
+    attributes={
+        "body": StepGraph(),
+        "states": Whole(0),
+        "sequences": Whole(1),
+        "reverse": Flag(),
+        "truncate": Whole(0),
+        "result": Whole(0),
+    },
 )
 
 
+@checked
 def recurrence(
     step: StepFunction,
     initial: Tensors,
@@ -489,14 +566,18 @@ def recurrence(
         >>> sums.shape
         (10, Size(coefficient=1, offset=0), 3)
     """
-    initial, sequences, constants = (
-        [as_tensor(x) for x in group] for group in (initial, sequences, constants)
-    )
+    if not callable(step):
+        raise refused("step", "a function (states, elements, constants)", step)
+    initial = tensors_of("initial", initial)
+    sequences = tensors_of("sequences", sequences)
+    constants = tensors_of("constants", constants)
+    reverse = flag_of("reverse", reverse)
+    truncate = truncate if truncate is None else whole_of("truncate", truncate, 1)
     lengths = {x.shape[:1] for x in sequences}
-    if not sequences or (truncate is not None and truncate < 1):
+    if not sequences:
         raise DefinitionError(
-            "a recurrence needs a sequence, and truncate=1 or more",
-            facts=(("sequences", str(len(sequences))), ("truncate", repr(truncate))),
+            "a recurrence needs a sequence",
+            facts=(("sequences", "none"),),
             advice="Give a tensor with the time as its first axis; ops.arange(n) will do.",
         )
     if len(lengths) != 1 or () in lengths:

@@ -13,8 +13,17 @@ import numpy as np
 
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
-from lamina.ops.arguments import as_tensor, axes_of, axis_of
-from lamina.ops.broadcast import broadcast_to, infer_reduction, sum_axes, with_ones
+from lamina.graph.attributes import Axes as SomeAxes
+from lamina.graph.attributes import Axis, Flag, Kind, Number, Type
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
+from lamina.ops.broadcast import (
+    broadcast_to,
+    infer_reduction,
+    require_numbers,
+    sum_axes,
+    with_ones,
+)
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
@@ -27,7 +36,6 @@ from lamina.shapes import (
     DType,
     DTypeLike,
     Shape,
-    as_dtype,
     bool_,
     divide_counts,
     float32,
@@ -53,6 +61,7 @@ def _summable(x: TensorLike) -> Tensor:
 
 
 def _reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
+    keepdims = flag_of("keepdims", keepdims)
     named = axes_of(x, axes)
     if not named:
         return x
@@ -60,7 +69,11 @@ def _reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
 
 
 def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    return with_ones(y, x, axes) if keepdims else y
+    return with_ones(y, x, axes) if flag_of("keepdims", keepdims) else y
+
+
+# What reductions have as their attributes.
+_OF_AXES: dict[str, Kind] = {"axes": SomeAxes()}
 
 
 def _axes_attribute(result: Tensor) -> tuple[int, ...]:
@@ -70,6 +83,7 @@ def _axes_attribute(result: Tensor) -> tuple[int, ...]:
 # Sum and number -----------------------------------------------------------------------------------
 
 
+@checked
 def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The sum of the elements along axes; of bool and integers int64."""
     x = _summable(x)
@@ -100,12 +114,15 @@ ELEMENT_COUNT = Op(
         Sample(((3, 4),), {"axes": (0,), "dtype": float32}, differentiable=False),
         Sample(((3, 0, 2),), {"axes": (0, 1), "dtype": int64}, differentiable=False),
     ),
+    attributes={"axes": SomeAxes(), "dtype": Type()},
 )
 
 
+@checked
 def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
     """How many elements lie along the axes, as a tensor without axes."""
-    wanted, named = as_dtype(dtype), axes_of(x, axes)
+    x = as_tensor(x)
+    wanted, named = dtype_of(dtype), axes_of(x, axes)
     extents = [x.shape[axis] for axis in named]
     known = [dim for dim in extents if isinstance(dim, int)]
     if len(known) == len(extents):
@@ -160,9 +177,11 @@ MEAN = Op(
         Sample(((2, 3, 4),), {"axes": (0, 2)}),
         Sample(((3, 1),), {"axes": (0, 1)}),
     ),
+    attributes=_OF_AXES,
 )
 
 
+@checked
 def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean of the elements along axes; of integers float32."""
     return _reduced(MEAN, floating(x), axes, keepdims)
@@ -204,9 +223,11 @@ VARIANCE = Op(
         Sample(((2, 3, 4),), {"axes": (0, 2), "correction": 1}),
         Sample(((7, 1),), {"axes": (1,), "correction": 0}),
     ),
+    attributes={"axes": SomeAxes(least=0), "correction": Number()},
 )
 
 
+@checked
 def variance(
     x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool = False
 ) -> Tensor:
@@ -219,7 +240,7 @@ def variance(
         keepdims: whether the axes stay, with extent 1.
     """
     x = floating(x)
-    named = axes_of(x, axes)
+    keepdims, named = flag_of("keepdims", keepdims), axes_of(x, axes)
     return _kept(apply(VARIANCE, x, axes=named, correction=correction), x, named, keepdims)
 
 
@@ -265,12 +286,14 @@ def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
 
     whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
     samples = (*_REDUCTION_SAMPLES, whole)
-    return Op(name, _infer_nonempty, _extreme_gradient, own_reference, Reduction(combine), samples)
+    rules = (_infer_nonempty, _extreme_gradient, own_reference, Reduction(combine), samples)
+    return Op(name, *rules, attributes=_OF_AXES)
 
 
 MAX = _extreme("max", "maximum", np.max)
 
 
+@checked
 def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The largest element along axes, NaN if there is one; equal ones share the gradient."""
     return _reduced(MAX, as_tensor(x), axes, keepdims)
@@ -279,6 +302,7 @@ def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 MIN = _extreme("min", "minimum", np.min)
 
 
+@checked
 def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The smallest element along axes, NaN if there is one; equal ones share the gradient."""
     return _reduced(MIN, as_tensor(x), axes, keepdims)
@@ -304,12 +328,14 @@ def _position(name: str, reference: Callable[..., Array]) -> Op:
             (((2, 3, 4, 5),), (1, 3), ()),
         )
     )
-    return Op(name, _infer_position, None, own_reference, Reduction(name), samples)
+    rules = (_infer_position, None, own_reference, Reduction(name), samples)
+    return Op(name, *rules, attributes=_OF_AXES)
 
 
 ARGMAX = _position("argmax", np.argmax)
 
 
+@checked
 def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the largest element, int64; NaN counts as larger than any number."""
     x = as_tensor(x)
@@ -319,6 +345,7 @@ def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
 ARGMIN = _position("argmin", np.argmin)
 
 
+@checked
 def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the smallest element, int64; NaN counts as smaller than any number."""
     x = as_tensor(x)
@@ -343,12 +370,14 @@ def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
         Sample(sample.shapes, sample.attributes, dtypes=("bool",), differentiable=False)
         for sample in _REDUCTION_SAMPLES
     )
-    return Op(name, _infer_truth, None, own_reference, Reduction(combine), samples)
+    rules = (_infer_truth, None, own_reference, Reduction(combine), samples)
+    return Op(name, *rules, attributes=_OF_AXES)
 
 
 ANY = _truth("any", "maximum", np.any)
 
 
+@checked
 def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element along the axes is true (not zero)."""
     return _reduced(ANY, cast(x, bool_), axes, keepdims)
@@ -357,6 +386,7 @@ def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 ALL = _truth("all", "minimum", np.all)
 
 
+@checked
 def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero)."""
     return _reduced(ALL, cast(x, bool_), axes, keepdims)
@@ -397,20 +427,27 @@ def _joint_extent(x: Tensor, axes: tuple[int, ...]) -> Dim:
     return extent
 
 
+def _infer_sum(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    require_numbers(operands[0])
+    return infer_reduction(operands, attributes)
+
+
 def _prod_reference(x: Array, axes: tuple[int, ...]) -> Array:
     return np.prod(x, axis=axes, dtype=x.dtype)
 
 
 PROD = Op(
     "prod",
-    infer_reduction,
+    _infer_sum,
     _prod_gradient,
     _prod_reference,
     Reduction("product"),
     (*_REDUCTION_SAMPLES, Sample(((2, 0),), {"axes": (1,)})),
+    attributes=_OF_AXES,
 )
 
 
+@checked
 def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The product of the elements along axes; of bool and integers int64."""
     return _reduced(PROD, _summable(x), axes, keepdims)
@@ -420,6 +457,7 @@ def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _infer_along(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    require_numbers(operands[0])
     return operands[0].shape, operands[0].dtype
 
 
@@ -445,9 +483,11 @@ CUMSUM = Op(
         Sample(((6,),), {"axis": 0, "reverse": False}, dtypes=("int64",), differentiable=False),
         Sample(((0, 3),), {"axis": 0, "reverse": False}),
     ),
+    attributes={"axis": Axis(), "reverse": Flag()},
 )
 
 
+@checked
 def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
     """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""
     x = _summable(x)
@@ -495,9 +535,11 @@ LOGSUMEXP = Op(
     _logsumexp_reference,
     Decomposition(_logsumexp_build),
     (*_REDUCTION_SAMPLES, Sample(((4, 6),), {"axes": (1,)}, low=-200, high=200)),
+    attributes=_OF_AXES,
 )
 
 
+@checked
 def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along axes, without overflow."""
     return _reduced(LOGSUMEXP, floating(x), axes, keepdims)
@@ -545,9 +587,11 @@ SOFTMAX = Op(
     _softmax_reference,
     Decomposition(_softmax_build),
     _SOFTMAX_SAMPLES,
+    attributes={"axis": Axis()},
 )
 
 
+@checked
 def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
     x = floating(x)
@@ -578,9 +622,11 @@ LOG_SOFTMAX = Op(
     _log_softmax_reference,
     Decomposition(_log_softmax_build),
     _SOFTMAX_SAMPLES,
+    attributes={"axis": Axis()},
 )
 
 
+@checked
 def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
     x = floating(x)

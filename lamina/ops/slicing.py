@@ -14,12 +14,14 @@ import numpy as np
 
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.ops.arguments import as_tensor
+from lamina.graph.attributes import Element, Extent, Many, Whole
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, pairs_of, read, refused
 from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
 from lamina.ops.movement import flip, reshape
 from lamina.program.index import Index
 from lamina.program.scalar import Bound, Literal, Scalar
-from lamina.shapes import Array, Dim, DType, Shape, Size, add_dims, scale_dim, static
+from lamina.shapes import Array, Dim, DType, Shape, Size, add_dims, as_whole, scale_dim, static
 
 # slice --------------------------------------------------------------------------------------------
 
@@ -97,6 +99,11 @@ SLICE = Op(
         Sample(((3, 4),), {"starts": (1, 2), "stops": (1, 4), "steps": (1, 1)}),
         Sample(((1, 9),), {"starts": (0, 2), "stops": (1, 8), "steps": (1, 5)}),
     ),
+    attributes={
+        "starts": Many(Extent(signed=True), of_each_axis=True),
+        "stops": Many(Extent(signed=True), of_each_axis=True),
+        "steps": Many(Whole(1), of_each_axis=True),
+    },
 )
 
 
@@ -116,6 +123,7 @@ def slice_axis(x: Tensor, axis: int, start: Dim, stop: Dim) -> Tensor:
     )
 
 
+@checked
 def getitem(x: Tensor, key: Any) -> Tensor:
     """Part of a tensor, as `x[key]` in NumPy: ints, slices with steps, `...` and None.
 
@@ -208,12 +216,12 @@ def _place_of(x: Tensor, axis: int, entry: int | Size) -> Dim:
 def _range_of(x: Tensor, axis: int, entry: slice[Any, Any, Any]) -> tuple[Dim, Dim, int]:
     """(start, stop, step) with start <= stop; a negative step says that the range is reversed."""
     dim = x.shape[axis]
-    step = 1 if entry.step is None else int(entry.step)
-    if step == 0:
+    limits = _limit(x, entry.start), _limit(x, entry.stop)
+    step = 1 if entry.step is None else as_whole(entry.step)
+    if not step:
         raise _out_of_range(x, axis, _slice_text(entry))
-    limits = (entry.start, entry.stop)
     if isinstance(dim, int) and not any(isinstance(limit, Size) for limit in limits):
-        places = range(*entry.indices(dim))
+        places = range(*slice(*limits, step).indices(dim))
         if not places:
             return 0, 0, step
         return min(places[0], places[-1]), max(places[0], places[-1]) + 1, step
@@ -224,6 +232,14 @@ def _range_of(x: Tensor, axis: int, entry: slice[Any, Any, Any]) -> tuple[Dim, D
         for limit, default in zip(limits, (0, dim), strict=True)
     )
     return start, stop, step
+
+
+def _limit(x: Tensor, limit: object) -> Any:
+    """An end of a range: a whole number, a size, or None."""
+    whole = as_whole(limit)
+    if whole is None and not (limit is None or isinstance(limit, Size)):
+        raise refused("an end of a slice", "a whole number, or nothing", limit)
+    return limit if whole is None else whole
 
 
 def _counts_back(limit: Any) -> bool:
@@ -247,12 +263,6 @@ def _infer_pad(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Sh
     (x,) = operands
     low, high = attributes["low"], attributes["high"]
     interior: tuple[int, ...] = attributes["interior"]
-    if len(low) != x.rank or any(map(_is_negative, (*low, *high, *interior))):
-        raise ShapeError(
-            "pad: the widths do not fit",
-            facts=(("tensor", described(x)), ("low", str(low)), ("high", str(high))),
-            advice="Give two widths of at least 0 for each axis; use x[..] to cut elements off.",
-        )
     return tuple(
         add_dims(add_dims(before, after), _spaced(dim, gap))
         for dim, before, after, gap in zip(x.shape, low, high, interior, strict=True)
@@ -317,29 +327,38 @@ PAD = Op(
         ),
         Sample(((0, 2),), {"low": (1, 0), "high": (2, 1), "interior": (1, 0), "value": 0.0}),
     ),
+    attributes={
+        "low": Many(Extent(), of_each_axis=True),
+        "high": Many(Extent(), of_each_axis=True),
+        "interior": Many(Whole(0), of_each_axis=True),
+        "value": Element(),
+    },
 )
 
 
 def _pad(x: Tensor, low: Shape, high: Shape, interior: tuple[int, ...], value: float) -> Tensor:
     if not any((*low, *high, *interior)):
         return x
-    number = value if x.dtype.is_float else (bool if x.dtype.kind == "bool" else int)(value)
-    return apply(PAD, x, low=low, high=high, interior=interior, value=number)
+    return apply(PAD, x, low=low, high=high, interior=interior, value=value)
 
 
-def pad(x: Tensor, widths: Sequence[int | tuple[int, int]], value: float = 0.0) -> Tensor:
+@checked
+def pad(x: Tensor, widths: int | Sequence[int | tuple[int, int]], value: float = 0.0) -> Tensor:
     """Elements put before and after those that are there.
 
     Args:
         x: any tensor.
-        widths: for each axis (how many before, how many after), or one number for both.
+        widths: for each axis (how many before, how many after), or one number for both; one
+            number alone is for all axes.
         value: of the new elements.
 
     Raises:
-        ShapeError: if the widths are negative or not one pair for each axis.
+        DefinitionError: if the widths are negative or not one pair for each axis, or the value is
+            no number that x can hold.
     """
     x = as_tensor(x)
-    pairs = [(width, width) if isinstance(width, int) else width for width in widths]
+    pairs = pairs_of("widths", widths, x.rank)
+    value = read("value", Element(), value, x)
     low, high = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
     return _pad(x, low, high, (0,) * len(low), value)
 

@@ -8,15 +8,15 @@ windows are windows again, and nothing is ever scattered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.graph.calls import checked
-from lamina.graph.kinds import Count, Whole
-from lamina.ops.arguments import as_tensor
+from lamina.graph.attributes import LARGEST, Axis, Element, Flag, Many, Row, Whole
+from lamina.graph.calls import checked_as_given as checked
+from lamina.ops.arguments import as_tensor, entries_of, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
 from lamina.ops.movement import reshape, transpose
@@ -25,6 +25,10 @@ from lamina.program.scalar import Bound, Literal, Scalar
 from lamina.shapes import Array, Dim, DType, Shape, static
 
 # shear --------------------------------------------------------------------------------------------
+
+
+# How far windows may reach: places of their elements still fit 64 bits.
+LARGEST_WINDOW = 2**31
 
 
 class Slope(NamedTuple):
@@ -49,16 +53,34 @@ class Slope(NamedTuple):
     divisor: int = 1
 
 
+_SLOPE = Row(
+    {
+        "place": Axis(),
+        "window": Axis(),
+        "extent": Whole(0),
+        "scale": Whole(1),
+        "slope": Whole(),
+        "offset": Whole(),
+        "divisor": Whole(1),
+    }
+)
+
+
 def _slopes(node: Tensor) -> list[Slope]:
     # A definition that was read from a file has plain tuples.
     return [Slope._make(numbers) for numbers in node.attributes["slopes"]]
+
+
+def _extent(x: Tensor, axis: int) -> int:
+    (extent,) = static((x.shape[axis],))
+    return extent
 
 
 def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
     slopes = [Slope._make(numbers) for numbers in attributes["slopes"]]
     axes = [axis for one in slopes for axis in (one.place, one.window)]
-    if len(set(axes)) != len(axes) or not all(0 <= axis < x.rank for axis in axes):
+    if len(set(axes)) != len(axes):
         raise ShapeError(
             "shear: each slope needs two axes of its own",
             facts=(("tensor", described(x)), ("axes", str(axes))),
@@ -66,6 +88,10 @@ def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
         )
     shape = list(x.shape)
     for one in slopes:
+        _, window = static((shape[one.place], shape[one.window]))
+        farthest = one.scale * one.extent + abs(one.slope) * window + abs(one.offset)
+        if farthest > LARGEST or one.divisor * _extent(x, one.place) > LARGEST:
+            raise ShapeError("shear: the places are too far away", facts=(("slope", str(one)),))
         shape[one.place] = one.extent
     return tuple(shape), x.dtype
 
@@ -135,6 +161,7 @@ SHEAR = Op(
         ),
         Sample(((0, 3),), {"slopes": (Slope(0, 1, 2),), "fill": 0.0}),
     ),
+    attributes={"slopes": Many(_SLOPE), "fill": Element()},
 )
 
 
@@ -156,7 +183,7 @@ def shear(x: Tensor, slopes: Sequence[Slope], fill: float = 0.0) -> Tensor:
 # Windows ------------------------------------------------------------------------------------------
 
 
-class _Window(NamedTuple):
+class _WindowFields(NamedTuple):
     size: int
     stride: int
     dilation: int
@@ -165,8 +192,23 @@ class _Window(NamedTuple):
     ceil: bool
 
 
-class Window(_Window):
+WINDOW = Row(
+    {
+        "size": Whole(1, most=LARGEST_WINDOW),
+        "stride": Whole(1, most=LARGEST_WINDOW),
+        "dilation": Whole(1, most=LARGEST_WINDOW),
+        "before": Whole(0, most=LARGEST_WINDOW),
+        "after": Whole(0, most=LARGEST_WINDOW),
+        "ceil": Flag(),
+    }
+)
+
+
+class Window(_WindowFields):
     """The windows along one axis.
+
+    Raises:
+        DefinitionError: for a size, stride or dilation below 1, or a padding below 0.
 
     Attributes:
         size: elements of a window.
@@ -185,14 +227,15 @@ class Window(_Window):
     @checked
     def __new__(
         cls,
-        size: Count,
-        stride: Count = 1,
-        dilation: Count = 1,
-        before: Annotated[int, Whole(0)] = 0,
-        after: Annotated[int, Whole(0)] = 0,
+        size: int,
+        stride: int = 1,
+        dilation: int = 1,
+        before: int = 0,
+        after: int = 0,
         ceil: bool = False,
     ) -> Self:
-        return super().__new__(cls, size, stride, dilation, before, after, ceil)
+        given = (size, stride, dilation, before, after, ceil)
+        return cls._make(read("Window", WINDOW, given))
 
     @property
     def reach(self) -> int:
@@ -250,6 +293,18 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
         for number, (axis, extent, one) in enumerate(zip(axes, extents, along, strict=True))
     ]
     return shear(repeated, slopes, fill)
+
+
+def windows_of(x: Tensor, along: Sequence[Window]) -> tuple[Window, ...]:
+    """What the user gave as the windows along the last axes of a tensor.
+
+    Raises:
+        DefinitionError: if it is no sequence of windows, or of more than there are axes.
+    """
+    entries = entries_of([along] if isinstance(along, Window) else along)
+    if entries is None or len(entries) > x.rank:
+        raise refused("along", f"ops.Window(...) for each of the last axes, of {x.rank}", along)
+    return tuple(Window._make(read("along", WINDOW, entry)) for entry in entries)
 
 
 def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]) -> Tensor:

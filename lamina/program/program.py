@@ -5,19 +5,21 @@ A program is complete: an engine needs nothing else to compile and run it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from lamina.errors import InternalError
-from lamina.program.index import Axis
-from lamina.program.scalar import PRIMITIVES, Apply, Load, parts
+from lamina.program.index import Axis, Gathered, Index
+from lamina.program.scalar import PRIMITIVES, Apply, Load, indices, parts
 from lamina.program.steps import (
     COMBINERS,
+    Contraction,
     Loop,
     Reduce,
     Scan,
     Step,
     Store,
+    Write,
     loads_of,
     reads_of,
     scalars_of,
@@ -166,12 +168,18 @@ def verify(program: Program) -> None:
     Raises:
         InternalError: naming the step and the rule it breaks.
     """
-    for buffer in program.buffers.values():
+    for name, buffer in program.buffers.items():
         if buffer.kind not in KINDS:
             raise InternalError(f"there is no kind of buffer {buffer.kind!r}", where=buffer.name)
+        if buffer.name != name:
+            raise InternalError(f"goes by the name {name}", where=buffer.name)
+        for extent in buffer.shape:
+            _check_number("an extent", extent, 0, buffer.name)
+    _check_repeats(program)
     written = {b.name for b in program.buffers.values() if b.kind != "temporary"}
     for number, step in enumerate(program.steps):
         where = f"step {number}, {step.name}"
+        _check_axes(step, program.repeated(number), where)
         for store in stores_of(step):
             _check_access(program, store, where)
         for load in loads_of(step):
@@ -189,6 +197,80 @@ def verify(program: Program) -> None:
         if buffer not in written:
             raise InternalError(f"the output {name} is never written")
     _check_plan(program.plan)
+    places = {one.buffer: one.bytes for one in program.plan.allocations}
+    for buffer in program.of_kind("temporary"):
+        if buffer.bytes > places.get(buffer.name, 0):
+            raise InternalError(f"there is no room in the arena for {buffer}")
+
+
+# Numbers in steps and places that they reach fit 64 bits.
+_LARGEST = 2**63 - 1
+
+
+def _check_number(what: str, value: object, least: int, where: str) -> None:
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise InternalError(f"{what} cannot be {value!r}", where=where)
+
+
+def _check_repeats(program: Program) -> None:
+    end = 0
+    for repeat in sorted(program.repeats, key=lambda repeat: repeat.first):
+        _check_number("an extent", repeat.axis.extent, 0, repeat.axis.name)
+        if not end <= repeat.first < repeat.last <= len(program.steps):
+            raise InternalError(
+                f"steps {repeat.first} to {repeat.last} cannot be repeated", where=repeat.axis.name
+            )
+        end = repeat.last
+
+
+def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
+    """Each axis is iterated once, and places follow from those that are."""
+    around = [] if repeat is None else [repeat.axis]
+    if isinstance(step, Contraction):
+        batch, rows, columns, inner = step.batch, step.rows, step.columns, step.inner
+        _check_nest((*around, *batch, *rows, *columns, *inner), (), where)
+        _check_nest((*around, *batch, *rows, *inner), indices(step.left), where)
+        _check_nest((*around, *batch, *inner, *columns), indices(step.right), where)
+        stored = [store.index for store in step.stores]
+        values = indices(*(store.value for store in step.stores))
+        _check_nest((*around, *batch, *rows, *columns), (*stored, *values), where)
+        return
+    for stage in step.stages:
+        if isinstance(stage, Write):
+            inside, stored = stage.axes, [store.index for store in stage.stores]
+            values = indices(*(store.value for store in stage.stores))
+        elif isinstance(stage, Scan):
+            inside, stored, values = (stage.axis,), [stage.index], indices(stage.value)
+        else:
+            inside, stored, values = stage.axes, [], indices(stage.value)
+        _check_nest((*around, *step.axes, *inside), (*stored, *values), where)
+
+
+def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> None:
+    """Checks the axes around some places, and the places."""
+    names: set[str] = set()
+    for axis in axes:
+        _check_number(f"the extent of axis {axis.name}", axis.extent, 0, where)
+        if axis.name in names:
+            raise InternalError(f"iterates axis {axis.name} twice", where=where)
+        names.add(axis.name)
+    _check_places(within, set(axes), where)
+
+
+def _check_places(places: Iterable[Index], known: set[Axis], where: str) -> None:
+    for index in places:
+        for atom, coefficient in index.terms:
+            _check_number("a coefficient", coefficient, -_LARGEST, where)
+            if isinstance(atom, Axis):
+                if atom not in known:
+                    raise InternalError(f"nothing iterates axis {atom.name}", where=where)
+            elif isinstance(atom, Gathered):
+                _check_number("an extent", atom.extent, 0, where)
+            else:
+                _check_number("a divisor", atom.divisor, 1, where)
+                _check_places((atom.index,), known, where)
+        if max(map(abs, index.bounds)) > _LARGEST:
+            raise InternalError(f"reaches beyond 64 bits: {index}", where=where)
 
 
 def _check_words(step: Step, where: str) -> None:

@@ -283,6 +283,12 @@ def indices_of(scalar: Scalar) -> tuple[Index, ...]:
     return ()
 
 
+def indices(*roots: Scalar) -> Iterator[Index]:
+    """Every index expression within the roots."""
+    for scalar in parts(*roots):
+        yield from indices_of(scalar)
+
+
 def _gathered(index: Index) -> Iterator[Scalar]:
     for atom, _ in index.terms:
         if isinstance(atom, Gathered):

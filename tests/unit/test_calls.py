@@ -15,7 +15,6 @@ import pytest
 
 import lamina as lm
 from lamina.errors import DefinitionError
-from lamina.graph import calls
 
 
 def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
@@ -87,7 +86,7 @@ def test_advice_for_other_callables_is_not_given(
 
 
 def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
-    packages = (lm, lm.init, lm.schedules, lm.networks)
+    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops)
     public = [getattr(package, name) for package in packages for name in dir(package)]
     public += vars(lm.Model).values()
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}

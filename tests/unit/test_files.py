@@ -17,10 +17,13 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.engines.discovery import open_engine
+from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.files.definition import encode
 from lamina.graph import Graph, show
 from lamina.shapes import float32
+from tools.attack_definitions import attack
 
 Array = np.ndarray
 
@@ -620,6 +623,67 @@ def test_a_network_that_was_changed_at_random_is_refused_or_loads(
             lm.load(tmp_path / "model").network.trace(dtype=float32, training=False)
         except FileFormatError:
             continue
+
+
+def test_changed_networks_run_right_or_are_refused() -> None:
+    """A short form of `python tools/attack_definitions.py`, on one engine."""
+    engines = {"interpreter": InterpreterEngine(poison=True)}
+    outcomes, failures = attack(250, seed=1, engines=engines, told=print)
+    assert failures == []
+    assert outcomes["run"] > 15
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
+    seed: int,
+) -> None:
+    pytest.importorskip("llvmlite")
+    outcomes, failures = attack(50, 100 + seed, {"cpu": open_engine("cpu")}, told=print)
+    assert failures == []
+    assert outcomes["run"] > 2
+
+
+# Ops that files may name with any attributes, and what is said about it.
+OPS: dict[str, tuple[Any, str]] = {
+    "a reshape to negative extents": (
+        op("reshape", shape={"tuple": [{"size": [1, 0]}, -1, -2]}),
+        "node 4 of its network, 'reshape', cannot be rebuilt: reshape: shape cannot be",
+    ),
+    "an axis from the end": (op("cumsum", axis=-1, reverse=False), "cumsum: axis cannot be -1"),
+    "half a step": (
+        op("slice", starts={"tuple": [0, 0]}, stops={"tuple": [1, 2]}, steps={"tuple": [1, 0.5]}),
+        "slice: steps cannot be (1, 0.5)",
+    ),
+    "a divisor of zero": (
+        op("shear", slopes={"tuple": [{"tuple": [0, 1, 2, 1, 1, 0, 0]}]}, fill=0.0),
+        "shear: slopes cannot be ((0, 1, 2, 1, 1, 0,",
+    ),
+    "what cannot be hashed": (op("flip", axes={"list": [1]}), "flip: axes cannot be [1]"),
+    "a flag that is a number": (op("gelu", approximate=1), "gelu: approximate cannot be 1"),
+    "an attribute too many": (op("exp", base=2), "exp: the attributes do not fit"),
+    "an attribute too few": (op("sum"), "sum: the attributes do not fit"),
+    "an operand too many": (op("exp", (3, 3)), "exp: the number of operands does not fit"),
+    "an operand that is true": (op("exp", (True,)), "node 4 of its network, 'exp', cannot be re"),
+    "a number without end": (op("variance", axes={"tuple": [1]}, correction=10**400), "variance"),
+    "a dtype of no tensor": (op("cast", dtype={"dtype": "uint32"}), "cast: dtype cannot be"),
+    "a sum of nothing": (op("argmax", axes={"tuple": []}), "argmax: axes cannot be ()"),
+    "deep nesting": (
+        op("flip", axes=json.loads('{"tuple": [' * 200 + "1" + "]}" * 200)),
+        "node 4 of its network, 'flip', cannot be rebuilt",
+    ),
+    "a tensor larger than any memory": (
+        op("pad", low={"tuple": [0, 2**60]}, high={"tuple": [0, 0]}, interior={"tuple": [0, 0]},
+           value=0.0),
+        "pad: the result is larger than any memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_with_attributes_that_it_does_not_take_is_refused(name: str, tmp_path: Path) -> None:
+    change, expected = OPS[name]
+    forge(tmp_path / "model", change)
+    assert expected in refused(tmp_path / "model").problem
 
 
 HEADERS: dict[str, bytes] = {

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lamina.errors import InternalError
-from lamina.program.index import Axis, axis_index, constant_index
-from lamina.program.program import Allocation, Buffer, Plan, Program, verify
+from lamina.program.index import Axis, Index, Remainder, axis_index, constant_index
+from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat, verify
 from lamina.program.scalar import Apply, Bound, Literal, Load
 from lamina.program.steps import Loop, Reduce, Store, Write
 from lamina.shapes import DType, float32, float64
@@ -160,5 +160,53 @@ def test_a_primitive_with_the_wrong_number_of_operands_is_found() -> None:
 def test_a_combination_that_engines_do_not_know_is_found() -> None:
     sound = program()
     stage = Reduce("r0", "median", (), load("x"), float32)
-    broken = replace(sound, steps=(*sound.steps, Loop("more", (), (stage,))))
+    broken = replace(sound, steps=(*sound.steps, Loop("more", (AXIS,), (stage,))))
     assert "there is no way to combine by 'median'" in problem_of(broken)
+
+
+def test_an_axis_that_is_iterated_twice_is_found() -> None:
+    sound = program()
+    twice = Loop("third", (AXIS,), (Reduce("r", "sum", (AXIS,), load("x"), float32),))
+    text = problem_of(replace(sound, steps=(*sound.steps, twice)))
+    assert "in step 2, third: iterates axis i twice" in text
+
+
+def test_an_axis_that_nothing_iterates_is_found() -> None:
+    sound = program()
+    elsewhere = Load("x", axis_index(Axis("j", 4)), float32)
+    text = problem_of(replace(sound, steps=(*sound.steps, loop("third", "b", elsewhere))))
+    assert "nothing iterates axis j" in text
+
+
+@pytest.mark.parametrize("extent", [-1, 4.0, 2**63, True])
+def test_an_extent_that_is_no_whole_number_is_found(extent: int) -> None:
+    sound = program()
+    axis = Axis("k", extent)
+    broken = Loop("third", (axis,), (Write((), (Store("b", constant_index(0), load("x")),)),))
+    text = problem_of(replace(sound, steps=(*sound.steps, broken)))
+    assert f"the extent of axis k cannot be {extent!r}" in text
+
+
+def test_a_shape_with_a_negative_extent_is_found() -> None:
+    sound = program()
+    buffers = {**sound.buffers, "b": Buffer("b", "temporary", (-2, -2), float32)}
+    assert "in b: an extent cannot be -2" in problem_of(replace(sound, buffers=buffers))
+
+
+def test_a_divisor_of_zero_is_found() -> None:
+    sound = program()
+    index = Index(0, ((Remainder(HERE, 0), 1),))
+    broken = loop("third", "b", Load("x", index, float32))
+    text = problem_of(replace(sound, steps=(*sound.steps, broken)))
+    assert "a divisor cannot be 0" in text
+
+
+def test_a_repetition_of_other_steps_than_there_are_is_found() -> None:
+    sound = program()
+    repeats = (Repeat(Axis("t", 3), 1, 3),)
+    assert "steps 1 to 3 cannot be repeated" in problem_of(replace(sound, repeats=repeats))
+
+
+def test_a_temporary_without_room_in_the_arena_is_found() -> None:
+    broken = placed(Allocation("a", 0, 8, 0, 1), Allocation("b", 16, 16, 1, 2))
+    assert "there is no room in the arena for temporary a f32[4]" in problem_of(broken)

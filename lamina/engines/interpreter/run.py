@@ -16,7 +16,7 @@ from lamina.engines.interpreter.primitives import FUNCTIONS, REDUCTIONS
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position, Scalar, Within
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, Step, Store, Write
-from lamina.shapes import Array, size_of
+from lamina.shapes import Array, converted, size_of
 
 Flat = Mapping[str, Array]
 # The turn of a repeated step.
@@ -148,7 +148,7 @@ class _Points:
         operands = [self.value(operand) for operand in scalar.operands]
         dtype = scalar.dtype.numpy
         if scalar.primitive == "cast":
-            return operands[0].astype(dtype)
+            return converted(operands[0], dtype)
         return np.asarray(FUNCTIONS[scalar.primitive](*operands)).astype(dtype, copy=False)
 
     def _loaded(self, load: Load) -> Array:

@@ -1,0 +1,380 @@
+"""What functions of `lamina.ops` are given: a right result or one clear error, for every argument.
+
+Each public function has a right call; each of its arguments in turn is replaced by wrong values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import DefinitionError, DTypeError, InternalError, LaminaError, ShapeError
+from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.shapes import Array, as_dtype, size_of, static
+
+X = leaf("x", "input", (2, 3, 4), as_dtype("float64"))
+IMAGES = leaf("images", "input", (2, 2, 5, 5), as_dtype("float64"))
+WEIGHT = leaf("weight", "input", (3, 2, 2, 2), as_dtype("float64"))
+WHOLE = leaf("whole", "input", (2, 3, 4), as_dtype("int64"))
+ROW = leaf("row", "input", (3,), as_dtype("float64"))
+LEAVES = (X, IMAGES, WEIGHT, WHOLE, ROW)
+WINDOWS = [ops.Window(2), ops.Window(2, 2)]
+
+
+def step(states: Any, elements: Any, constants: Any) -> Any:
+    return [state + elements[0] for state in states], [elements[0] * 2]
+
+
+_ONE = {"x": X}
+_TWO = {"left": X, "right": X}
+_REDUCED = {"x": X, "axes": (0, 2), "keepdims": True}
+_ALONG = {"x": X, "axis": 1}
+_CONV = {"strides": (1, 1), "padding": ((1, 0), (0, 1)), "dilations": (1, 1), "groups": 1}
+_KEYED = {"seed": 3, "step": 4, "stream": 5, "dtype": "float32"}
+# A right call of each function.
+CALLS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "matmul", "dot", "outer"], _TWO
+    ),
+    **dict.fromkeys(("add", "sub", "mul", "div", "pow", "maximum", "minimum"), _TWO),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater"), _TWO),
+    **dict.fromkeys(("greater_equal", "logical_and", "logical_or"), _TWO),
+    **dict.fromkeys(("abs", "cos", "erf", "exp", "expm1", "floor", "log", "log1p"), _ONE),
+    **dict.fromkeys(("neg", "reciprocal", "relu", "sigmoid", "sign", "sin", "softplus"), _ONE),
+    **dict.fromkeys(("sqrt", "tanh", "stop_gradient", "logical_not", "ones_like"), _ONE),
+    **dict.fromkeys(("zeros_like", "recomputed"), _ONE),
+    **dict.fromkeys(["all", "any", "max", "mean", "min", "prod", "sum", "logsumexp"], _REDUCED),
+    **dict.fromkeys(["argmax", "argmin", "cumsum", "softmax", "log_softmax", "unstack"], _ALONG),
+    "argmax": {**_ALONG, "keepdims": True},
+    "argmin": {**_ALONG, "keepdims": True},
+    "arange": {"n": 5, "dtype": "float32"},
+    "attention": {
+        **dict.fromkeys(("queries", "keys", "values"), IMAGES),
+        "mask": None,
+        "causal": True,
+        "scale": 0.5,
+        "factors": None,
+        "blocks": 2,
+    },
+    "bernoulli": {"shape": (2, 3), "p": 0.5, **_KEYED},
+    "broadcast_to": {"x": ROW, "shape": (2, 3)},
+    "cast": {"x": X, "dtype": "int32"},
+    "clip": {"x": X, "low": -0.5, "high": 0.5},
+    "concat": {"tensors": [X, X], "axis": 1},
+    "constant": {"value": 2.5, "dtype": "float32"},
+    "contract": {
+        "left_tensor": X,
+        "right_tensor": X,
+        "left": ("a", "b", "c"),
+        "right": ("a", "b", "c"),
+        "output": ("a",),
+    },
+    "conv": {"x": IMAGES, "weight": WEIGHT, **_CONV},
+    "conv_transpose": {
+        "y": leaf("y", "input", (2, 3, 5, 5), as_dtype("float64")),
+        "weight": WEIGHT,
+        "extents": (5, 5),
+        **_CONV,
+    },
+    "cumsum": {**_ALONG, "reverse": True},
+    "dot": {"left": ROW, "right": ROW},
+    "einsum": {"spec": "abc->ca", "tensors": X},
+    "element_count": {"x": X, "axes": (0, 1), "dtype": "int64"},
+    "expand_dims": {"x": X, "axes": (0, 2)},
+    "flip": {"x": X, "axes": (0, 2)},
+    "full": {"shape": (2, 3), "value": 1.5, "dtype": "float32"},
+    "gelu": {"x": X, "approximate": True},
+    "getitem": {"x": X, "key": (0, slice(1, 3))},
+    "matmul": {"left": X, "right": leaf("z", "input", (4, 2), as_dtype("float64"))},
+    "normal": {"shape": (2, 3), **_KEYED},
+    "one_hot": {"indices": WHOLE, "depth": 3, "dtype": "int32"},
+    "outer": {"left": ROW, "right": ROW},
+    "pad": {"x": X, "widths": [0, 1, (1, 2)], "value": 1.5},
+    "pad_with": {"x": X, "widths": [0, 1, (1, 2)], "mode": "constant", "value": 1.5},
+    "recurrence": {
+        "step": step,
+        "initial": [ROW],
+        "sequences": [X[0, :, :3]],
+        "constants": [],
+        "reverse": True,
+        "truncate": 2,
+    },
+    "reshape": {"x": X, "shape": (6, -1)},
+    "scatter_add": {"values": X, "indices": np.array([0, 2, 0]), "size": 3, "axis": 1},
+    "scatter_along_axis": {"values": X, "indices": WHOLE, "size": 3, "axis": 1},
+    "split": {"x": X, "sizes": 2, "axis": 2},
+    "squeeze": {"x": X[:1], "axes": 0},
+    "stack": {"tensors": [X, X], "axis": 1},
+    "sum_to": {"x": X, "shape": (3, 1)},
+    "take": {"x": X, "indices": [0, 2], "axis": 1},
+    "take_along_axis": {"x": X, "indices": WHOLE, "axis": 1},
+    "transpose": {"x": X, "axes": (2, 0, 1)},
+    "uniform": {"shape": (2, 3), **_KEYED},
+    "variance": {**_REDUCED, "correction": 1},
+    "where": {"condition": X, "a": X, "b": 2.5},
+    "window_max": {"x": IMAGES, "along": WINDOWS},
+    "window_sum": {"x": IMAGES, "along": WINDOWS},
+}
+WRONG: tuple[Any, ...] = (
+    *(None, "a", -1, 0, 1.5, math.nan, (), (1.0,), [1, 2], (-2, 3), object(), np.zeros(3)),
+    *(2**70, True, {"a": 1}, [[0]], lm.ReLU(), 1j, np.array("a"), slice(1.5), X, float("inf")),
+    np.int64(1),
+)
+
+
+def called(function: Callable[..., Any], values: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors that a function gives."""
+    places: list[Any] = []
+    names: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in values:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_OR_KEYWORD):
+                places.append(values[name])
+            else:
+                names[name] = values[name]
+    return list(_tensors(function(*places, **names)))
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    if isinstance(found, Tensor):
+        yield found
+    else:
+        for one in found:
+            yield from _tensors(one)
+
+
+def feeds() -> dict[str, Array]:
+    generator = np.random.default_rng(0)
+    found: dict[str, Array] = {}
+    for tensor in (*LEAVES, CALLS["conv_transpose"]["y"], CALLS["matmul"]["right"]):
+        array = generator.uniform(0.1, 2.0, static(tensor.shape))
+        found[tensor.attributes["name"]] = array.astype(tensor.dtype.numpy)
+    return found
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    return {
+        name: getattr(ops, name)
+        for name in dir(ops)
+        if inspect.isfunction(getattr(ops, name)) and not name.startswith("_")
+    }
+
+
+def test_every_function_is_tried() -> None:
+    assert set(CALLS) == set(public_functions())
+    for name, function in public_functions().items():
+        left_out = set(inspect.signature(function).parameters) - set(CALLS[name])
+        assert left_out <= {"after", "keepdims"}, name
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_values_are_refused_or_give_what_the_oracle_gives(name: str) -> None:
+    function, right = public_functions()[name], CALLS[name]
+    results = called(function, right)
+    for parameter in right:
+        for wrong in WRONG:
+            try:
+                results += called(function, {**right, parameter: wrong})
+            except InternalError:
+                raise
+            except LaminaError as error:
+                if "test_ops_arguments.py:" not in error.where:
+                    raise AssertionError(f"{parameter}={wrong!r}: {error}") from error
+    small = [x for x in results if size_of(static(x.shape)) < 10_000]
+    compare(small, InterpreterEngine(poison=True))
+
+
+def compare(tensors: list[Tensor], engine: Engine) -> None:
+    """Compares what an engine gives with the references."""
+    known = feeds()
+    outputs = tuple((f"y{n}", tensor) for n, tensor in enumerate(tensors))
+    graph = Graph((), outputs)
+    used = tuple(node for node in graph.nodes() if node.op.name == "leaf")
+    graph = Graph(used, outputs)
+    with np.errstate(all="ignore"):
+        expected, _ = evaluate(graph, known)
+        program = compile_graph(graph, batch=1, name="test")
+        ready = engine.compile(program, {})
+        ready.run([known[buffer.name] for buffer in program.of_kind("input")])
+        for output, value in expected.items():
+            np.testing.assert_allclose(ready.output(output), value, 1e-6, 1e-6, err_msg=output)
+        ready.release()
+
+
+def test_several_functions_together_run_on_every_engine(engine: Engine) -> None:
+    names = "softmax cumsum take_along_axis pad_with one_hot split variance window_max reshape"
+    results = [x for name in names.split() for x in called(getattr(ops, name), CALLS[name])]
+    compare(results, engine)
+
+
+# What was accepted, or raised something else ------------------------------------------------------
+
+
+def text_of(call: Callable[[], Any], kind: type[LaminaError] = DefinitionError) -> str:
+    with pytest.raises(kind) as error:
+        call()
+    return str(error.value)
+
+
+REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
+    (lambda: ops.gelu(X, "none"), DefinitionError, "gelu: approximate cannot be 'none'"),
+    (lambda: ops.pad_with(X, 1, "around"), DefinitionError, "'reflect' or 'replicate' or"),
+    (lambda: ops.sum(X, 0, "no"), DefinitionError, "keepdims cannot be 'no'"),
+    (lambda: ops.one_hot(WHOLE, -1), DefinitionError, "one_hot: depth cannot be -1"),
+    (lambda: ops.argmax(X, None), DefinitionError, "axis cannot be None"),
+    (lambda: ops.cumsum(X, None), DefinitionError, "axis cannot be None"),
+    (lambda: ops.softmax(X, (1,)), DefinitionError, "axis cannot be (1,)"),
+    (lambda: ops.sum(X, 1.0), DefinitionError, "axes cannot be 1.0"),
+    (lambda: ops.reshape(X, (3.0,)), DefinitionError, "shape cannot be (3.0,)"),
+    (lambda: ops.split(X, "a", 1), DefinitionError, "sizes cannot be 'a'"),
+    (lambda: ops.transpose(X, 1), ShapeError, "transpose: the axes are no permutation"),
+    (lambda: ops.arange(2.5), DefinitionError, "arange: n cannot be 2.5"),
+    (lambda: ops.full((-2,), 1), DefinitionError, "shape cannot be (-2,)"),
+    (lambda: ops.full((2,), 1.5, "int32"), DefinitionError, "a number that int32 holds"),
+    (lambda: ops.clip(X, np.zeros(4)), DefinitionError, "low cannot be array"),
+    (lambda: ops.Window(2, 0), DefinitionError, "at least 1, at most 2147483648 for stride"),
+    (lambda: ops.Window(2, before=-1), DefinitionError, "for before"),
+    (lambda: ops.conv(IMAGES, WEIGHT, 0, 0, 1), DefinitionError, "strides cannot be 0"),
+    (lambda: ops.conv(IMAGES, WEIGHT, 1, -1, 1), DefinitionError, "padding cannot be -1"),
+    (lambda: ops.conv(IMAGES, WEIGHT, 1, 0, (1, -1)), DefinitionError, "dilations cannot be -1"),
+    (lambda: ops.reshape(X, (2, -3, -4)), DefinitionError, "shape cannot be (2, -3, -4)"),
+    (lambda: ops.take(X, [-1], 1), ShapeError, "take: there is no place -1"),
+    (lambda: ops.take(X, [3], 1), ShapeError, "below the extent 3 of the axis"),
+    (lambda: ops.take_along_axis(X, np.full((2, 1, 4), -1), 1), ShapeError, "no place -1"),
+    (lambda: ops.scatter_add(ROW, [0, 1, 9], 4), ShapeError, "scatter_add: there is no place 9"),
+    (lambda: ops.exp(None), DTypeError, "a tensor, a number or an array of numbers is needed"),
+    (lambda: ops.exp([X, X]), LaminaError, "a tensor holds no data yet"),
+    (lambda: ops.full((2**40, 2**40), 1), ShapeError, "the result is larger than any memory"),
+    (lambda: ops.cast(X, "uint32"), DefinitionError, "dtype cannot be"),
+    (lambda: ops.cast(X, None), DTypeError, "there is no dtype 'None'"),
+    (lambda: ops.sum(X, dim=1), DefinitionError, "Here it is called axes."),
+    (lambda: ops.sum(X, axis=1), DefinitionError, "Here it is called axes."),
+    (lambda: ops.argmax(X, dim=1), DefinitionError, "Here it is called axis."),
+    (lambda: ops.sum(X, 1, keepdim=True), DefinitionError, "Here it is called keepdims."),
+    (lambda: ops.matmul(X[:, :, :1], X[0]), ShapeError, "belong together differ, 1 against 3"),
+    (lambda: ops.dot(X[0, :, :1], ROW), ShapeError, "belong together differ, 1 against 3"),
+    (lambda: ops.softmax(), DefinitionError, "missing a required argument: 'x'"),
+    (lambda: ops.take(ops.reshape(X[:0], (0,)), [0]), ShapeError, "there is no place 0"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_cannot_be_meant_is_refused(number: int) -> None:
+    call, kind, expected = REFUSED[number]
+    text = text_of(call, kind)
+    assert expected in text
+    assert "test_ops_arguments.py:" in text.splitlines()[0]
+
+
+def test_one_number_stands_for_one_axis_or_for_all_of_them() -> None:
+    assert ops.reshape(X, 24).shape == (24,)
+    assert ops.reshape(X, -1).shape == (24,)
+    assert ops.full(3, 1).shape == ops.broadcast_to(ROW, 3).shape == (3,)
+    assert ops.uniform(3, 1, 2, 3).shape == (3,)
+    assert ops.transpose(ROW, 0) is ROW
+    assert ops.pad(X, 1).shape == (4, 5, 6)
+    one = ops.conv(IMAGES, WEIGHT, 1, 1, 1)
+    each = ops.conv(IMAGES, WEIGHT, (1, 1), ((1, 1), (1, 1)), (1, 1))
+    assert (one.shape, one.attributes) == (each.shape, each.attributes)
+    along = ops.window_sum(ROW, ops.Window(2))
+    assert along.shape == (2,)
+
+
+def test_numbers_of_numpy_count_as_whole_numbers() -> None:
+    one, two = np.int64(1), np.int32(2)
+    assert ops.sum(X, one).shape == (2, 4)
+    assert ops.argmax(X, one, keepdims=np.bool_(True)).shape == (2, 1, 4)
+    assert ops.reshape(X, (two, np.int64(-1))).shape == (2, 12)
+    assert ops.transpose(X, np.array([2, 0, 1])).shape == (4, 2, 3)
+    assert ops.one_hot(WHOLE, two).shape == (2, 3, 4, 2)
+    assert [x.shape for x in ops.split(X, [one, two], 1)] == [(2, 1, 4), (2, 2, 4)]
+    attributes = [
+        *(ops.cumsum(X, one).attributes["axis"], ops.arange(two).attributes["n"]),
+        *ops.reshape(X, (two, np.int64(12))).attributes["shape"],
+        *ops.Window(two, one),
+    ]
+    assert all(type(value) in (int, bool) for value in attributes)
+
+
+def test_tensors_of_other_libraries_are_constants() -> None:
+    class Foreign:
+        def __array__(self, *_: Any, **__: Any) -> Array:
+            return np.arange(4.0)
+
+    class Elsewhere:
+        def __array__(self, *_: Any, **__: Any) -> Array:
+            raise TypeError("can't convert device tensor")
+
+    compare([ops.mul(X, Foreign())], InterpreterEngine())
+    assert "can't convert device tensor" in text_of(lambda: ops.mul(X, Elsewhere()), DTypeError)
+    assert "found     float16" in text_of(lambda: ops.exp(np.zeros(2, "float16")), DTypeError)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_product_with_a_number_that_is_known_compiles(
+    shape: tuple[int, ...], engine: Engine
+) -> None:
+    labels = ("m", "k") if shape else ("m",)
+    known = ops.constant(np.full(shape, 2.5))
+    left = ops.reshape(ROW, (3, *shape)) * 2
+    results = [
+        ops.contract(left, known, labels, labels[1:], ("m",)),
+        ops.contract(known, left, labels[1:], labels, labels),
+    ]
+    compare(results, engine)
+
+
+# Conversion to integers ---------------------------------------------------------------------------
+
+INTEGERS = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+
+
+def hard_floats(dtype: str, low: int, high: int) -> Array:
+    """Floats within, at and beyond the ends of a type; many, for vectors and what remains."""
+    limits = [float(low), float(high), float(high) + 1.0]
+    near = [np.nextafter(np.dtype(dtype).type(x), d) for x in limits for d in (-np.inf, np.inf)]
+    strange = [0.0, -0.0, 0.5, -0.5, 0.99, -0.99, 1.5, -1.5, 254.9, 255.5, 1e20, -1e20, 3e38]
+    strange += [math.nan, math.inf, -math.inf, *limits, *near]
+    return np.array(strange * 3, dtype)
+
+
+def cut_and_held(value: float, low: int, high: int) -> int:
+    if math.isnan(value):
+        return 0
+    if math.isinf(value):
+        return high if value > 0 else low
+    return min(max(int(value), low), high)
+
+
+@pytest.mark.parametrize("source", ["float32", "float64"])
+@pytest.mark.parametrize("target", INTEGERS)
+def test_floats_become_the_nearest_integer_of_the_type_towards_zero(
+    source: str, target: str, engine: Engine
+) -> None:
+    low, high = INTEGERS[target]
+    values = hard_floats(source, low, high)
+    expected = np.array([cut_and_held(float(v), low, high) for v in values], target)
+    x = leaf("values", "input", values.shape, as_dtype(source))
+    # Of data, of constants that are folded, and of a number.
+    known = [ops.cast(ops.constant(values[n : n + 7]), target) for n in range(3)]
+    tensors = [ops.cast(x, target), *known, ops.cast(1e20, target), ops.cast(math.nan, target)]
+    graph = Graph((x,), tuple((f"y{n}", tensor) for n, tensor in enumerate(tensors)))
+    wanted = [expected, *(expected[n : n + 7] for n in range(3)), np.array(high), np.array(0)]
+    oracle, _ = evaluate(graph, {"values": values})
+    program = compile_graph(graph, batch=1, name="test")
+    ready = engine.compile(program, {})
+    ready.run([values])
+    for number, value in enumerate(wanted):
+        np.testing.assert_array_equal(oracle[f"y{number}"], value)
+        np.testing.assert_array_equal(ready.output(f"y{number}"), value)
+    ready.release()
