@@ -217,9 +217,6 @@ class Window(_WindowFields):
         before, after: how many elements of padding there are.
         ceil: whether a last window may reach beyond the padding, if it begins before it (as
             PyTorch's `ceil_mode`).
-
-    Raises:
-        DefinitionError: for a number out of range.
     """
 
     __slots__ = ()

@@ -416,7 +416,7 @@ class Training(Attached):
     def restore(
         self,
         state: Annotated[Mapping[str, Array], Instance(Mapping)],
-        parameters: Mapping[str, Array] | None = None,
+        parameters: Annotated[Mapping[str, Array], Instance(Mapping)] | None = None,
     ) -> None:
         """Goes on from a state that `state` gave; checked before anything is written.
 

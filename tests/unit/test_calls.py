@@ -15,6 +15,7 @@ import pytest
 
 import lamina as lm
 from lamina.errors import DefinitionError
+from lamina.graph import calls
 
 
 def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:

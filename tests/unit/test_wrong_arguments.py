@@ -744,9 +744,10 @@ ROWS |= {
     ),
     "Training.averaged_parameters": Row(call=lambda: averaging().averaged_parameters()),
     "Training.state": Row(call=lambda: training().state()),
+    "Training.snapshot": Row(call=lambda: training().snapshot()),
     "Training.restore": Row(
         {"state": Made(lambda: training().state())},
-        {"state": NOTHING},
+        {"state": NOTHING, "parameters": OPTIONAL | some("{}")},
         call=lambda **o: training().restore(**o),
     ),
     "Training.release": Row(call=lambda: model().training(**STEP, batch_size=2).release()),
