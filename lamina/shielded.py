@@ -19,6 +19,7 @@ import gc
 import os
 import signal
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,7 +145,8 @@ class ShieldedThread:
         if self._seat.locked():
             return
         try:
-            threading.Thread(target=self._live, name=self._name, daemon=True).start()
+            # Not `threading.Thread`: whoever is interrupted in its `start` leaves half a thread.
+            start_new_thread(self._live, ())
         except RuntimeError as error:
             raise EngineError(
                 "a thread cannot be started",
@@ -157,6 +159,7 @@ class ShieldedThread:
         # Who starts a thread may be interrupted before it has its seat, and start another one.
         if not self._seat.acquire(blocking=False):
             return
+        threading.current_thread().name = self._name
         self._identity = threading.get_ident()
         _block_signals()
         while not self.over:
