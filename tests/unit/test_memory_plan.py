@@ -10,8 +10,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import host
 from lamina.engines.engine import Engine, Memory
-from lamina.engines.interpreter import engine as interpreter
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, leaf
 from lamina.program.program import Program, verify
@@ -206,14 +206,15 @@ def test_runs_allocate_no_arena(
     engine = InterpreterEngine()
     memories, inputs = _memories(program, engine)
     sizes: list[int] = []
-    allocate = interpreter.aligned
-    monkeypatch.setattr(interpreter, "aligned", lambda size: sizes.append(size) or allocate(size))
+    allocate = host.aligned
+    monkeypatch.setattr(host, "aligned", lambda size: sizes.append(size) or allocate(size))
     executable = engine.compile(program, memories)
-    assert sizes == [program.plan.arena_bytes]
+    allocated = sum(size > 0 for size in sizes)
+    assert program.plan.arena_bytes in sizes
     for _ in range(3):
         executable.run(inputs)
         executable.output("loss")
-    assert len(sizes) == 1
+    assert sum(size > 0 for size in sizes) == allocated
 
 
 def test_a_program_without_temporaries_needs_no_arena() -> None:
