@@ -41,8 +41,9 @@ class Loss(Sourced, ABC):
     """The base of all losses; a loss of one's own is a frozen dataclass like any other.
 
     Example:
-        >>>         >>> import lamina as lm
-        >>> @frozen_dataclass
+        >>> from dataclasses import dataclass
+        >>> import lamina as lm
+        >>> @dataclass(frozen=True)
         ... class LogCosh(lm.training.losses.Loss):
         ...     def __call__(self, prediction, target):
         ...         difference = prediction - target

@@ -28,8 +28,9 @@ class Metric(Sourced, ABC):
     """The base of all metrics; one of one's own is a frozen dataclass like any other.
 
     Example:
-        >>>         >>> import lamina as lm
-        >>> @frozen_dataclass
+        >>> from dataclasses import dataclass
+        >>> import lamina as lm
+        >>> @dataclass(frozen=True)
         ... class LargestError(lm.training.metrics.Metric):
         ...     name = "mean_largest_error"
         ...     def statistics(self, prediction, target):
