@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Gathered, Index
@@ -299,16 +303,39 @@ def _check_access(program: Program, access: Load | Store, where: str) -> None:
 
 
 def _check_plan(plan: Plan) -> None:
-    for position, one in enumerate(plan.allocations):
-        if one.offset < 0 or one.offset + one.bytes > plan.arena_bytes:
+    """Goes through time with what is alive, in the order of the offsets."""
+    alive: list[tuple[int, int, int]] = []
+    ending: list[tuple[int, tuple[int, int, int]]] = []
+    places = plan.allocations
+    numbers = {place.buffer: number for number, place in enumerate(places)}
+
+    def extent(number: int) -> tuple[int, int, int]:
+        return places[number].offset, places[number].offset + places[number].bytes, number
+
+    def end(own: tuple[int, int, int]) -> None:
+        position = bisect_left(alive, own)
+        if alive[position : position + 1] == [own]:
+            del alive[position]
+
+    # Those that take over a place come after the others that begin in the same step.
+    order = sorted(range(len(places)), key=lambda n: (places[n].first, bool(places[n].in_place_of)))
+    for number in order:
+        one, own = places[number], extent(number)
+        if one.offset < 0 or one.bytes < 0 or own[1] > plan.arena_bytes or one.last < one.first:
             raise InternalError(f"{one.buffer} lies outside the arena")
-        for other in plan.allocations[position + 1 :]:
-            taken_over = (one.in_place_of == other.buffer and one.first == other.last) or (
-                other.in_place_of == one.buffer and other.first == one.last
-            )
-            in_time = one.first <= other.last and other.first <= one.last
-            in_space = (
-                one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes
-            )
-            if in_time and in_space and not taken_over:
-                raise InternalError(f"{one.buffer} and {other.buffer} share bytes while alive")
+        while ending and ending[0][0] < one.first:
+            end(heappop(ending)[1])
+        before = numbers.get(one.in_place_of)
+        if before is not None and places[before].last == one.first:
+            if extent(before)[:2] == own[:2]:
+                end(extent(before))
+        if not one.bytes:
+            continue
+        position = bisect_left(alive, own)
+        for start, stop, other in alive[max(position - 1, 0) : position + 1]:
+            if start < own[1] and own[0] < stop:
+                first, second = sorted((number, other))
+                names = f"{places[first].buffer} and {places[second].buffer}"
+                raise InternalError(f"{names} share bytes while alive")
+        alive.insert(position, own)
+        heappush(ending, (one.last, own))
