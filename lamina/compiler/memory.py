@@ -257,9 +257,7 @@ def _placed_in_lists(
     return [places[number][0] for number in range(len(blocks))], size
 
 
-def _placed_in_arrays(
-    blocks: Sequence[_Block], order: Sequence[int]
-) -> tuple[list[int], int]:
+def _placed_in_arrays(blocks: Sequence[_Block], order: Sequence[int]) -> tuple[list[int], int]:
     """The same for many blocks: thousands may be alive at the same time as each of them."""
     # What was placed, by offset: from and to which step it is alive, where it starts and ends.
     placed = np.zeros((4, len(blocks)), np.int64)

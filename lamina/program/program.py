@@ -5,11 +5,9 @@ A program is complete: an engine needs nothing else to compile and run it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from lamina.errors import InternalError
@@ -125,7 +123,7 @@ class Program:
         name: for people.
         buffers: all buffers, by name.
         steps: in the order in which they run.
-        repeats: which of them are repeated; these ranges do not overlap.
+        repeats: which of them are repeated; these ranges are in order, and do not overlap.
         outputs: (name, buffer) of each result; the buffer holds it after the last step.
         constants: the values of the constant buffers.
         plan: the layout of the arena.
@@ -143,7 +141,9 @@ class Program:
 
     def repeated(self, step: int) -> Repeat | None:
         """What a step is repeated by, if it is."""
-        return next((r for r in self.repeats if r.first <= step < r.last), None)
+        position = bisect_right(self.repeats, step, key=lambda repeat: repeat.first) - 1
+        repeat = self.repeats[position] if position >= 0 else None
+        return repeat if repeat is not None and step < repeat.last else None
 
     def of_kind(self, kind: str) -> tuple[Buffer, ...]:
         """The buffers of one kind, in order."""
@@ -218,7 +218,7 @@ def _check_number(what: str, value: object, least: int, where: str) -> None:
 
 def _check_repeats(program: Program) -> None:
     end = 0
-    for repeat in sorted(program.repeats, key=lambda repeat: repeat.first):
+    for repeat in program.repeats:
         _check_number("an extent", repeat.axis.extent, 0, repeat.axis.name)
         if not end <= repeat.first < repeat.last <= len(program.steps):
             raise InternalError(
