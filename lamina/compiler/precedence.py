@@ -25,7 +25,8 @@ class Precedence:
         for number, needed in self.needs.items():
             for one in needed:
                 self._followers[one].add(number)
-        # A bit for each of the groups at the beginning: those in a group, and all before it.
+        # A bit for each of the groups at the beginning. A group has those of all that were joined to
+        # it; one of them among the bits before another group says that it comes before that.
         self._own = {number: 1 << position for position, number in enumerate(needs)}
         self._before: dict[int, int] = {}
         for number in self._in_order():
@@ -68,15 +69,15 @@ class Precedence:
         followers[first] = (followers[first] | followers.pop(second)) - both
         self._own[first] |= self._own.pop(second)
         self._before[first] |= self._before.pop(second)
-        self._before[first] &= ~self._own[first]
         # What follows one of them now comes after all that the other one needs.
         pending = [first]
         while pending:
             number = pending.pop()
-            bits = self._before[number] | self._own[number]
+            own, before = self._own[number], self._before[number]
             for one in followers[number]:
-                more = self._before[one] | bits
-                if more != self._before[one]:
+                known = self._before[one]
+                more = known | before if known & own else known | before | own
+                if more != known:
                     self._before[one] = more
                     pending.append(one)
 

@@ -325,10 +325,9 @@ def _check_plan(plan: Plan) -> None:
             raise InternalError(f"{one.buffer} lies outside the arena")
         while ending and ending[0][0] < one.first:
             end(heappop(ending)[1])
-        before = numbers.get(one.in_place_of)
-        if before is not None and places[before].last == one.first:
-            if extent(before)[:2] == own[:2]:
-                end(extent(before))
+        before = numbers.get(one.in_place_of, number)
+        if places[before].last == one.first and extent(before)[:2] == own[:2]:
+            end(extent(before))
         if not one.bytes:
             continue
         position = bisect_left(alive, own)
