@@ -20,11 +20,13 @@ from lamina.compiler.lower import (
     DEEPEST_EXPRESSION,
     Home,
     NotOneStep,
+    Row,
     is_leaf,
     is_view,
     lower_group,
 )
 from lamina.compiler.precedence import Precedence, cycles
+from lamina.compiler.signature import Signature, Signatures
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, apply
 from lamina.ops.lowering import (
@@ -426,6 +428,9 @@ class _Joiner:
                 self.users.setdefault(source, set()).add(anchor)
                 if is_leaf(source):
                     self.readers.setdefault(source, set()).add(anchor)
+        # Whether groups of a signature are one step.
+        self.signatures = Signatures()
+        self.tried: dict[Signature, bool] = {}
         self.group_of: dict[Tensor, int] = {}
         self.members: dict[int, tuple[Tensor, ...]] = {}
         # Several results of a recurrence are one loop from the start.
@@ -530,19 +535,21 @@ class _Joiner:
         return True
 
     def _lowers(self, members: tuple[Tensor, ...]) -> bool:
-        stored = self._stored(members)
+        """Whether one step can compute the members; tried once for each signature."""
+        if any(isinstance(member.op.lowering, Repeating) for member in members):
+            return False
         inside = set(members)
+        stored: dict[Tensor, str | Row] = {m: self._buffer_key(m) for m in self._stored(members)}
         buffers: dict[Tensor, Home] = {
             source: self._buffer_key(source)
             for member in members
             for source in self.sources[member]
             if source not in inside and not _is_number(source)
         }
-        try:
-            lower_group(members, {m: self._buffer_key(m) for m in stored}, buffers, "candidate")
-        except NotOneStep:
-            return False
-        return True
+        signature = self.signatures.of(members, {**buffers, **stored})
+        if signature not in self.tried:
+            self.tried[signature] = _is_one_step(members, stored, buffers)
+        return self.tried[signature]
 
     def _buffer_key(self, node: Tensor) -> str:
         target = self.in_place.get(node, node)
@@ -617,6 +624,16 @@ class _Joiner:
         if len(done) < len(groups):
             raise InternalError("the steps of a program wait for each other in a circle")
         return tuple(done)
+
+
+def _is_one_step(
+    members: Sequence[Tensor], stored: Mapping[Tensor, str | Row], buffers: Mapping[Tensor, Home]
+) -> bool:
+    try:
+        lower_group(members, stored, buffers, "candidate")
+    except NotOneStep:
+        return False
+    return True
 
 
 def _bytes(node: Tensor) -> int:
