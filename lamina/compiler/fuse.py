@@ -59,6 +59,10 @@ SIBLINGS_TRIED = 8
 # Steps that compute more anchors than this are not joined further.
 MOST_MEMBERS = 64
 
+# A place that is read from data counts as so many levels of an expression: what it was read from
+# stands inside an index, and an index is hashed, compared and written as a whole.
+GATHER_DEPTH = 12
+
 Anchors = dict[Tensor, None]
 
 
@@ -208,7 +212,8 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
                     del anchors[below]
         if is_leaf(node) or node in anchors:
             continue
-        depth[node] = 1 + max((depth[operand] for operand in node.operands), default=0)
+        own = GATHER_DEPTH if node.op.name in ("take", "take_along_axis") else 1
+        depth[node] = own + max((depth[operand] for operand in node.operands), default=0)
         several = len(consumers[node]) > 1 and node not in cut
         shared = several or _is_repeated(node, users[node])
         if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION // 2:

@@ -695,8 +695,18 @@ class Graph:
     updates: tuple[tuple[Tensor, Tensor], ...] = ()
     _nodes: tuple[Tensor, ...] = field(init=False, default=(), compare=False, repr=False)
 
-    def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
-        return Graph, (self.inputs, self.outputs, self.updates)
+    def __reduce__(self) -> tuple[Callable[..., Graph], tuple[Any, ...]]:
+        # Flat: tensors that hold their operands, and so on, would be as deep as the graph is.
+        nodes = sorted(self.nodes(), key=lambda node: node.number)
+        numbers = {node: number for number, node in enumerate(nodes)}
+        rows = [
+            (n.op, [numbers[x] for x in n.operands], n.attributes, n.shape, n.dtype, n.origin)
+            for n in nodes
+        ]
+        inputs = [numbers[tensor] for tensor in self.inputs]
+        outputs = [(name, numbers[tensor]) for name, tensor in self.outputs]
+        updates = [(numbers[leaf], numbers[tensor]) for leaf, tensor in self.updates]
+        return _graph_of_rows, (rows, inputs, outputs, updates)
 
     @property
     def roots(self) -> tuple[Tensor, ...]:
@@ -711,6 +721,23 @@ class Graph:
             nodes = topological((*self.inputs, *leaves, *self.roots))
             object.__setattr__(self, "_nodes", nodes)
         return self._nodes
+
+
+def _graph_of_rows(
+    rows: Sequence[tuple[Op, Sequence[int], Attributes, Shape, DType, Origin]],
+    inputs: Sequence[int],
+    outputs: Sequence[tuple[str, int]],
+    updates: Sequence[tuple[int, int]],
+) -> Graph:
+    """The graph that was copied or pickled."""
+    made: list[Tensor] = []
+    for op, operands, attributes, shape, dtype, origin in rows:
+        made.append(Tensor(op, tuple(made[n] for n in operands), attributes, shape, dtype, origin))
+    return Graph(
+        tuple(made[number] for number in inputs),
+        tuple((name, made[number]) for name, number in outputs),
+        tuple((made[leaf], made[number]) for leaf, number in updates),
+    )
 
 
 def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
