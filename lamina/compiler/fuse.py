@@ -61,7 +61,7 @@ MOST_MEMBERS = 64
 
 # A place that is read from data counts as so many levels of an expression: what it was read from
 # stands inside an index, and an index is hashed, compared and written as a whole.
-GATHER_DEPTH = 12
+GATHER_DEPTH = 20
 
 Anchors = dict[Tensor, None]
 

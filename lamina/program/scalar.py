@@ -7,7 +7,7 @@ op. Expressions are immutable and may share parts; an engine computes a shared p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import field
 
 from lamina import shapes
@@ -281,10 +281,11 @@ def shared(*roots: Scalar) -> tuple[Apply, ...]:
     return tuple(s for s in parts(*roots) if isinstance(s, Apply) and uses[s] > 1)
 
 
-def parts(*roots: Scalar) -> Iterator[Scalar]:
+def parts(*roots: Scalar, known: Container[Scalar] = ()) -> Iterator[Scalar]:
     """Every distinct scalar within the roots, operands before their users.
 
-    Includes scalars inside gathered positions and bounds.
+    Includes scalars inside gathered positions and bounds. What is known is left out, and what
+    only that is made of.
     """
     seen: set[Scalar] = set()
     for root in roots:
@@ -294,7 +295,7 @@ def parts(*roots: Scalar) -> Iterator[Scalar]:
             if ready:
                 yield scalar
                 continue
-            if scalar in seen:
+            if scalar in seen or scalar in known:
                 continue
             seen.add(scalar)
             stack.append((scalar, True))
