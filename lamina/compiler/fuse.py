@@ -59,9 +59,10 @@ SIBLINGS_TRIED = 8
 # Steps that compute more anchors than this are not joined further.
 MOST_MEMBERS = 64
 
-# A place that is read from data counts as so many levels of an expression: what it was read from
-# stands inside an index, and an index is hashed, compared and written as a whole.
-GATHER_DEPTH = 20
+# What makes index expressions deep counts as so many levels of an expression: a place that is read
+# from data, and a reshape, each of whose places is made of all axes. Without a bound, a chain of
+# reshapes and transposes would double an index with each of them.
+GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
 
 Anchors = dict[Tensor, None]
 
@@ -212,8 +213,9 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
                     del anchors[below]
         if is_leaf(node) or node in anchors:
             continue
-        own = GATHER_DEPTH if node.op.name in ("take", "take_along_axis") else 1
-        depth[node] = own + max((depth[operand] for operand in node.operands), default=0)
+        depth[node] = _own_depth(node) + max(
+            (depth[operand] for operand in node.operands), default=0
+        )
         several = len(consumers[node]) > 1 and node not in cut
         shared = several or _is_repeated(node, users[node])
         if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION // 2:
@@ -229,6 +231,16 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
+
+
+def _own_depth(node: Tensor) -> int:
+    """How many levels of an expression a tensor adds to those of its operands."""
+    if node.op.name in ("take", "take_along_axis"):
+        return GATHER_DEPTH
+    if node.op is RESHAPE:
+        before, after = ([n for n in x.shape if n != 1] for x in (node.operands[0], node))
+        return RESHAPE_DEPTH if before != after else 1
+    return 1
 
 
 def _partial_sums(

@@ -25,8 +25,8 @@ class Precedence:
         for number, needed in self.needs.items():
             for one in needed:
                 self._followers[one].add(number)
-        # A bit for each of the groups at the beginning. A group has those of all that were joined to
-        # it; one of them among the bits before another group says that it comes before that.
+        # A bit for each of the groups at the beginning. A group has those of all that were joined
+        # to it; any of them among the bits before another group says that it comes before that.
         self._own = {number: 1 << position for position, number in enumerate(needs)}
         self._before: dict[int, int] = {}
         for number in self._in_order():

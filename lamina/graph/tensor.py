@@ -511,7 +511,7 @@ def _count_before(operands: Sequence[Tensor]) -> int:
                 leaves.add(tensor)
 
     add(operands)
-    alone = waiting[0][1] if len(waiting) == 1 else None
+    alone = waiting[0][1] if len(waiting) == 1 and not leaves else None
     while waiting:
         _, node = heappop(waiting)
         known = _counted.get(node) if not waiting else None

@@ -247,9 +247,7 @@ def text(scalar: Scalar, names: Mapping[Scalar, str]) -> str:
     return texts[scalar]
 
 
-def _applied_text(
-    scalar: Apply, texts: Mapping[Scalar, str], names: Mapping[Scalar, str]
-) -> str:
+def _applied_text(scalar: Apply, texts: Mapping[Scalar, str], names: Mapping[Scalar, str]) -> str:
     operands = [texts[operand] for operand in scalar.operands]
     if scalar.primitive in _INFIX:
         inner = [
