@@ -174,9 +174,7 @@ def _meeting(plan: Plan) -> Callable[[str, str], bool]:
     return meet
 
 
-def _begins(
-    extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedParts]
-) -> list[bool]:
+def _begins(extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedParts]) -> list[bool]:
     """Whether a phase begins with each part: it needs what others of the last phase have done."""
     # At the beginning of each iteration, and behind the last one.
     edges = {edge for loop in loops for edge in (loop.first, loop.last)}
