@@ -85,15 +85,21 @@ class Network:
             sorted(topological((*self.inputs, *self.outputs)), key=lambda node: node.number)
         )
         self._check()
-        self._names: dict[Tensor, tuple[str, str]] = {}
-        for node in self.nodes:
-            if node.op is not CONSTANT:
-                number = str(len(self._names))
-                self._names[node] = (number, f"net/{number}:{_label(node)}")
+        self._names = _names_of(self.nodes)
         applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
         if len(set(applied)) < len(applied):
             # Only here does it show whether a layer that is applied twice fits both places.
             self.trace(dtype=shapes.float32, training=True)
+
+    def __getstate__(self) -> Graph:
+        # What a graph is copied as has no depth.
+        return Graph(self.inputs, tuple((str(n), tensor) for n, tensor in enumerate(self.outputs)))
+
+    def __setstate__(self, graph: Graph) -> None:
+        self.inputs = graph.inputs
+        self.outputs = tuple(tensor for _, tensor in graph.outputs)
+        self.nodes = tuple(sorted(graph.nodes(), key=lambda node: node.number))
+        self._names = _names_of(self.nodes)
 
     def _check(self) -> None:
         where = str(Origin("Network", source_line()))
@@ -430,6 +436,16 @@ def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
                 advice="Layers are applied first: lm.Linear(10)(x) is a tensor.",
             )
     return listed
+
+
+def _names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
+    """For each tensor of a definition its number and its path."""
+    names: dict[Tensor, tuple[str, str]] = {}
+    for node in nodes:
+        if node.op is not CONSTANT:
+            number = str(len(names))
+            names[node] = (number, f"net/{number}:{_label(node)}")
+    return names
 
 
 def _label(node: Tensor) -> str:

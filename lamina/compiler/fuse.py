@@ -12,15 +12,21 @@ count as dependencies when groups are joined and scheduled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from heapq import heappop, heappush
+from itertools import islice
 
 from lamina.compiler.lower import (
     DEEPEST_EXPRESSION,
     Home,
     NotOneStep,
+    Row,
     is_leaf,
     is_view,
     lower_group,
 )
+from lamina.compiler.precedence import Precedence, cycles
+from lamina.compiler.signature import Signature, Signatures
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, apply
 from lamina.ops.lowering import (
@@ -52,6 +58,11 @@ TINY = 64
 SIBLINGS_TRIED = 8
 # Steps that compute more anchors than this are not joined further.
 MOST_MEMBERS = 64
+
+# What makes index expressions deep counts as so many levels of an expression: a place that is read
+# from data, and a reshape, each of whose places is made of all axes. Without a bound, a chain of
+# reshapes and transposes would double an index with each of them.
+GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
 
 Anchors = dict[Tensor, None]
 
@@ -91,9 +102,9 @@ def fuse(graph: Graph) -> Fused:
         prepared, in_place, forced = _with_own_results(graph, copied)
         joiner = _Joiner(prepared, _choose_anchors(prepared, forced), in_place)
         blocked = joiner.blocked()
-        if blocked is None:
+        if not blocked:
             break
-        copied.add(blocked)
+        copied |= blocked
     joiner.join()
     return Fused(prepared, joiner.schedule(), in_place)
 
@@ -182,9 +193,11 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
         if is_leaf(node):
             continue
         if node not in anchors:
-            consumers[node] = set[Tensor]().union(
+            found = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
+            # One, or several: more are not asked for, and might be as many as there are anchors.
+            consumers[node] = set(islice(found, 2))
     anchors.update(dict.fromkeys(_partial_sums(nodes, users)))
     cut = _cut(nodes, users)
     # Operands first, so that costs are known down to the stored tensors.
@@ -200,7 +213,9 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
                     del anchors[below]
         if is_leaf(node) or node in anchors:
             continue
-        depth[node] = 1 + max((depth[operand] for operand in node.operands), default=0)
+        depth[node] = _own_depth(node) + max(
+            (depth[operand] for operand in node.operands), default=0
+        )
         several = len(consumers[node]) > 1 and node not in cut
         shared = several or _is_repeated(node, users[node])
         if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION // 2:
@@ -216,6 +231,16 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             _make_view(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
+
+
+def _own_depth(node: Tensor) -> int:
+    """How many levels of an expression a tensor adds to those of its operands."""
+    if node.op.name in ("take", "take_along_axis"):
+        return GATHER_DEPTH
+    if node.op is RESHAPE:
+        before, after = ([n for n in x.shape if n != 1] for x in (node.operands[0], node))
+        return RESHAPE_DEPTH if before != after else 1
+    return 1
 
 
 def _partial_sums(
@@ -382,16 +407,16 @@ def _is_readable(operand: Tensor, anchors: Anchors) -> bool:
     if is_leaf(operand) or operand in anchors:
         return True
     homes: dict[Tensor, Home] = {
-        node: "" for node in _boundary(operand, anchors) if not _is_number(node)
+        node: "" for node in _boundary([operand], anchors) if not _is_number(node)
     }
     return is_view(operand, homes)
 
 
-def _boundary(node: Tensor, anchors: Anchors) -> set[Tensor]:
-    """The leaves and anchors that a tensor's expression ends at."""
+def _boundary(nodes: Iterable[Tensor], anchors: Anchors) -> set[Tensor]:
+    """The leaves and anchors that the expressions of some tensors end at."""
     found: set[Tensor] = set()
     seen: set[Tensor] = set()
-    pending = [node]
+    pending = list(nodes)
     while pending:
         one = pending.pop()
         if one in seen:
@@ -412,7 +437,7 @@ class _Joiner:
         self.in_place = in_place
         self.results = set(graph.roots)
         self.order = {node: number for number, node in enumerate(graph.nodes())}
-        self.sources = {anchor: _direct_sources(anchor, anchors) for anchor in anchors}
+        self.sources = {anchor: _boundary(anchor.operands, anchors) for anchor in anchors}
         self.users: dict[Tensor, set[Tensor]] = {anchor: set() for anchor in anchors}
         self.readers: dict[Tensor, set[Tensor]] = {}
         for anchor, sources in self.sources.items():
@@ -420,6 +445,9 @@ class _Joiner:
                 self.users.setdefault(source, set()).add(anchor)
                 if is_leaf(source):
                     self.readers.setdefault(source, set()).add(anchor)
+        # Whether groups of a signature are one step.
+        self.signatures = Signatures()
+        self.tried: dict[Signature, bool] = {}
         self.group_of: dict[Tensor, int] = {}
         self.members: dict[int, tuple[Tensor, ...]] = {}
         # Several results of a recurrence are one loop from the start.
@@ -430,10 +458,11 @@ class _Joiner:
             self.group_of[anchor] = number
             self.members[number] = (*self.members.get(number, ()), anchor)
         # The groups that must come directly before each group.
-        self.needs: dict[int, set[int]] = {number: set() for number in self.members}
+        needs: dict[int, set[int]] = {number: set() for number in self.members}
         for anchor in anchors:
-            needed = {self.group_of[one] for one in self._required(anchor)}
-            self.needs[self.group_of[anchor]] |= needed
+            number = self.group_of[anchor]
+            needs[number] |= {self.group_of[one] for one in self._required(anchor)} - {number}
+        self.needs: Mapping[int, AbstractSet[int]] = needs
 
     def _required(self, anchor: Tensor) -> set[Tensor]:
         """The anchors that must be computed before this one, or with it."""
@@ -442,23 +471,27 @@ class _Joiner:
             required |= self.readers.get(self.in_place[anchor], set()) - {anchor}
         return required
 
-    def blocked(self) -> Tensor | None:
-        """A leaf that cannot be overwritten directly, if there is one.
+    def blocked(self) -> set[Tensor]:
+        """Leaves that cannot be overwritten directly; none if all can.
 
-        Either its new value reads the old one at other places, as in `p <- flip(p)`, or several
-        leaves wait for each other, as in `p <- q, q <- p`.
+        Either the new value reads the old one at other places, as in `p <- flip(p)`, or several
+        leaves wait for each other, as in `p <- q, q <- p`; of those, it is the smallest one.
         """
-        for anchor, target in self.in_place.items():
-            if not self._lowers((anchor,)):
-                return target
-        waiting = [
-            target
-            for anchor, target in self.in_place.items()
-            if self._path(self.group_of[anchor], self.group_of[anchor])
-        ]
-        return min(waiting, key=_bytes, default=None)
+        elsewhere = {
+            target for anchor, target in self.in_place.items() if not self._lowers((anchor,))
+        }
+        if elsewhere:
+            return elsewhere
+        written = {self.group_of[anchor]: target for anchor, target in self.in_place.items()}
+        return {
+            min((written[number] for number in sorted(cycle) if number in written), key=_bytes)
+            for cycle in cycles(self.needs)
+        }
 
     def join(self) -> None:
+        """Joins groups wherever that is one legal step; none may be blocked."""
+        self.precedence = Precedence(self.needs)
+        self.needs = self.precedence.needs
         for anchor in self.anchors:
             producers = sorted(
                 (source for source in self.sources[anchor] if source in self.anchors),
@@ -505,7 +538,7 @@ class _Joiner:
 
     def _try(self, first: int, second: int) -> bool:
         """Joins two groups if that is one legal step; the group takes the first's number."""
-        if first == second or self._through_others(first, second):
+        if first == second or self.precedence.has_between(first, second):
             return False
         both = (*self.members[first], *self.members[second])
         members = tuple(sorted(both, key=self.order.__getitem__))
@@ -515,26 +548,25 @@ class _Joiner:
             self.group_of[member] = first
         self.members[first] = members
         del self.members[second]
-        self.needs[first] = (self.needs[first] | self.needs.pop(second)) - {first, second}
-        for needed in self.needs.values():
-            if second in needed:
-                needed.remove(second)
-                needed.add(first)
+        self.precedence.join(first, second)
         return True
 
     def _lowers(self, members: tuple[Tensor, ...]) -> bool:
-        stored = self._stored(members)
+        """Whether one step can compute the members; tried once for each signature."""
+        if any(isinstance(member.op.lowering, Repeating) for member in members):
+            return False
+        inside = set(members)
+        stored: dict[Tensor, str | Row] = {m: self._buffer_key(m) for m in self._stored(members)}
         buffers: dict[Tensor, Home] = {
             source: self._buffer_key(source)
             for member in members
             for source in self.sources[member]
-            if source not in members and not _is_number(source)
+            if source not in inside and not _is_number(source)
         }
-        try:
-            lower_group(members, {m: self._buffer_key(m) for m in stored}, buffers, "candidate")
-        except NotOneStep:
-            return False
-        return True
+        signature = self.signatures.of(members, {**buffers, **stored})
+        if signature not in self.tried:
+            self.tried[signature] = _is_one_step(members, stored, buffers)
+        return self.tried[signature]
 
     def _buffer_key(self, node: Tensor) -> str:
         target = self.in_place.get(node, node)
@@ -544,58 +576,81 @@ class _Joiner:
         inside = set(members)
         return [m for m in members if m in self.results or self.users[m] - inside]
 
-    def _through_others(self, first: int, second: int) -> bool:
-        """Whether one group must come before the other with a third in between."""
-        return self._path(first, second) or self._path(second, first)
-
-    def _path(self, start: int, end: int) -> bool:
-        """Whether `end` needs `start` by way of another group."""
-        pending = [number for number in self.needs[end] if number != start]
-        seen: set[int] = set()
-        while pending:
-            number = pending.pop()
-            if number == start:
-                return True
-            if number not in seen:
-                seen.add(number)
-                pending.extend(self.needs[number])
-        return False
-
     def schedule(self) -> tuple[Group, ...]:
         """The groups in an order that frees memory early, among those that are allowed."""
-        waiting = dict(self.needs)
         groups = {
             number: Group(members, frozenset(self._stored(members)))
             for number, members in self.members.items()
         }
+        sources = {
+            number: {source for member in group.members for source in self.sources[member]}
+            for number, group in groups.items()
+        }
+        missing = {number: set(needed) for number, needed in self.needs.items()}
+        followers: dict[int, list[int]] = {number: [] for number in groups}
+        for number, needed in self.needs.items():
+            for one in needed:
+                followers[one].append(number)
+        # The groups that have yet to read what others store.
         unread = {
             anchor: {self.group_of[user] for user in self.users[anchor]} - {self.group_of[anchor]}
             for anchor in self.anchors
         }
 
-        def cost(number: int, finished: set[int]) -> tuple[int, int]:
+        def cost(number: int) -> tuple[int, int]:
             """Bytes that a group adds less those it sets free; then the order of writing."""
             group = groups[number]
-            sources = {source for member in group.members for source in self.sources[member]}
             grown = sum(_bytes(m) for m in group.stored if m not in self.in_place)
             freed = sum(
                 _bytes(source)
-                for source in sources - set(group.members) - self.results
-                if source in self.anchors and not unread[source] - finished - {number}
+                for source in sources[number] - set(group.members) - self.results
+                if source in self.anchors and unread[source] <= {number}
             )
             return grown - freed, min(self.order[member] for member in group.members)
 
+        # Costs only fall while others finish; a group is put in again each time that its does.
+        heap: list[tuple[tuple[int, int], int]] = []
+        ready: set[int] = set()
+
+        def put(number: int) -> None:
+            heappush(heap, (cost(number), number))
+
+        for number, needed in missing.items():
+            if not needed:
+                ready.add(number)
+                put(number)
         done: list[Group] = []
-        finished: set[int] = set()
-        while waiting:
-            ready = [n for n, required in waiting.items() if required <= finished]
-            if not ready:
-                raise InternalError("the steps of a program wait for each other in a circle")
-            best = min(ready, key=lambda number: cost(number, finished))
-            del waiting[best]
-            finished.add(best)
+        while heap:
+            _, best = heappop(heap)
+            if best not in ready:
+                continue
+            ready.remove(best)
             done.append(groups[best])
+            for source in sources[best]:
+                readers = unread.get(source, set[int]())
+                readers.discard(best)
+                if len(readers) == 1:
+                    (last,) = readers
+                    if last in ready:
+                        put(last)
+            for follower in followers[best]:
+                missing[follower].remove(best)
+                if not missing[follower]:
+                    ready.add(follower)
+                    put(follower)
+        if len(done) < len(groups):
+            raise InternalError("the steps of a program wait for each other in a circle")
         return tuple(done)
+
+
+def _is_one_step(
+    members: Sequence[Tensor], stored: Mapping[Tensor, str | Row], buffers: Mapping[Tensor, Home]
+) -> bool:
+    try:
+        lower_group(members, stored, buffers, "candidate")
+    except NotOneStep:
+        return False
+    return True
 
 
 def _bytes(node: Tensor) -> int:
@@ -609,11 +664,3 @@ def _is_reduction(node: Tensor) -> bool:
 def _is_number(node: Tensor) -> bool:
     """Whether the tensor is a constant that is written into expressions as a literal."""
     return is_leaf(node) and node.op.name == "constant" and size_of(static(node.shape)) == 1
-
-
-def _direct_sources(anchor: Tensor, anchors: Anchors) -> set[Tensor]:
-    """The leaves and anchors that computing an anchor reads."""
-    found: set[Tensor] = set()
-    for operand in anchor.operands:
-        found |= _boundary(operand, anchors)
-    return found

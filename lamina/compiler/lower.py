@@ -9,6 +9,7 @@ so fusion tries and this file decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from lamina.errors import InternalError
 from lamina.graph import CONSTANT, LEAF, Tensor
@@ -52,6 +53,9 @@ from lamina.shapes import size_of, static
 # Expressions deeper than this are cut, so that neither engines nor people drown in them.
 DEEPEST_EXPRESSION = 96
 
+# Pulling calls itself so often at most; what lies deeper is pulled first, by itself. So neither the
+# depth of a graph nor that of an expression takes more of Python's stack.
+MOST_NESTED_PULLS = 12
 
 # What is joined is stored part by part if at least so many elements of a part lie side by side.
 SHORTEST_RUN = 16
@@ -59,6 +63,14 @@ SHORTEST_RUN = 16
 
 class NotOneStep(Exception):
     """The group cannot be one step; fusion then leaves it in parts."""
+
+
+class _NestedTooDeepError(Exception):
+    """A scalar must be pulled before those that are being pulled."""
+
+    def __init__(self, node: Tensor, coordinates: Coordinates) -> None:
+        super().__init__()
+        self.wanted = node, coordinates
 
 
 @frozen_dataclass
@@ -168,6 +180,8 @@ class _Puller:
         # Each scalar, and how many are inside one another in it; so many in what is being pulled.
         self._known: dict[tuple[Tensor, Coordinates], tuple[Scalar, int]] = {}
         self._height = 0
+        # How many pulls are under way, one inside the other.
+        self._nested = 0
 
     def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The scalar of a tensor at coordinates.
@@ -176,6 +190,27 @@ class _Puller:
             NotOneStep: if it needs a result of this group from another iteration, or grows too
                 deep.
         """
+        return self._from_below(lambda: self._pull(node, coordinates))
+
+    def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
+        """The same, computed here even if it is stored elsewhere."""
+        return self._from_below(lambda: self._expression(node, coordinates))
+
+    def _from_below(self, pulling: Callable[[], Scalar]) -> Scalar:
+        """What a function gives that pulls; what lies too deep for it is pulled before."""
+        waiting = [pulling]
+        while True:
+            self._height = self._nested = 0
+            try:
+                scalar = waiting[-1]()
+            except _NestedTooDeepError as deeper:
+                waiting.append(partial(self._pull, *deeper.wanted))
+                continue
+            waiting.pop()
+            if not waiting:
+                return scalar
+
+    def _pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         if node in self.places:
             shape, place = static(node.shape), self.places[node]
             if coordinates != place and flatten(coordinates, shape) != flatten(place, shape):
@@ -189,8 +224,12 @@ class _Puller:
             return home(coordinates)
         key = (node, coordinates)
         if key not in self._known:
+            if self._nested == MOST_NESTED_PULLS:
+                raise _NestedTooDeepError(node, coordinates)
             outside, self._height = self._height, 0
-            self._known[key] = self.expression(node, coordinates), self._height + 1
+            self._nested += 1
+            self._known[key] = self._expression(node, coordinates), self._height + 1
+            self._nested -= 1
             self._height = outside
         scalar, height = self._known[key]
         if height > DEEPEST_EXPRESSION:
@@ -204,7 +243,7 @@ class _Puller:
         Raises:
             NotOneStep: if there is none.
         """
-        for place in _places(member, axes, set()):
+        for place in _places(member, axes, self.buffers):
             self.places[member] = place
             try:
                 self.pull(member, place)
@@ -214,21 +253,20 @@ class _Puller:
                 return
         raise NotOneStep
 
-    def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
-        """The same, computed here even if it is stored elsewhere."""
+    def _expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         if size_of(static(node.shape)) == 0:
             # Never computed; what it is made of need not even have an element at such a place.
             return Literal(0, node.dtype)
         lowering = node.op.lowering
         if isinstance(lowering, Elementwise):
             operands = tuple(
-                self.pull(operand, broadcast_coordinates(coordinates, static(operand.shape)))
+                self._pull(operand, broadcast_coordinates(coordinates, static(operand.shape)))
                 for operand in node.operands
             )
             return lowering.scalar(node, operands)
         if isinstance(lowering, Movement | Generator):
             return lowering.scalar(
-                node, coordinates, lambda operand, at: self.pull(node.operands[operand], at)
+                node, coordinates, lambda operand, at: self._pull(node.operands[operand], at)
             )
         if node.op is CONSTANT and size_of(static(node.shape)) == 1:
             return Literal(node.attributes["value"].array.reshape(()).item(), node.dtype)
@@ -280,29 +318,39 @@ def _place(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
     return unflatten(flatten(_indices(axes), extents), shape)
 
 
-def _places(node: Tensor, axes: Sequence[Axis], seen: set[Tensor]) -> Iterator[Coordinates]:
-    """Where a tensor may be computed: each in turn, and behind movements where those lead."""
-    yield _place(node, axes)
-    yield from _places_below(node, axes, seen)
+def _places(
+    member: Tensor, axes: Sequence[Axis], buffers: Mapping[Tensor, Home]
+) -> Iterator[Coordinates]:
+    """Where a tensor may be computed: in order, and where movements below it are in order."""
+    yield _place(member, axes)
+    seen: set[Tensor] = set()
+    # Tensors, and the movements by which the member's place follows from theirs, the lowest first.
+    pending: list[tuple[Tensor, tuple[Tensor, ...]]] = [(member, ())]
+    while pending:
+        node, movements = pending.pop()
+        # What is stored has its order; that of what it was made of does not matter.
+        if node in seen or node in buffers:
+            continue
+        seen.add(node)
+        if node.op.name in ("transpose", "reshape"):
+            (below,) = node.operands
+            pending.append((below, (node, *movements)))
+            yield _moved(_place(below, axes), (node, *movements))
+        elif isinstance(node.op.lowering, Elementwise):
+            same = [operand for operand in node.operands if operand.shape == node.shape]
+            pending += [(operand, movements) for operand in reversed(same)]
 
 
-def _places_below(node: Tensor, axes: Sequence[Axis], seen: set[Tensor]) -> Iterator[Coordinates]:
-    """The places that follow from those of operands with as many elements."""
-    if node in seen:
-        return
-    seen.add(node)
-    if node.op.name in ("transpose", "reshape"):
-        (below,) = node.operands
-        for place in _places(below, axes, seen):
-            if node.op.name == "transpose":
-                order: tuple[int, ...] = node.attributes["axes"]
-                yield tuple(place[axis] for axis in order)
-            else:
-                yield unflatten(flatten(place, static(below.shape)), static(node.shape))
-    elif isinstance(node.op.lowering, Elementwise):
-        for operand in node.operands:
-            if operand.shape == node.shape:
-                yield from _places_below(operand, axes, seen)
+def _moved(place: Coordinates, movements: Sequence[Tensor]) -> Coordinates:
+    """The place in the result of transposes and reshapes that stands for one in their operand."""
+    for node in movements:
+        if node.op.name == "transpose":
+            order: tuple[int, ...] = node.attributes["axes"]
+            place = tuple(place[axis] for axis in order)
+        else:
+            before, after = static(node.operands[0].shape), static(node.shape)
+            place = unflatten(flatten(place, before), after)
+    return place
 
 
 def _lower_parts(

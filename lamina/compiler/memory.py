@@ -11,6 +11,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
 
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
@@ -25,6 +29,8 @@ LARGE_BYTES = 4096
 # may be compared for that.
 SEARCH_ROUNDS = 400
 SEARCH_EFFORT = 4_000_000
+# So many blocks are placed by lists; arrays are faster for more.
+MOST_IN_LISTS = 128
 
 
 @frozen_dataclass
@@ -67,11 +73,8 @@ def plan_memory(
     """
     lifetimes = _lifetimes(buffers, steps, outputs, repeats)
     blocks = _blocks(lifetimes, steps)
-    alive = [0] * max(len(steps), 1)
-    for block in blocks:
-        for step in range(block.first, min(block.last, len(steps) - 1) + 1):
-            alive[step] += block.bytes
-    offsets, size = _pack(blocks, max(alive))
+    largest = _largest_alive(blocks, len(steps))
+    offsets, size = _pack(blocks, largest)
     allocations: list[Allocation] = []
     for block, offset in zip(blocks, offsets, strict=True):
         taken_over = ""
@@ -82,7 +85,16 @@ def plan_memory(
             )
             taken_over = name
     allocations.sort(key=lambda a: (a.first, a.offset))
-    return Plan(size, max(alive), tuple(allocations))
+    return Plan(size, largest, tuple(allocations))
+
+
+def _largest_alive(blocks: Sequence[_Block], steps: int) -> int:
+    """The most bytes that are alive in any step."""
+    changes = [0] * (steps + 2)
+    for block in blocks:
+        changes[block.first] += block.bytes
+        changes[min(block.last, steps - 1) + 1] -= block.bytes
+    return max(accumulate(changes))
 
 
 def _lifetimes(
@@ -183,19 +195,17 @@ def _pack(blocks: Sequence[_Block], target: int) -> tuple[list[int], int]:
         lambda n: (blocks[n].first, -blocks[n].bytes),
         lambda n: (-(blocks[n].last - blocks[n].first), -blocks[n].bytes),
     ]
-    orders = [sorted(numbers, key=key) for key in keys]
-    meeting = [
-        [
-            other
-            for other in numbers
-            if other != number
-            and blocks[other].first <= blocks[number].last
-            and blocks[number].first <= blocks[other].last
-        ]
-        for number in numbers
-    ]
-    best_order = min(orders, key=lambda order: _place(blocks, meeting, order)[1])
-    best = _place(blocks, meeting, best_order)
+    place = _placing(blocks)
+    best_order: Sequence[int] = ()
+    best: tuple[list[int], int] = [], 0
+    for key in keys:
+        order = sorted(numbers, key=key)
+        placed = place(order)
+        if not best_order or placed[1] < best[1]:
+            best_order, best = order, placed
+        # No order can do with less.
+        if best[1] <= target:
+            break
     generator = random.Random(0)
     for _ in range(min(SEARCH_ROUNDS, SEARCH_EFFORT // (len(blocks) + 1) ** 2)):
         if best[1] <= target or len(blocks) < 2:
@@ -203,22 +213,35 @@ def _pack(blocks: Sequence[_Block], target: int) -> tuple[list[int], int]:
         order = list(best_order)
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
-        candidate = _place(blocks, meeting, order)
+        candidate = place(order)
         if candidate[1] <= best[1]:
             best_order, best = order, candidate
     return best
 
 
-def _place(
+# An order in which blocks are placed -> the offset of each block, and the size of the arena.
+_Placing = Callable[[Sequence[int]], tuple[list[int], int]]
+
+
+def _placing(blocks: Sequence[_Block]) -> _Placing:
+    """Each block in turn at the lowest offset where it meets no block alive at the same time."""
+    if len(blocks) > MOST_IN_LISTS:
+        return partial(_placed_in_arrays, blocks)
+    meeting = [
+        [
+            other
+            for other, one in enumerate(blocks)
+            if other != number and one.first <= block.last and block.first <= one.last
+        ]
+        for number, block in enumerate(blocks)
+    ]
+    return partial(_placed_in_lists, blocks, meeting)
+
+
+def _placed_in_lists(
     blocks: Sequence[_Block], meeting: Sequence[Sequence[int]], order: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Each block in turn at the lowest offset where it meets no block alive at the same time.
-
-    Args:
-        blocks: what is placed.
-        meeting: for each block those that are alive at the same time.
-        order: in which they are placed.
-    """
+    """For few blocks; `meeting` says for each which ones are alive at the same time."""
     places: dict[int, tuple[int, int]] = {}
     size = 0
     for number in order:
@@ -232,3 +255,28 @@ def _place(
         places[number] = (offset, offset + length)
         size = max(size, offset + length)
     return [places[number][0] for number in range(len(blocks))], size
+
+
+def _placed_in_arrays(blocks: Sequence[_Block], order: Sequence[int]) -> tuple[list[int], int]:
+    """The same for many blocks: thousands may be alive at the same time as each of them."""
+    # What was placed, by offset: from and to which step it is alive, where it starts and ends.
+    placed = np.zeros((4, len(blocks)), np.int64)
+    offsets = [0] * len(blocks)
+    size = 0
+    for count, number in enumerate(order):
+        block = blocks[number]
+        length, alignment = block.bytes, block.alignment
+        first, last, starts, ends = placed[:, :count]
+        alive = (first <= block.last) & (last >= block.first)
+        # The ends of all that starts below each of them, as the block could begin there.
+        below = np.maximum.accumulate(ends[alive], dtype=np.int64)
+        begins = np.concatenate(((0,), -(-below // alignment) * alignment))
+        fits = begins[:-1] + length <= starts[alive]
+        gap = int(fits.argmax()) if fits.any() else -1
+        offset = int(begins[gap])
+        offsets[number] = offset
+        size = max(size, offset + length)
+        position = int(starts.searchsorted(offset, "right"))
+        placed[:, position + 1 : count + 1] = placed[:, position:count]
+        placed[:, position] = block.first, block.last, offset, offset + length
+    return offsets, size

@@ -58,12 +58,15 @@ def assemble(fused: Fused, name: str) -> Program:
     buffers: dict[str, Buffer] = {}
     names: dict[Tensor, Home] = {}
     constants: dict[str, Array] = {}
+    # How many buffers wanted a name.
+    wishes: dict[str, int] = {}
 
     def add(node: Tensor, kind: str, wanted: str, shape: tuple[int, ...] | None = None) -> str:
-        unique, number = wanted, 1
+        unique, number = wanted, wishes.get(wanted, 1)
         while unique in buffers:
             number += 1
             unique = f"{wanted}#{number}"
+        wishes[wanted] = number
         extents = static(node.shape) if shape is None else shape
         buffers[unique] = Buffer(unique, kind, extents, node.dtype)
         return unique

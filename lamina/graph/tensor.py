@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
 from functools import cached_property
+from heapq import heappop, heappush
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -478,8 +480,50 @@ def located(error: LaminaError, path: str = "") -> LaminaError:
 
 def path_after(operands: Sequence[Tensor], label: str) -> str:
     """`"net/4:Add"`: the path of a tensor made from these, counting what comes before it."""
-    before = sum(node.op is not CONSTANT for node in topological(operands))
-    return f"net/{before}:{label}"
+    return f"net/{_count_before(operands)}:{label}"
+
+
+# For a tensor that all that comes before another one leads through: how many tensors there are up
+# to it, constants and leaves aside, and the leaves among them.
+_counted: WeakKeyDictionary[Tensor, tuple[int, frozenset[Tensor]]] = WeakKeyDictionary()
+
+
+def _count_before(operands: Sequence[Tensor]) -> int:
+    """How many tensors these are made of, constants aside, themselves included.
+
+    It is asked at each layer of a network: the count goes back no further than to the last tensor
+    on which everything else depends, and goes on from what was counted there.
+    """
+    count = 0
+    leaves: set[Tensor] = set()
+    seen: set[Tensor] = set()
+    # The latest first, so that all users of a tensor are there before it is.
+    waiting: list[tuple[int, Tensor]] = []
+
+    def add(tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor in seen or tensor.op is CONSTANT:
+                continue
+            seen.add(tensor)
+            if tensor.operands:
+                heappush(waiting, (-tensor.number, tensor))
+            else:
+                leaves.add(tensor)
+
+    add(operands)
+    alone = waiting[0][1] if len(waiting) == 1 and not leaves else None
+    while waiting:
+        _, node = heappop(waiting)
+        known = _counted.get(node) if not waiting else None
+        if known is not None:
+            count += known[0]
+            leaves |= known[1]
+            break
+        count += 1
+        add(node.operands)
+    if alone is not None:
+        _counted[alone] = count, frozenset(leaves)
+    return count + len(leaves)
 
 
 class Described(str):
@@ -649,6 +693,20 @@ class Graph:
     inputs: tuple[Tensor, ...]
     outputs: tuple[tuple[str, Tensor], ...]
     updates: tuple[tuple[Tensor, Tensor], ...] = ()
+    _nodes: tuple[Tensor, ...] = field(init=False, default=(), compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Callable[..., Graph], tuple[Any, ...]]:
+        # Flat: tensors that hold their operands, and so on, would be as deep as the graph is.
+        nodes = sorted(self.nodes(), key=lambda node: node.number)
+        numbers = {node: number for number, node in enumerate(nodes)}
+        rows = [
+            (n.op, [numbers[x] for x in n.operands], n.attributes, n.shape, n.dtype, n.origin)
+            for n in nodes
+        ]
+        inputs = [numbers[tensor] for tensor in self.inputs]
+        outputs = [(name, numbers[tensor]) for name, tensor in self.outputs]
+        updates = [(numbers[leaf], numbers[tensor]) for leaf, tensor in self.updates]
+        return _graph_of_rows, (rows, inputs, outputs, updates)
 
     @property
     def roots(self) -> tuple[Tensor, ...]:
@@ -657,7 +715,29 @@ class Graph:
 
     def nodes(self) -> tuple[Tensor, ...]:
         """Every tensor that a root depends on, operands first; inputs and updated leaves too."""
-        return topological((*self.inputs, *(leaf for leaf, _ in self.updates), *self.roots))
+        if not self._nodes:
+            # Remembered, as each pass asks for them several times.
+            leaves = (leaf for leaf, _ in self.updates)
+            nodes = topological((*self.inputs, *leaves, *self.roots))
+            object.__setattr__(self, "_nodes", nodes)
+        return self._nodes
+
+
+def _graph_of_rows(
+    rows: Sequence[tuple[Op, Sequence[int], Attributes, Shape, DType, Origin]],
+    inputs: Sequence[int],
+    outputs: Sequence[tuple[str, int]],
+    updates: Sequence[tuple[int, int]],
+) -> Graph:
+    """The graph that was copied or pickled."""
+    made: list[Tensor] = []
+    for op, operands, attributes, shape, dtype, origin in rows:
+        made.append(Tensor(op, tuple(made[n] for n in operands), attributes, shape, dtype, origin))
+    return Graph(
+        tuple(made[number] for number in inputs),
+        tuple((name, made[number]) for name, number in outputs),
+        tuple((made[leaf], made[number]) for leaf, number in updates),
+    )
 
 
 def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
@@ -668,16 +748,18 @@ def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[
     order: list[Tensor] = []
     seen: set[Tensor] = set()
     for root in roots:
-        stack = [(root, False)]
+        # None stands above a tensor whose operands come first.
+        stack: list[Tensor | None] = [root]
         while stack:
-            node, ready = stack.pop()
-            if ready:
-                order.append(node)
+            node = stack.pop()
+            if node is None:
+                order.append(cast(Tensor, stack.pop()))
             elif node not in seen:
                 seen.add(node)
-                stack.append((node, True))
-                if node not in given:
-                    stack.extend((operand, False) for operand in reversed(node.operands))
+                if node.operands and node not in given:
+                    stack += (node, None, *node.operands[::-1])
+                else:
+                    order.append(node)
     return tuple(order)
 
 

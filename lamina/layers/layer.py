@@ -243,13 +243,13 @@ def trace(
                 # A layer that is applied again keeps the name of its first place.
                 owner = owners.setdefault(id(layer), prefix)
                 record.layers[owner] = layer
-                known = dict(record.updates)
+                before = len(record.updated)
                 try:
                     result = layer.forward(Scope(record, owner), *operands)
                 except LaminaError as error:
                     raise located(error) from None
                 # New values of states may depend on layers inside as well as the result does.
-                changed = {k: v for k, v in record.updates.items() if known.get(k) is not v}
+                changed = {name: record.updates[name] for name in record.updated[before:]}
                 build_inner((result, *changed.values()), operands, owner, path)
                 new[tensor] = new.get(result, result)
                 record.updates.update((k, new.get(v, v)) for k, v in changed.items())

@@ -136,6 +136,7 @@ class Record:
         training: whether the training form is traced.
         parameters, states: by name, in the order of the layers.
         updates: new values of states, by name.
+        updated: the names of those, each time that one was given a value.
         layers: by the prefix of their parameters' names, `"1"`, or `"1.0"` within another layer.
         penalties: regularisation terms, 0-d, to be added to the loss.
         index_limits: which indices are in range; data that holds others is refused.
@@ -149,6 +150,7 @@ class Record:
     parameters: dict[str, Variable] = field(default_factory=dict[str, Variable])
     states: dict[str, Variable] = field(default_factory=dict[str, Variable])
     updates: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    updated: list[str] = field(default_factory=list[str])
     layers: dict[str, object] = field(default_factory=dict[str, object])
     penalties: list[Tensor] = field(default_factory=list[Tensor])
     index_limits: list[IndexLimit] = field(default_factory=list[IndexLimit])
@@ -309,6 +311,7 @@ class Scope:
                 advice=f"Make it first: scope.state({name!r}, shape, init).",
             )
         self._record.updates[full] = value
+        self._record.updated.append(full)
 
     @checked
     def layer(self, name: str, layer: AnyPart, *operands: Tensor) -> Tensor:

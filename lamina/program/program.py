@@ -5,8 +5,10 @@ A program is complete: an engine needs nothing else to compile and run it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from heapq import heappop, heappush
 
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Gathered, Index
@@ -121,7 +123,7 @@ class Program:
         name: for people.
         buffers: all buffers, by name.
         steps: in the order in which they run.
-        repeats: which of them are repeated; these ranges do not overlap.
+        repeats: which of them are repeated; these ranges are in order, and do not overlap.
         outputs: (name, buffer) of each result; the buffer holds it after the last step.
         constants: the values of the constant buffers.
         plan: the layout of the arena.
@@ -139,7 +141,9 @@ class Program:
 
     def repeated(self, step: int) -> Repeat | None:
         """What a step is repeated by, if it is."""
-        return next((r for r in self.repeats if r.first <= step < r.last), None)
+        position = bisect_right(self.repeats, step, key=lambda repeat: repeat.first) - 1
+        repeat = self.repeats[position] if position >= 0 else None
+        return repeat if repeat is not None and step < repeat.last else None
 
     def of_kind(self, kind: str) -> tuple[Buffer, ...]:
         """The buffers of one kind, in order."""
@@ -214,7 +218,7 @@ def _check_number(what: str, value: object, least: int, where: str) -> None:
 
 def _check_repeats(program: Program) -> None:
     end = 0
-    for repeat in sorted(program.repeats, key=lambda repeat: repeat.first):
+    for repeat in program.repeats:
         _check_number("an extent", repeat.axis.extent, 0, repeat.axis.name)
         if not end <= repeat.first < repeat.last <= len(program.steps):
             raise InternalError(
@@ -299,16 +303,38 @@ def _check_access(program: Program, access: Load | Store, where: str) -> None:
 
 
 def _check_plan(plan: Plan) -> None:
-    for position, one in enumerate(plan.allocations):
-        if one.offset < 0 or one.offset + one.bytes > plan.arena_bytes:
+    """Goes through time with what is alive, in the order of the offsets."""
+    alive: list[tuple[int, int, int]] = []
+    ending: list[tuple[int, tuple[int, int, int]]] = []
+    places = plan.allocations
+    numbers = {place.buffer: number for number, place in enumerate(places)}
+
+    def extent(number: int) -> tuple[int, int, int]:
+        return places[number].offset, places[number].offset + places[number].bytes, number
+
+    def end(own: tuple[int, int, int]) -> None:
+        position = bisect_left(alive, own)
+        if alive[position : position + 1] == [own]:
+            del alive[position]
+
+    # Those that take over a place come after the others that begin in the same step.
+    order = sorted(range(len(places)), key=lambda n: (places[n].first, bool(places[n].in_place_of)))
+    for number in order:
+        one, own = places[number], extent(number)
+        if one.offset < 0 or one.bytes < 0 or own[1] > plan.arena_bytes or one.last < one.first:
             raise InternalError(f"{one.buffer} lies outside the arena")
-        for other in plan.allocations[position + 1 :]:
-            taken_over = (one.in_place_of == other.buffer and one.first == other.last) or (
-                other.in_place_of == one.buffer and other.first == one.last
-            )
-            in_time = one.first <= other.last and other.first <= one.last
-            in_space = (
-                one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes
-            )
-            if in_time and in_space and not taken_over:
-                raise InternalError(f"{one.buffer} and {other.buffer} share bytes while alive")
+        while ending and ending[0][0] < one.first:
+            end(heappop(ending)[1])
+        before = numbers.get(one.in_place_of, number)
+        if places[before].last == one.first and extent(before)[:2] == own[:2]:
+            end(extent(before))
+        if not one.bytes:
+            continue
+        position = bisect_left(alive, own)
+        for start, stop, other in alive[max(position - 1, 0) : position + 1]:
+            if start < own[1] and own[0] < stop:
+                first, second = sorted((number, other))
+                names = f"{places[first].buffer} and {places[second].buffer}"
+                raise InternalError(f"{names} share bytes while alive")
+        alive.insert(position, own)
+        heappush(ending, (one.last, own))

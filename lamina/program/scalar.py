@@ -7,7 +7,7 @@ op. Expressions are immutable and may share parts; an engine computes a shared p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import field
 
 from lamina import shapes
@@ -155,7 +155,7 @@ class Within:
         return f"({' and '.join(map(str, self.bounds)) or 'true'})"
 
 
-@frozen_dataclass(eq=False)
+@frozen_dataclass(eq=False, repr=False)
 class Apply:
     """A primitive applied to scalars. Equal if all parts are; shared parts are compared once."""
 
@@ -193,8 +193,23 @@ class Apply:
         return True
 
     def __str__(self) -> str:
-        return text(self, {})
+        """The scalar for people; a long one names what stands in it several times behind it."""
+        if _written_out(self) <= LONGEST_WRITTEN_OUT:
+            return text(self, {})
+        names: dict[Scalar, str] = {}
+        lines: list[str] = []
+        for part in shared(self):
+            lines.append(f"t{len(names)} = {text(part, names)}")
+            names[part] = f"t{len(names)}"
+        return f"{text(self, names)} where {', '.join(lines)}" if lines else text(self, {})
 
+    def __repr__(self) -> str:
+        return f"Apply({self})"
+
+
+# With parts that stand in several places written out each time, a scalar's text grows twofold with
+# each level: so many parts are written like that.
+LONGEST_WRITTEN_OUT = 1000
 
 Scalar = Literal | Load | Local | Position | Within | Apply
 
@@ -216,11 +231,24 @@ _INFIX = {
 
 def text(scalar: Scalar, names: Mapping[Scalar, str]) -> str:
     """The scalar for people; parts that have a name stand under it."""
-    if scalar in names:
-        return names[scalar]
-    if not isinstance(scalar, Apply):
-        return str(scalar)
-    operands = [text(operand, names) for operand in scalar.operands]
+    texts = dict(names)
+    pending = [scalar]
+    while pending:
+        part = pending[-1]
+        if part in texts:
+            pending.pop()
+        elif not isinstance(part, Apply):
+            texts[part] = str(part)
+        else:
+            missing = [operand for operand in part.operands if operand not in texts]
+            pending += missing
+            if not missing:
+                texts[part] = _applied_text(part, texts, names)
+    return texts[scalar]
+
+
+def _applied_text(scalar: Apply, texts: Mapping[Scalar, str], names: Mapping[Scalar, str]) -> str:
+    operands = [texts[operand] for operand in scalar.operands]
     if scalar.primitive in _INFIX:
         inner = [
             f"({operand})" if _is_infix(part) and part not in names else operand
@@ -229,6 +257,14 @@ def text(scalar: Scalar, names: Mapping[Scalar, str]) -> str:
         return f" {_INFIX[scalar.primitive]} ".join(inner)
     name = scalar.dtype.short if scalar.primitive == "cast" else scalar.primitive
     return f"{name}({', '.join(operands)})"
+
+
+def _written_out(scalar: Scalar) -> int:
+    """How many parts are written if each is written wherever it stands."""
+    counts: dict[Scalar, int] = {}
+    for part in parts(scalar):
+        counts[part] = 1 + sum(counts[operand] for operand in operands_of(part))
+    return counts[scalar]
 
 
 def _is_infix(scalar: Scalar) -> bool:
@@ -243,10 +279,11 @@ def shared(*roots: Scalar) -> tuple[Apply, ...]:
     return tuple(s for s in parts(*roots) if isinstance(s, Apply) and uses[s] > 1)
 
 
-def parts(*roots: Scalar) -> Iterator[Scalar]:
+def parts(*roots: Scalar, known: Container[Scalar] = ()) -> Iterator[Scalar]:
     """Every distinct scalar within the roots, operands before their users.
 
-    Includes scalars inside gathered positions and bounds.
+    Includes scalars inside gathered positions and bounds. What is known is left out, and what
+    only that is made of.
     """
     seen: set[Scalar] = set()
     for root in roots:
@@ -256,7 +293,7 @@ def parts(*roots: Scalar) -> Iterator[Scalar]:
             if ready:
                 yield scalar
                 continue
-            if scalar in seen:
+            if scalar in seen or scalar in known:
                 continue
             seen.add(scalar)
             stack.append((scalar, True))

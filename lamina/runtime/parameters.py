@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, cast, final
 
 import numpy as np
@@ -85,10 +86,12 @@ class Parameters:
         self.seed = seed
         # Whoever shares memories waits for each other, and so can share an arena, too.
         self.arena = engine.arena() if whole is None else whole.arena
-        self._record = network.variables(dtype)
+        record = network.variables(dtype)
+        self.index_checks = index_checks(record.index_limits)
+        # The others are computed in the graph, which a copy of this does not need.
+        self._record = replace(record, index_limits=[])
         self.variables: dict[str, Variable] = self._record.parameters
         self.states: dict[str, Variable] = self._record.states
-        self.index_checks = index_checks(self._record.index_limits)
         # Where each of them lies: the name in the whole.
         self._names: dict[str, str] = {}
         if whole is not None:

@@ -9,19 +9,20 @@ want theirs packed in any case.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
 from lamina.engines.cpu.forms import numbered
 from lamina.engines.cpu.matrix import as_matrix
+from lamina.engines.cpu.overlap import Writes
 from lamina.engines.cpu.packing import PackedRight
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.winograd import packed_weights
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Literal, loads
-from lamina.program.steps import Contraction, Step, writes_of
+from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 
 # Threads may wait for each other where that spares the memory of operands as large as this.
@@ -89,9 +90,7 @@ class _Group:
     at_load: bool
 
 
-def packed_ahead(
-    program: Program, processor: Processor, meet: Callable[[str, str], bool]
-) -> dict[int, Ahead]:
+def packed_ahead(program: Program, processor: Processor) -> dict[int, Ahead]:
     """For each contraction whose right operand is packed ahead, by its number: that operand."""
     users: dict[object, list[_User]] = defaultdict(list)
     for number, step in enumerate(program.steps):
@@ -112,8 +111,9 @@ def packed_ahead(
             what = (matrix.right, matrix.batch, matrix.column, matrix.inner, step.dtype, packed)
             users[(*what, used)].append(_User(number, operand, packed, how is not None))
     found: dict[int, Ahead] = {}
+    writes = Writes(program)
     for same in users.values():
-        for group in _together(program, same, meet):
+        for group in _together(program, same, writes):
             user = group.users[0]
             size = user.operand.extents[0] * user.packed.size * user.operand.dtype.itemsize
             ahead = Ahead(
@@ -152,27 +152,24 @@ def _needed(program: Program, group: _Group, size: int) -> range:
     return range(group.before, last + (2 if size < WORTH_WAITING_BYTES else 1))
 
 
-def _together(
-    program: Program, same: Sequence[_User], meet: Callable[[str, str], bool]
-) -> list[_Group]:
+def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_Group]:
     """Who uses what is packed at once, and when that is; `same` use the same operand."""
     first, right = same[0].number, same[0].operand.right
     read = loads(right)
-    buffers = {load.buffer for load in read}
+    buffers = list({load.buffer: None for load in read})
     axes = set[Axis]().union(*(axes_of(load.index) for load in read))
     repeat = program.repeated(first)
     # What each turn has its own of must be packed in it.
     turn = repeat.axis if repeat is not None and repeat.axis in axes else None
     lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
-    if lasting and turn is None and not _written(program, buffers, program.steps, meet):
+    if lasting and turn is None and not writes.any_between(buffers, 0, len(program.steps)):
         return [_Group(same, first, None, True)]
     before, hoisted = first, False
     if repeat is not None:
-        steps = program.steps[repeat.first : repeat.last]
-        hoisted = turn is None and not _written(program, buffers, steps, meet)
+        lasts = not writes.any_between(buffers, repeat.first, repeat.last)
+        hoisted = turn is None and lasts
         before, turn = (repeat.first, None) if hoisted else (first, repeat.axis)
-    between = program.steps[before : same[-1].number]
-    shared = not _written(program, buffers, between, meet) and (
+    shared = not writes.any_between(buffers, before, same[-1].number) and (
         hoisted or all(program.repeated(user.number) == repeat for user in same)
     )
     if shared and (len(same) > 1 or hoisted or same[0].needs):
@@ -183,15 +180,3 @@ def _together(
         if user.needs:
             alone.append(_Group([user], user.number, own.axis if own else None, False))
     return alone
-
-
-def _written(
-    program: Program,
-    buffers: set[str],
-    steps: Sequence[Step],
-    meet: Callable[[str, str], bool],
-) -> bool:
-    """Whether one of the buffers is written in some of the steps."""
-    return any(
-        meet(written, name) for step in steps for written in writes_of(step) for name in buffers
-    )

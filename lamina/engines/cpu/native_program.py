@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from lamina.engines.cpu.ir import I64, OpenLoop, constant
 from lamina.engines.cpu.loops import Part
 from lamina.engines.cpu.native_layout import Entry, Layout, exported_name
+from lamina.engines.cpu.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.parts import Parts, RepeatedParts, write_parts
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.scheduler import (
@@ -21,7 +22,7 @@ from lamina.engines.cpu.scheduler import (
     Phase,
     slices,
 )
-from lamina.engines.cpu.workspaces import SLOTS, Workspaces
+from lamina.engines.cpu.workspaces import SLOTS
 from lamina.program.program import Plan, Program
 from lamina.records import frozen_dataclass
 
@@ -53,9 +54,10 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
         timed: whether each part is a phase of its own, so that its time can be taken.
     """
     written = write_parts(program, processor, _meeting(program.plan))
+    extents = extents_of(program, written.workspaces.extents)
     load = Entry(0, 0, (), ())
     if written.load:
-        load = _entry(written, "load", written.load, (), program.plan, processor)
+        load = _entry(written, "load", written.load, (), extents, processor)
     used = [number for number, part in enumerate(written.parts) if part.units]
     loops = [
         RepeatedParts(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
@@ -66,7 +68,7 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
         "program",
         [written.parts[number] for number in used],
         [loop for loop in loops if loop.first < loop.last],
-        program.plan,
+        extents,
         processor,
         timed=timed,
     )
@@ -105,7 +107,7 @@ def _entry(
     name: str,
     parts: Sequence[Part],
     loops: Sequence[RepeatedParts],
-    plan: Plan,
+    extents: Extents,
     processor: Processor,
     *,
     timed: bool = False,
@@ -119,7 +121,7 @@ def _entry(
     numbers = {part.function: 0 for part in parts}
     numbers = {function: number for number, function in enumerate(numbers)}
     written.module.export_functions(exported_name(name), list(numbers))
-    begins = [True] * len(parts) if timed else _begins(plan, written.workspaces, parts, loops)
+    begins = [True] * len(parts) if timed else _begins(extents, parts, loops)
     kernels: list[Kernel] = []
     phases: list[Phase] = []
     # Which phase begins with a part.
@@ -172,31 +174,19 @@ def _meeting(plan: Plan) -> Callable[[str, str], bool]:
     return meet
 
 
-def _begins(
-    plan: Plan,
-    workspaces: Workspaces,
-    parts: Sequence[Part],
-    loops: Sequence[RepeatedParts],
-) -> list[bool]:
+def _begins(extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedParts]) -> list[bool]:
     """Whether a phase begins with each part: it needs what others of the last phase have done."""
-    in_arena = _meeting(plan)
     # At the beginning of each iteration, and behind the last one.
     edges = {edge for loop in loops for edge in (loop.first, loop.last)}
-
-    def meet(one: str, other: str) -> bool:
-        return in_arena(one, other) or workspaces.shares_place(one, other)
-
-    def conflict(one: Part, other: Part) -> bool:
-        pairs = ((one.writes, other.reads | other.writes), (one.reads, other.writes))
-        return any(meet(a, b) for left, right in pairs for a in left for b in right)
-
+    read, written = LastTouched(extents), LastTouched(extents)
     result: list[bool] = []
-    phase: list[Part] = []
+    phase = 0
     for number, part in enumerate(parts):
-        begins = not phase or number in edges or any(conflict(one, part) for one in phase)
-        if begins:
-            phase.clear()
-        phase.append(part)
+        used = max(written.last(part.reads), written.last(part.writes), read.last(part.writes))
+        begins = number == 0 or number in edges or used >= phase
+        phase = number if begins else phase
+        read.touch(part.reads, number)
+        written.touch(part.writes, number)
         result.append(begins)
     return result
 

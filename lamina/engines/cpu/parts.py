@@ -70,11 +70,13 @@ class Parts:
     # The first one, without buffers, is for what is no step.
     sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
     placed: dict[str, int] = field(default_factory=dict[str, int])
+    # How long the table is.
+    words: int = len(SLOTS)
 
-    @property
-    def words(self) -> int:
-        """How long the table is."""
-        return sum(len(SLOTS) + len(section) for section in self.sections)
+    def add_section(self, names: tuple[str, ...]) -> None:
+        """Puts a section behind the others."""
+        self.sections.append(names)
+        self.words += len(SLOTS) + len(names)
 
 
 def write_parts(
@@ -110,12 +112,18 @@ class _Writer:
     def write(self, meet: Callable[[str, str], bool], only: int | None) -> None:
         program, written = self._program, self._written
         riders = riders_of(program, meet, self._processor)
-        ahead = packed_ahead(program, self._processor, meet)
+        ahead = packed_ahead(program, self._processor)
         # The largest first, as smaller ones then fit between them.
         for one in sorted(ahead.values(), key=lambda one: -one.bytes):
             if one.name not in written.placed:
                 place = written.workspaces.place(one.name, one.bytes, one.needed)
                 written.placed[one.name] = place
+        packings: dict[tuple[int, Axis | None], dict[str, Ahead]] = {}
+        for one in ahead.values():
+            packings.setdefault((one.before, one.turn), {})[one.name] = one
+        carried: dict[int, list[int]] = {}
+        for rider, (carrier, _) in riders.items():
+            carried.setdefault(carrier, []).append(rider)
         if only in riders:
             only = riders[only][0]
         first_part = 0
@@ -124,22 +132,25 @@ class _Writer:
             turn = repeat.axis if repeat is not None else None
             wanted = only in (None, number)
             if wanted:
-                self._packings(number, ahead, None)
+                self._packings(number, packings, None)
             if repeat is not None and repeat.first == number:
                 first_part = len(written.parts)
             if wanted and number not in riders:
                 if repeat is not None:
-                    self._packings(number, ahead, turn)
-                carried = [rider for rider, (carrier, _) in riders.items() if carrier == number]
-                self._step(number, step, carried, ahead.get(number), turn)
+                    self._packings(number, packings, turn)
+                self._step(number, step, carried.get(number, []), ahead.get(number), turn)
             if repeat is not None and repeat.last == number + 1:
                 last = len(written.parts)
                 written.loops.append(RepeatedParts(first_part, last, repeat.axis.extent))
 
-    def _packings(self, number: int, ahead: Mapping[int, Ahead], turn: Axis | None) -> None:
+    def _packings(
+        self,
+        number: int,
+        packings: Mapping[tuple[int, Axis | None], Mapping[str, Ahead]],
+        turn: Axis | None,
+    ) -> None:
         """Packs what is packed in front of a step: once, or in each turn of an axis."""
-        found = {id(one): one for one in ahead.values() if (one.before, one.turn) == (number, turn)}
-        for one in found.values():
+        for one in packings.get((number, turn), {}).values():
             parts = self._placed(number, [one.step], one, partial(_packing, one.name), turn)
             self._add(number, parts, at_load=one.at_load)
 
@@ -195,7 +206,7 @@ class _Writer:
             needed = range(number, number + 1)
             place = written.workspaces.place(names[-1], context.buffers[asked].bytes, needed)
             written.placed[names[-1]] = place
-        written.sections.append(tuple(names))
+        written.add_section(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
 
         def renamed(buffers: frozenset[str]) -> frozenset[str]:

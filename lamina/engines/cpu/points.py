@@ -216,9 +216,17 @@ class Points:
 
     def _depth(self, scalar: Scalar) -> int:
         """The innermost level that the scalar depends on."""
-        if scalar not in self._depths:
-            self._depths[scalar] = self._depth_of(scalar)
-        return self._depths[scalar]
+        depths = self._depths
+        pending = [scalar] if scalar not in depths else []
+        while pending:
+            part = pending[-1]
+            operands = part.operands if isinstance(part, Apply) else ()
+            missing = [operand for operand in operands if operand not in depths]
+            pending += missing
+            if not missing:
+                depths[part] = self._depth_of(part)
+                pending.pop()
+        return depths[scalar]
 
     def _depth_of(self, scalar: Scalar) -> int:
         if isinstance(scalar, Literal):
@@ -283,12 +291,32 @@ class Points:
 
     def value(self, scalar: Scalar) -> Value:
         """The scalar at the current point: a vector if it depends on the lanes' axis."""
-        depth = self._depth(scalar)
-        known = self._levels[depth].known
-        if scalar not in known:
-            with self._at(depth):
-                known[scalar] = self._computed(scalar, depth)
-        return known[scalar]
+        # Operands first, without calling itself: expressions may be deep.
+        pending = [scalar] if self._known(scalar) is None else []
+        while pending:
+            part = pending[-1]
+            missing = [one for one in self._operands(part) if self._known(one) is None]
+            pending += reversed(missing)
+            if not missing:
+                depth = self._depth(part)
+                with self._at(depth) as known:
+                    if part not in known:
+                        known[part] = self._computed(part, depth)
+                pending.pop()
+        return self._levels[self._depth(scalar)].known[scalar]
+
+    def _known(self, scalar: Scalar) -> Value | None:
+        """The scalar's value, if it was computed before."""
+        return self._levels[self._depth(scalar)].known.get(scalar)
+
+    def _operands(self, scalar: Scalar) -> tuple[Scalar, ...]:
+        """The operands of a primitive whose values it needs."""
+        if not isinstance(scalar, Apply):
+            return ()
+        if self._is_random_block(scalar):
+            seed, step, _, stream = scalar.operands
+            return seed, step, stream
+        return scalar.operands
 
     def vector(self, scalar: Scalar) -> Value:
         """The scalar at the current point, in all lanes (or a scalar if there are none)."""
@@ -318,7 +346,7 @@ class Points:
         return self._applied(scalar)
 
     def _applied(self, scalar: Apply) -> Value:
-        if scalar.primitive == "random_bits" and self._is_in_blocks(scalar.operands[2]):
+        if self._is_random_block(scalar):
             seed, step, position, stream = scalar.operands
             start = self.place(indices_of(position)[0]).start
             others = [self.value(operand) for operand in (seed, step, stream)]
@@ -335,8 +363,11 @@ class Points:
         dtype = first.dtype if scalar.primitive in COMPARISONS else scalar.dtype
         return EMITTERS[scalar.primitive](self.code, dtype, spread)
 
-    def _is_in_blocks(self, position: Scalar) -> bool:
-        """Whether the lanes are consecutive positions, the first one a multiple of four."""
+    def _is_random_block(self, scalar: Apply) -> bool:
+        """Whether it gives random bits at consecutive positions, the first a multiple of four."""
+        if scalar.primitive != "random_bits":
+            return False
+        position = scalar.operands[2]
         if not isinstance(position, Position) or self._lanes < 4 or self._multiple % 4:
             return False
         index, axis = position.index, self._lane_axis

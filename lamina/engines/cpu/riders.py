@@ -7,16 +7,17 @@ the panel is still in its cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from lamina.engines.cpu.contractions import is_tiled, windows_of
 from lamina.engines.cpu.forms import numbered
 from lamina.engines.cpu.matrix import as_matrix
+from lamina.engines.cpu.overlap import LastTouched, extents_of
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.reshape import merged_axes
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Program
-from lamina.program.steps import Contraction, Loop, Scan, Step, loads_of, reads_of, writes_of
+from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, writes_of
 
 # Whether two buffers share memory.
 Meet = Callable[[str, str], bool]
@@ -25,26 +26,23 @@ Meet = Callable[[str, str], bool]
 def riders_of(program: Program, meet: Meet, processor: Processor) -> dict[int, tuple[int, Loop]]:
     """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
     found: dict[int, tuple[int, Loop]] = {}
-    steps: Sequence[Step] = program.steps
-    reads, writes = [reads_of(step) for step in steps], [writes_of(step) for step in steps]
-    for number, loop in enumerate(steps):
-        if not isinstance(loop, Loop) or program.repeated(number) is not None:
-            continue
-        for earlier in range(number - 1, -1, -1):
-            step = steps[earlier]
+    extents = extents_of(program)
+    read, written = LastTouched(extents), LastTouched(extents)
+    for number, step in enumerate(program.steps):
+        reads, writes = reads_of(step), writes_of(step)
+        if isinstance(step, Loop) and program.repeated(number) is None:
             # Nothing that the loop writes may be in use, and what it reads must be there.
-            used = reads[earlier] | writes[earlier]
-            if any(meet(a, b) for a in writes[number] for b in used):
-                break
-            if any(meet(a, b) for a in reads[number] for b in writes[earlier]):
-                alone = program.repeated(earlier) is None
-                if (
-                    alone
-                    and isinstance(step, Contraction)
-                    and _carries(step, loop, meet, processor)
-                ):
-                    found[number] = (earlier, loop)
-                break
+            made = written.last(reads)
+            carrier = program.steps[made]
+            if (
+                made > max(written.last(writes), read.last(writes))
+                and program.repeated(made) is None
+                and isinstance(carrier, Contraction)
+                and _carries(carrier, step, meet, processor)
+            ):
+                found[number] = (made, step)
+        read.touch(reads, number)
+        written.touch(writes, number)
     return found
 
 

@@ -7,6 +7,7 @@ share their functions.
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import final
 
 from lamina.engines.cpu.ir import I64, POINTER, Function, Value
@@ -28,8 +29,11 @@ class Workspaces:
     def __init__(self) -> None:
         self.thread_bytes = 0
         self.placed_bytes = 0
-        # By name: where it begins, where it ends, and during which steps it needs its place.
-        self._placed: dict[str, tuple[int, int, range]] = {}
+        # Where each place that was asked for begins and ends, by name: those that meet are used at
+        # different times.
+        self.extents: dict[str, tuple[int, int]] = {}
+        # The same in the order of memory, with the steps that need the place.
+        self._in_order: list[tuple[int, int, range]] = []
 
     def need_own(self, size: int) -> None:
         """Asks for bytes for every thread."""
@@ -42,26 +46,16 @@ class Workspaces:
             Where they begin in the memory that is for those.
         """
         size = -(-size // _ALIGNMENT) * _ALIGNMENT
-        taken = sorted(
-            (first, end)
-            for first, end, others in self._placed.values()
-            if steps.start < others.stop and others.start < steps.stop
-        )
         start = 0
-        for first, end in taken:
-            if start + size <= first:
-                break
-            start = max(start, end)
-        self._placed[name] = start, start + size, steps
+        for first, end, others in self._in_order:
+            if steps.start < others.stop and others.start < steps.stop:
+                if start + size <= first:
+                    break
+                start = max(start, end)
+        insort(self._in_order, (start, start + size, steps), key=lambda one: one[:2])
+        self.extents[name] = start, start + size
         self.placed_bytes = max(self.placed_bytes, start + size)
         return start
-
-    def shares_place(self, one: str, other: str) -> bool:
-        """Whether both were given places that meet, at different times."""
-        if one not in self._placed or other not in self._placed:
-            return False
-        (start, end, _), (first, last, _) = self._placed[one], self._placed[other]
-        return start < last and first < end
 
     def iteration(self, code: Function, table: Value) -> Value:
         """The iteration of the steps that are repeated."""

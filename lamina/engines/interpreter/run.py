@@ -14,7 +14,17 @@ from numpy.lib.stride_tricks import as_strided
 
 from lamina.engines.interpreter.primitives import FUNCTIONS, REDUCTIONS
 from lamina.program.index import Axis, Index, Quotient, Remainder
-from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position, Scalar, Within
+from lamina.program.scalar import (
+    Apply,
+    Bound,
+    Literal,
+    Load,
+    Local,
+    Position,
+    Scalar,
+    Within,
+    parts,
+)
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, Step, Store, Write
 from lamina.shapes import Array, converted, size_of
 
@@ -127,7 +137,8 @@ class _Points:
     def value(self, scalar: Scalar) -> Array:
         """The scalar at every point, of extent 1 along axes it does not depend on."""
         if scalar not in self._known:
-            self._known[scalar] = np.asarray(self._computed(scalar))
+            for part in parts(scalar, known=self._known):
+                self._known[part] = np.asarray(self._computed(part))
         return self._known[scalar]
 
     def _computed(self, scalar: Scalar) -> Array:

@@ -1,0 +1,417 @@
+"""Depth: no graph is too deep or too wide, and compiling takes a multiple of the layers' number.
+
+Depth is tested by running with little of Python's stack left: what calls itself once for each level
+then fails at a few hundred levels already. Linear time is tested by counting calls.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import pickle
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler import memory
+from lamina.compiler.pipeline import compile_graph
+from lamina.compiler.precedence import Precedence, cycles
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import host
+from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf, topological
+from lamina.graph.tensor import path_after
+from lamina.program.index import Index
+from lamina.program.program import Buffer, verify
+from lamina.program.scalar import Apply, Load, Scalar
+from lamina.shapes import float32, int64
+from lamina.step import default_targets, training_step
+
+# So many levels, and so many calls of Python functions to get through them.
+LEVELS, CALLS = 250, 180
+BATCH = 2
+
+
+@contextmanager
+def little_stack() -> Generator[None]:
+    """Nothing inside may call itself once for each level."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + CALLS)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+Link = Callable[[Tensor, Tensor, int], Tensor]
+
+
+def chain(link: Link) -> Callable[[Tensor, int], Tensor]:
+    def build(start: Tensor, levels: int) -> Tensor:
+        x = start
+        for level in range(levels):
+            x = link(x, start, level)
+        return x
+
+    return build
+
+
+def moved(x: Tensor, _: Tensor, level: int) -> Tensor:
+    batch, rows, columns = x.shape
+    if level % 3 == 0:
+        return ops.transpose(x, (0, 2, 1))
+    return ops.flip(x, 2) if level % 3 == 1 else ops.reshape(x, (batch, columns, rows))
+
+
+def branches(start: Tensor, levels: int) -> list[Tensor]:
+    return [ops.tanh(start * (number + 1.0)) for number in range(levels)]
+
+
+def summed_in_order(start: Tensor, levels: int) -> Tensor:
+    first, *others = branches(start, levels)
+    for other in others:
+        first = first + other
+    return first
+
+
+def summed_in_pairs(start: Tensor, levels: int) -> Tensor:
+    found = branches(start, levels)
+    while len(found) > 1:
+        pairs = itertools.zip_longest(found[::2], found[1::2])
+        found = [one if other is None else one + other for one, other in pairs]
+    return found[0]
+
+
+def joined(start: Tensor, levels: int) -> Tensor:
+    return ops.sum(ops.concat([x[:, :1] for x in branches(start, levels)], 1), 1) * 0.5
+
+
+def indices_of_indices(start: Tensor, levels: int) -> Tensor:
+    indices = ops.cast(ops.abs(start), "int64")
+    for _ in range(levels):
+        indices = ops.take_along_axis(indices + 1 - 1, indices, 2)
+    return ops.take_along_axis(start, indices, 2)
+
+
+def doubled_indices(start: Tensor, levels: int) -> Tensor:
+    indices = ops.cast(start * 0, "int64")
+    for _ in range(levels):
+        indices = indices + indices
+    return ops.take_along_axis(start, indices, 2)
+
+
+BUILDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "elementwise": chain(lambda x, start, _: ops.tanh(x) + start),
+    "two ways": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
+    "reductions": chain(lambda x, _start, _level: x * 0.5 + ops.sum(x, 2, keepdims=True) * 0.1),
+    "movements": chain(moved),
+    "scans": chain(lambda x, _start, _level: ops.cumsum(x, 2) * 0.5),
+    "summed in order": summed_in_order,
+    "summed in pairs": summed_in_pairs,
+    "joined": joined,
+    "indices of indices": indices_of_indices,
+    "doubled indices": doubled_indices,
+}
+
+
+def array(network: lm.Network) -> np.ndarray:
+    shape = network.inputs[0].shape[1:]
+    return np.random.default_rng(0).normal(size=(BATCH, *shape)).astype("float32")
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
+    start = lm.Input(4, 6)
+    network = lm.Network(start, BUILDERS[name](start, LEVELS))
+    x = array(network)
+    with little_stack():
+        model = lm.Model(network, engine="interpreter")
+        found = model.predict(x)
+        assert str(network)
+        bill = network.plan(BATCH)
+        assert len(str(bill.program)) < 2_000_000
+        assert len(repr(bill.program.steps)) < 20_000_000
+        copied = copy.deepcopy(network)
+        assert str(copied) == str(network)
+        assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), found)
+        assert np.allclose(lm.Model(network).predict(x), found, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["elementwise", "two ways", "summed in pairs", "reductions"])
+def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
+    start = lm.Input(4, 6)
+    with little_stack():
+        output = BUILDERS[name](start, 100)
+        (slope,) = lm.gradients(output, [start])
+        graph = bind_batch(Graph((start,), (("slope", slope),)), BATCH)
+    x = np.random.default_rng(0).normal(size=(BATCH, 4, 6)).astype("float32")
+    expected = evaluate(graph, {"input": x})[0]["slope"]
+    for engine in ("interpreter", "cpu"):
+        with little_stack():
+            (found,) = lm.compile(inputs=[start], outputs=[slope], engine=engine)(x)
+        assert np.allclose(found, expected, rtol=2e-3, atol=1e-5 * abs(expected).max())
+
+
+def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path: Path) -> None:
+    layers = [x for _ in range(LEVELS) for x in (lm.Linear(6), lm.Tanh())]
+    with little_stack():
+        model = lm.Model(lm.Sequential(lm.Input(6), *layers))
+        x = array(model.network)
+        model.save(tmp_path / "deep.safetensors")
+        loaded = lm.load(tmp_path / "deep.safetensors")
+        assert np.array_equal(loaded.predict(x), model.predict(x))
+
+
+def test_a_training_step_of_many_layers_learns_on_both_engines() -> None:
+    def losses(engine: str) -> list[float]:
+        x = start = lm.Input(6)
+        for _ in range(60):
+            x = x + lm.Linear(6)(lm.Tanh()(x)) * 0.1
+        x = lm.Linear(3)(x)
+        model = lm.Model(lm.Network(start, x), engine=engine)
+        data = array(model.network), np.array([0, 2])
+        with (
+            little_stack(),
+            model.training(
+                loss=lm.CrossEntropy(),
+                optimizer=lm.SGD(0.1, momentum=0.9),
+                batch_size=BATCH,
+                clip=lm.ClipGlobalNorm(1.0),
+            ) as training,
+        ):
+            return [float(training.step(*data)) for _ in range(3)]
+
+    cpu, interpreter = losses("cpu"), losses("interpreter")
+    assert cpu == pytest.approx(interpreter, rel=1e-4)
+    assert cpu[2] < cpu[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_deep_and_wide_graphs_agree_with_the_reference(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    start = lm.Input(4, 6)
+    known: list[Tensor] = [start]
+    for _ in range(80):
+        # The last ones for depth, any of them for tensors with many users.
+        recent = known[-1 - int(random.integers(min(3, len(known))))]
+        other = known[int(random.integers(len(known)))]
+        kind = int(random.integers(6))
+        if kind == 0:
+            known.append(ops.tanh(recent + other))
+        elif kind == 1:
+            known.append(recent * 0.5 - other * 0.25)
+        elif kind == 2:
+            known.append(ops.flip(recent, 1 + int(random.integers(2))))
+        elif kind == 3:
+            known.append(recent - ops.mean(recent, 2, keepdims=True))
+        elif kind == 4:
+            known.append(ops.where(recent > other, recent, other * 0.5))
+        else:
+            known.append(ops.sigmoid(ops.matmul(recent, ops.transpose(other, (0, 2, 1)))) @ recent)
+            known[-1] = known[-1] * 0.3
+    output = ops.tanh(known[-1]) + sum(known[-20:-1:3], start=known[-1])
+    (slope,) = lm.gradients(output, [start])
+    x = random.normal(size=(BATCH, 4, 6)).astype("float32")
+    graph = bind_batch(Graph((start,), (("value", output), ("slope", slope))), BATCH)
+    expected = evaluate(graph, {"input": x})[0]
+    for engine in ("interpreter", "cpu"):
+        found = lm.compile(inputs=[start], outputs=[output, slope], engine=engine)(x)
+        for one, name in zip(found, ("value", "slope"), strict=True):
+            tolerance = 1e-4 * max(1.0, float(abs(expected[name]).max()))
+            assert np.allclose(one, expected[name], rtol=1e-3, atol=tolerance), name
+
+
+# Work ---------------------------------------------------------------------------------------------
+
+
+def linear(layers: int) -> lm.Network:
+    blocks = [x for _ in range(layers) for x in (lm.Linear(4), lm.ReLU())]
+    return lm.Sequential(lm.Input(4), *blocks, lm.Linear(2))
+
+
+def residual(layers: int) -> lm.Network:
+    x = start = lm.Input(2, 4, 4)
+    for _ in range(layers // 4):
+        x = x + lm.BatchNorm()(lm.Conv2d(2, 3, padding=1)(lm.ReLU()(x)))
+    return lm.Network(start, lm.Linear(2)(lm.Flatten()(x)))
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called, those written in C included."""
+    count = 0
+
+    def counted(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("build", [linear, residual])
+def test_the_work_of_compiling_grows_with_the_number_of_layers(
+    build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", "off")
+
+    def work(layers: int) -> int:
+        def compiled() -> None:
+            model = lm.Model(build(layers))
+            loss, optimizer = lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9)
+            model.training(loss=loss, optimizer=optimizer, batch_size=4).release()
+
+        return calls(compiled)
+
+    work(8)
+    assert work(96) < 4.4 * work(24)
+
+
+def test_all_that_compares_steps_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops within one function are no calls: what is done in them is counted by lines."""
+    watched = ("memory", "ahead", "riders", "overlap", "workspaces", "native_program", "program")
+
+    def lines(levels: int) -> int:
+        count = 0
+
+        def local(_frame: object, event: str, _argument: object) -> object:
+            nonlocal count
+            count += event == "line"
+            return local
+
+        def traced(frame: object, _event: str, _argument: object) -> object:
+            name = Path(frame.f_code.co_filename).stem  # type: ignore[attr-defined]
+            return local if name in watched else None
+
+        network, loss = linear(levels), lm.CrossEntropy()
+        targets = default_targets(network, loss, float32)
+        optimizer = lm.SGD(0.1, momentum=0.9)
+        graph = training_step(network, loss, optimizer, targets, dtype=float32).graph
+        program = compile_graph(graph, batch=4, name="deep")
+        lifetimes = memory._lifetimes(program.buffers, program.steps, [], [])  # pyright: ignore[reportPrivateUsage]
+        before = sys.gettrace()
+        sys.settrace(traced)
+        try:
+            memory._pack(memory._blocks(lifetimes, program.steps), 0)  # pyright: ignore[reportPrivateUsage]
+            verify(program)
+            write_program(program, host())
+        finally:
+            sys.settrace(before)
+        return count
+
+    monkeypatch.setattr(memory, "MOST_IN_LISTS", 0)
+    assert lines(64) < 5 * lines(16)
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+
+def test_what_comes_between_groups_is_known_while_they_are_joined() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(40):
+        count = 14
+        needs = {
+            number: {int(one) for one in random.integers(0, number, 2)} if number else set[int]()
+            for number in range(count)
+        }
+        precedence = Precedence(needs)
+        for _ in range(8):
+            first, second = random.choice(list(precedence.needs), 2, replace=False).tolist()
+            expected = _has_between(precedence.needs, first, second)
+            assert precedence.has_between(first, second) == expected
+            if not expected:
+                precedence.join(first, second)
+        assert not cycles(precedence.needs)
+
+
+def _has_between(needs: dict[int, set[int]], first: int, second: int) -> bool:
+    def reaches(start: int, end: int) -> bool:
+        pending = [one for one in needs[end] if one != start]
+        seen: set[int] = set()
+        while pending:
+            one = pending.pop()
+            if one == start:
+                return True
+            if one not in seen:
+                seen.add(one)
+                pending.extend(needs[one])
+        return False
+
+    return reaches(first, second) or reaches(second, first)
+
+
+def test_groups_that_wait_for_each_other_are_found() -> None:
+    needs = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
+    assert sorted(sorted(cycle) for cycle in cycles(needs)) == [[2, 3], [5, 6, 7]]
+
+
+def test_many_leaves_that_swap_their_values_are_swapped() -> None:
+    leaves = [leaf(f"p{number}", "state", (3,), float32) for number in range(40)]
+    updates = [(one, leaves[number ^ 1]) for number, one in enumerate(leaves)]
+    updates[0] = leaves[0], ops.flip(leaves[0], 0)
+    updates[1] = leaves[1], ops.flip(leaves[1], 0)
+    graph = Graph((), (("first", leaves[0]),), tuple(updates))
+    program = compile_graph(graph, batch=1, name="swapped")
+    # One of each two goes through a copy, and each flipped one.
+    assert len(program.plan.allocations) == 1 + 2 + 19
+
+
+def test_blocks_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(2)
+    blocks: list[memory._Block] = []  # pyright: ignore[reportPrivateUsage]
+    for number in range(200):
+        first = int(random.integers(80))
+        buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
+        lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))  # pyright: ignore[reportPrivateUsage]
+        blocks.append(memory._Block([lifetime], buffer.bytes, 64 if number % 2 else 4))  # pyright: ignore[reportPrivateUsage]
+    found: list[object] = []
+    for most in (0, 1000):
+        monkeypatch.setattr(memory, "MOST_IN_LISTS", most)
+        found.append(memory._pack(blocks, 0))  # pyright: ignore[reportPrivateUsage]
+    assert found[0] == found[1]
+
+
+def test_the_numbers_of_layers_count_all_that_comes_before() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        known: list[Tensor] = [lm.Input(2), lm.Input(2), lm.Input(2)]
+        for _ in range(30):
+            chosen = [known[int(n)] for n in random.integers(0, len(known), 2)]
+            one = known[-1] if random.random() < 0.6 else chosen[0]
+            known.append(ops.tanh(one) if random.random() < 0.6 else one + chosen[1] * 2.0)
+            operands = [known[-1]] if random.random() < 0.7 else [known[-1], chosen[0]]
+            before = sum(node.op is not CONSTANT for node in topological(operands))
+            assert path_after(operands, "Linear") == f"net/{before}:Linear"
+
+
+def test_long_scalars_name_what_stands_in_them_several_times() -> None:
+    scalar: Scalar = Load("x", Index(), float32)
+    for _ in range(3):
+        scalar = Apply("add", (scalar, scalar), float32)
+    assert str(scalar) == "((x[0] + x[0]) + (x[0] + x[0])) + ((x[0] + x[0]) + (x[0] + x[0]))"
+    for _ in range(LEVELS):
+        scalar = Apply("add", (scalar, scalar), float32)
+    with little_stack():
+        text = str(scalar)
+    assert text.startswith(f"t{LEVELS + 1} + t{LEVELS + 1} where t0 = x[0] + x[0], t1 = t0 + t0,")
+    assert repr(scalar) == f"Apply({text})"
+
+
+def test_chains_of_tensors_and_of_scalars_are_freed() -> None:
+    x: Tensor = leaf("x", "input", (2,), float32)
+    scalar: Scalar = Load("x", Index(), int64)
+    for _ in range(50_000):
+        x = ops.neg(x)
+        scalar = Apply("negative", (scalar,), int64)
+    with little_stack():
+        del x, scalar
