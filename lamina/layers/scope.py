@@ -240,7 +240,7 @@ class Scope:
         Example:
             >>> from dataclasses import dataclass
             >>> import lamina as lm
-            >>> @frozen_dataclass
+            >>> @dataclass(frozen=True)
             ... class WayBack(lm.Layer):
             ...     there: lm.Linear
             ...     def forward(self, scope, x):
@@ -328,7 +328,7 @@ class Scope:
         Example:
             >>> from dataclasses import dataclass
             >>> import lamina as lm
-            >>> @frozen_dataclass
+            >>> @dataclass(frozen=True)
             ... class Residual(lm.Layer):
             ...     def forward(self, scope, x):
             ...         return x + scope.layer("inner", lm.Linear(4), x)
