@@ -635,3 +635,11 @@ print((fresh.predict(x[:50]) == found).all(), (before == found).all())
 """
     for _ in range(3):
         assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")
+
+
+def test_a_job_begins_with_the_first_iteration_wherever_another_was_left() -> None:
+    # As in a child that was forked in the middle of a run.
+    counting = Counting(2, 5)
+    counting.job._iteration[0] = 3
+    counting.job._start(alone=True)
+    counting.check()

@@ -574,6 +574,8 @@ def _emit_run_job(module: Module, machine: str) -> None:
     _set_word(code, job, PHASE, _word(code, job, START))
     _set_word(code, job, RUN, _word(code, job, FROM))
     _set_word(code, job, BEFORE, started)
+    # In a forked child it may be that of a run which its parent goes on with.
+    code.store(_ZERO, _word(code, job, ITERATION, POINTER))
     shared = code.compare("eq", _word(code, job, ALONE), _ZERO)
     with code.when(shared):
         code.store(job, _byte(code, state, JOB))
