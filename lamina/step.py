@@ -343,7 +343,8 @@ def training_step(
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
     outputs = (("loss", value), *metric_outputs)
-    untrained = tuple(v.name for v in record.parameters.values() if v not in trained)
+    learning = {variable.name for variable in trained}
+    untrained = tuple(name for name in record.parameters if name not in learning)
     return StepGraph(
         Graph((*trace.inputs, *leaves), outputs, tuple(updates)), trace, slots, untrained
     )
