@@ -69,6 +69,7 @@ class Precedence:
         followers[first] = (followers[first] | followers.pop(second)) - both
         self._own[first] |= self._own.pop(second)
         self._before[first] |= self._before.pop(second)
+        self._before[first] &= ~self._own[first]
         # What follows one of them now comes after all that the other one needs.
         pending = [first]
         while pending:
