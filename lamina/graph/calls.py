@@ -42,7 +42,7 @@ class Called(ABCMeta):
             for method, function in list(namespace.items()):
                 public = method == "__call__" or not method.startswith("_")
                 # Layers check what they are applied to before they call `forward`.
-                inner = method == "forward" or "forward" in namespace
+                inner = method in _INNER or "forward" in namespace
                 if public and not inner and isinstance(function, FunctionType):
                     namespace[method] = checked(function)
         return super().__new__(mcs, name, bases, namespace, **options)
@@ -317,6 +317,8 @@ def _is_data(value: object) -> bool:
 
 
 _ANY = inspect.Parameter.VAR_KEYWORD
+# Methods that Lamina calls with what it has checked; the second one in every step.
+_INNER = {"forward", "check_target"}
 # What stands first in methods.
 _OWNERS = {"self", "cls"}
 
