@@ -23,7 +23,7 @@ from lamina.engines.cpu.scheduler import (
     slices,
 )
 from lamina.engines.cpu.workspaces import SLOTS
-from lamina.program.program import Plan, Program
+from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
 # Threads are worth waking for parts of so many cycles each; once they are awake, they take their
@@ -53,7 +53,7 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
         processor: what it is written for.
         timed: whether each part is a phase of its own, so that its time can be taken.
     """
-    written = write_parts(program, processor, _meeting(program.plan))
+    written = write_parts(program, processor, _meeting(program))
     extents = extents_of(program, written.workspaces.extents)
     load = Entry(0, 0, (), ())
     if written.load:
@@ -87,7 +87,7 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
 
 def text_of_step(program: Program, number: int, processor: Processor) -> str:
     """What is written for one step of a program, as a module of its own."""
-    written = write_parts(program, processor, _meeting(program.plan), only=number)
+    written = write_parts(program, processor, _meeting(program), only=number)
     return written.module.text()
 
 
@@ -158,18 +158,13 @@ def _threads(parts: Sequence[Part], loops: Sequence[RepeatedParts], processor: P
     return max((worth(number, part) for number, part in enumerate(parts)), default=1)
 
 
-def _meeting(plan: Plan) -> Callable[[str, str], bool]:
+def _meeting(program: Program) -> Callable[[str, str], bool]:
     """Whether two buffers share memory."""
-    places = {
-        allocation.buffer: (allocation.offset, allocation.offset + allocation.bytes)
-        for allocation in plan.allocations
-    }
+    extents = extents_of(program)
 
     def meet(one: str, other: str) -> bool:
-        if one in places and other in places:
-            (start, end), (first, last) = places[one], places[other]
-            return start < last and first < end
-        return one == other
+        (start, end), (first, last) = extents[one], extents[other]
+        return start < last and first < end
 
     return meet
 

@@ -173,7 +173,9 @@ class Job:
 
     def _start(self, *, alone: bool) -> None:
         if alone or not pool().run(self):
-            self._words[scheduler.ALONE] = True
+            if self.threads > 1:
+                # One thread is alone from the beginning.
+                self._words[scheduler.ALONE] = True
             self._native.run_job(None, self.address)
 
     def _choose(self, choice: ThreadChoice) -> None:

@@ -119,11 +119,7 @@ def emit_sleep(module: Module, waiting: Waiting) -> None:
     code = module.function("sleep", parameters)
     calls, word, old = code.parameters
     if waiting.futex:
-        code.line(
-            f"call i64 (i64, ...) {_call(code, calls, FUTEX).text}"
-            f"(i64 {_FUTEX_NUMBER[waiting.machine]}, {word}, "
-            f"i32 {_FUTEX_WAIT | _FUTEX_PRIVATE}, {old}, ptr null, ptr null, i32 0)"
-        )
+        _call_futex(code, waiting, _FUTEX_WAIT, old)
     else:
         mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
         code.line(f"call i32 {_call(code, calls, LOCK).text}({mutex})")
@@ -140,11 +136,7 @@ def emit_wake(module: Module, waiting: Waiting) -> None:
     calls, word = code.parameters
     if waiting.futex:
         code.instruction(f"atomicrmw add {word}, i32 1 seq_cst", I32)
-        code.line(
-            f"call i64 (i64, ...) {_call(code, calls, FUTEX).text}"
-            f"(i64 {_FUTEX_NUMBER[waiting.machine]}, {word}, "
-            f"i32 {_FUTEX_WAKE | _FUTEX_PRIVATE}, i32 1, ptr null, ptr null, i32 0)"
-        )
+        _call_futex(code, waiting, _FUTEX_WAKE, constant(1, I32))
     else:
         mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
         code.line(f"call i32 {_call(code, calls, LOCK).text}({mutex})")
@@ -152,6 +144,16 @@ def emit_wake(module: Module, waiting: Waiting) -> None:
         code.line(f"call i32 {_call(code, calls, BROADCAST).text}({condition})")
         code.line(f"call i32 {_call(code, calls, UNLOCK).text}({mutex})")
     code.finish()
+
+
+def _call_futex(code: Function, waiting: Waiting, operation: int, value: Value) -> None:
+    """Calls futex(2); the function's first parameters are the calls and the word."""
+    calls, word, *_ = code.parameters
+    code.line(
+        f"call i64 (i64, ...) {_call(code, calls, FUTEX).text}"
+        f"(i64 {_FUTEX_NUMBER[waiting.machine]}, {word}, "
+        f"i32 {operation | _FUTEX_PRIVATE}, {value}, ptr null, ptr null, i32 0)"
+    )
 
 
 def _call(code: Function, calls: Value, place: int) -> Value:
