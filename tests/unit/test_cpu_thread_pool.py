@@ -27,6 +27,11 @@ from lamina.shapes import Array
 UNITS, ROUNDS = 8, 2000
 
 
+def asleep(pool: ThreadPool, thread: int) -> bool:
+    start = scheduler.SLOTS + scheduler.SLOT_BYTES * thread + scheduler.ASLEEP
+    return bool(pool._memory[start : start + 4].view(np.int32)[0])
+
+
 @contextmanager
 def each_unit(module: Module, name: str) -> Generator[tuple[Function, Value, Value]]:
     """A kernel's loop over its units: the function, the table of addresses, and the unit."""
@@ -133,6 +138,44 @@ def test_threads_can_sleep_on_a_condition_variable(monkeypatch: pytest.MonkeyPat
     counting.check(3)
     pool.leave()
     assert not any(helper.is_alive() for helper in pool.helpers)
+
+
+def test_helpers_stay_awake_as_long_as_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    # They sleep at once where somebody else takes their core.
+    monkeypatch.setattr(pools, "GAP_SECONDS", 1000.0)
+    pool = ThreadPool()
+    reading = np.zeros(1, np.int64)
+    pools._native().read_ticks(reading.ctypes.data)
+    now = int(reading[0])
+    monkeypatch.setattr(pools, "AWAKE_SECONDS", 1000.0)
+    pool.stay_awake(now)
+    counting = Counting(2)
+    counting.run(pool)
+    time.sleep(0.1)
+    assert not asleep(pool, 1)
+    monkeypatch.setattr(pools, "AWAKE_SECONDS", 0.0)
+    pool.stay_awake(now)
+    end = time.monotonic() + 60.0
+    while not asleep(pool, 1):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    counting.run(pool)
+    counting.check(2)
+    pool.leave()
+
+
+def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(ThreadPool, "stay_awake", lambda pool, ticks: asked.append(ticks))
+    job = Counting(2, 20).job
+    choice = job._choice
+    assert choice is not None
+    trials = 0
+    for _ in range(2000):
+        job.run()
+        trials += job._left == choice.runs and choice.trial and choice.alone
+    assert trials > 0
+    assert len(asked) == trials
 
 
 def test_jobs_of_different_numbers_of_threads_share_the_pool(own_pool: ThreadPool) -> None:

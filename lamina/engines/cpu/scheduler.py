@@ -32,7 +32,7 @@ from lamina.engines.cpu.waiting import (
 from lamina.records import frozen_dataclass
 
 # Turns of spinning before sleep: some 50 microseconds for who runs a job, and four times as long
-# for helpers, so that they are awake if the next job comes soon. Each so many turns they yield.
+# for helpers, so that they are awake if the next job comes soon. Before AWAKE_UNTIL no turn counts.
 OWNER_SPINS, HELPER_SPINS, SPINS_WHEN_BUSY = 2000, 8000, 100
 # A helper without a slice of its own lets others begin with theirs.
 _COURTESY_SPINS = 32
@@ -46,7 +46,8 @@ CYCLES_WORTH_SHARING, CYCLES_WORTH_STEALING, CYCLES_AT_ONCE = 1500.0, 50_000.0, 
 KERNEL_PARAMETERS = (("section", POINTER), ("thread", I64), ("first", I64), ("last", I64))
 
 # The state of claims, in bytes: each word that several threads write has its own cache line.
-JOB, THREADS, YIELD_TICKS, GAP_TICKS, BUSY_TICKS, CALLS, LEFT = 0, 8, 16, 24, 32, 64, 128
+JOB, THREADS, YIELD_TICKS, GAP_TICKS, BUSY_TICKS, AWAKE_UNTIL = 0, 8, 16, 24, 32, 40
+CALLS, LEFT = 64, 128
 GENERATION, FINISHED, LEAVING, SLOTS = 192, 200, 208, 256
 assert CALLS + CALLS_BYTES <= LEFT
 # A slot for each thread: what is left to claim of its slices, and whether it sleeps.
@@ -505,6 +506,7 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     code = module.function("wait", parameters)
     state, thread, seen, spins = code.parameters
     place, calls = _byte(code, state, GENERATION), _byte(code, state, CALLS)
+    awake_until = _byte(code, state, AWAKE_UNTIL)
     slot = _slot(code, state, thread)
     signal, asleep = _byte(code, slot, SIGNAL), _byte(code, slot, ASLEEP)
     busy = _byte(code, slot, BUSY_UNTIL)
@@ -520,8 +522,10 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
         over = code.compare("sle", remaining, _ZERO)
         code.leave_when(code.binary("or", code.compare("ne", now, seen), over), behind)
         emit_pause(code, waiting.machine)
-        code.store(code.subtract(remaining, _ONE), left)
         ticks = emit_ticks(code, waiting.machine)
+        tired = code.compare("ugt", ticks, _load_atomic(code, awake_until, I64, "monotonic"))
+        tired = code.convert("zext", tired, "i64")
+        code.store(code.subtract(remaining, tired), left)
         gap = code.subtract(ticks, code.load(before, I64))
         code.store(ticks, before)
         # Somebody else had this core.

@@ -33,7 +33,7 @@ class ThreadChoice:
     """Decides whether a job is run by one thread alone.
 
     Its owner makes `runs` runs, `alone` or together, and reports them by `ran`, which decides
-    again.
+    again. `trial` says that the way is only tried.
 
     Args:
         ticks_per_second: of the counter that times the runs.
@@ -46,7 +46,8 @@ class ThreadChoice:
         # Of each way, together and alone: discounted ticks and runs.
         self._ticks = [0.0, 0.0]
         self._count = [0.0, 0.0]
-        self._first, self._trial = True, False
+        self._first = True
+        self.trial = False
         self._budget = FIRST_BUDGET
         # The ticks of the trial so far, and what trials may still cost.
         self._tried = 0.0
@@ -70,7 +71,7 @@ class ThreadChoice:
         kept = math.exp(-ticks / memory)
         self._ticks[way] = self._ticks[way] * kept + ticks
         self._count[way] = self._count[way] * kept + runs
-        if self._trial:
+        if self.trial:
             other = self._mean(not way)
             self._credit -= max(ticks - other * runs, 0.0)
             self._tried += ticks
@@ -95,7 +96,7 @@ class ThreadChoice:
 
     def _end_trial(self) -> None:
         """The better way is taken; if that is the one from before, all the surer."""
-        self._trial = False
+        self.trial = False
         together, alone = self._mean(False), self._mean(True)
         if (alone < together) == self.alone:
             self._budget = FIRST_BUDGET
@@ -122,7 +123,7 @@ class ThreadChoice:
                 self._doubt()
             cost = (other - mean) * self._window(not way, TRIAL_SECONDS)
         if self._credit >= cost:
-            self._trial, self._tried = True, 0.0
+            self.trial, self._tried = True, 0.0
             self.alone = not way
 
     def _doubt(self) -> None:

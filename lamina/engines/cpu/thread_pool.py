@@ -23,7 +23,7 @@ from lamina.engines.cpu import scheduler, waiting
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.scheduler import Kernel, Phase, slices
-from lamina.engines.cpu.thread_choice import ThreadChoice
+from lamina.engines.cpu.thread_choice import TRIAL_SECONDS, ThreadChoice
 from lamina.engines.host import aligned
 from lamina.shapes import Array
 from lamina.shielded import shielded
@@ -33,6 +33,9 @@ PATIENCE_SECONDS = 10.0
 # A thread that works offers its core to others so often, between two chunks.
 YIELD_SECONDS = 0.002
 GAP_SECONDS, BUSY_SECONDS = 0.00005, 0.05
+# Helpers stay awake so long while one thread alone is tried: a trial takes a little more than its
+# time, as the run in which that ends is finished.
+AWAKE_SECONDS = 2 * TRIAL_SECONDS
 # Long enough that the moments of reading both clocks do not matter.
 _CALIBRATION_SECONDS = 0.002
 # Bytes that are copied in a cycle, roughly.
@@ -180,9 +183,12 @@ class Job:
 
     def _choose(self, choice: ThreadChoice) -> None:
         words = self._words
-        choice.ran(int(words[scheduler.ELAPSED]))
+        elapsed = int(words[scheduler.ELAPSED])
+        choice.ran(elapsed)
         words[scheduler.ELAPSED] = 0
         self._left = choice.runs
+        if choice.trial and choice.alone:
+            pool().stay_awake(int(words[scheduler.BEFORE]) + elapsed)
 
     def share(self) -> None:
         """The next run may be helped with."""
@@ -249,6 +255,7 @@ class ThreadPool:
             (scheduler.BUSY_TICKS, BUSY_SECONDS),
         ):
             words[place // 8] = int(seconds * ticks_per_second())
+        self._words = words
         # Helpers that were started.
         self.helpers: list[threading.Thread] = []
         self._over = False
@@ -272,6 +279,15 @@ class ThreadPool:
             job.share()
             self._native.run_job(self._state, job.address)
             return True
+
+    def stay_awake(self, ticks: int) -> None:
+        """Helpers that spin do not sleep for AWAKE_SECONDS from a reading of the counter.
+
+        A trial of one thread alone is short. Whoever sleeps meanwhile is slow to come back, and a
+        virtual machine's host may put it on a worse core.
+        """
+        awake = int(AWAKE_SECONDS * ticks_per_second())
+        self._words[scheduler.AWAKE_UNTIL // 8] = ticks + awake
 
     def _ensure(self, helpers: int) -> None:
         while len(self.helpers) < helpers:
