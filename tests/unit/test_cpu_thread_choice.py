@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 
@@ -84,9 +83,25 @@ def test_one_thread_is_never_tried_for_long_jobs() -> None:
     simulated(ThreadChoice(SECOND), machine, 3.0)
 
 
-def test_means_are_told_in_seconds() -> None:
+def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
     choice = ThreadChoice(SECOND)
-    assert math.isnan(choice.seconds(alone=False))
-    simulated(choice, lambda passed, is_alone: 1e-4 if is_alone else 2e-4, 0.1)
-    assert choice.seconds(alone=True) == pytest.approx(1e-4, rel=1e-3)
-    assert choice.seconds(alone=False) == pytest.approx(2e-4, rel=1e-3)
+
+    def mean(together: float, alone: float, seconds: float) -> float:
+        return simulated(choice, lambda _, is_alone: alone if is_alone else together, seconds)[0]
+
+    assert mean(46e-6, 60e-6, 0.3) < 1.02 * 46e-6
+    assert mean(46e-6, 35e-6, 0.03) < 1.05 * 35e-6
+    assert mean(46e-6, 35e-6, 0.3) < 1.02 * 35e-6
+    # Nothing tells of this but a trial.
+    assert mean(23e-6, 35e-6, 0.3) < 1.2 * 23e-6
+
+
+def test_a_trial_of_one_thread_is_said_to_be_one() -> None:
+    choice = ThreadChoice(SECOND)
+    tried = 0
+    for _ in range(1000):
+        if choice.trial and choice.alone:
+            tried += 1
+        choice.ran(int((20e-6 if choice.alone else 10e-6) * choice.runs * SECOND))
+        assert choice.trial or not choice.alone
+    assert tried > 0

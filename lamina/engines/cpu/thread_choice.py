@@ -5,6 +5,10 @@ several threads is measured both ways, by one thread and by all of them, and the
 mean time is taken. The other way is tried now and then, for a small part of the time. Results do
 not depend on the choice. This is a bandit with two arms and discounted means (Garivier and
 Moulines, *On upper-confidence bound policies for switching bandit problems*, 2011).
+
+A mean has two parts. What runs usually take changes when a neighbour comes or the host of a virtual
+machine moves a core, and a few milliseconds tell. Long waits for a core are rare, and only a long
+memory tells how much they cost.
 """
 
 from __future__ import annotations
@@ -12,20 +16,71 @@ from __future__ import annotations
 import math
 from typing import final
 
-# Means are taken over about so much time of a way, and so many runs, so that they hold the rare
-# long waits for a core, too.
-MEMORY_SECONDS, MEMORY_RUNS = 0.1, 1000.0
-# The time between two decisions, and that of a trial: helpers take some time to wake up.
+# Usual times are remembered for about so long, or so many runs; long waits as well.
+USUAL_SECONDS, USUAL_RUNS = 0.005, 10.0
+RARE_SECONDS, RARE_RUNS = 0.1, 1000.0
+# What a window takes beyond so many times its usual time is a long wait.
+_RARE = 3.0
+# The time between two decisions; that of a trial, and of one that soon looks bad.
 WINDOW_SECONDS, TRIAL_SECONDS, MOST_RUNS = 0.0005, 0.002, 1000
+_BAD_TRIAL_SECONDS = 0.001
 # Which part of the time trials of the other way may cost: at first, and when they have confirmed
 # the choice again and again.
 FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 400
 # Of longer jobs every thread takes a part as it comes: one thread alone is never tried.
 LONG_SECONDS = 0.005
-# A trial that takes so many times as long as the chosen way is given up early.
-_HOPELESS = 2.0
-# A mean that has changed so much since the last trial puts the choice into question.
-_DOUBTFUL = 1.3
+# What is known of a way before a trial counts so little after it.
+_STALE = 1e-3
+
+
+@final
+class _Way:
+    """What is known of one way to run a job, in discounted sums."""
+
+    def __init__(self, ticks_per_second: float) -> None:
+        self._second = ticks_per_second
+        self._usual = self._usual_runs = 0.0
+        self._rare = self._runs = 0.0
+        # The time that was spent so far.
+        self.ticks = 0.0
+
+    @property
+    def known(self) -> bool:
+        return self._runs > 0.0
+
+    def usual(self) -> float:
+        """The ticks that a run usually takes."""
+        return self._usual / self._usual_runs
+
+    def mean(self) -> float:
+        """The ticks of a run, long waits included."""
+        return self.usual() + self._rare / self._runs
+
+    def window(self, seconds: float) -> int:
+        """How many runs take so long."""
+        if not self.known:
+            return 1
+        # Not many more than are known: they may have been lucky.
+        most = min(4 * self._runs, MOST_RUNS)
+        return max(1, int(min(seconds * self._second / self.usual(), most)))
+
+    def ran(self, ticks: int, runs: int) -> None:
+        usual = min(ticks, _RARE * runs * self.usual()) if self.known else ticks
+        kept = self._kept(usual, runs, USUAL_SECONDS, USUAL_RUNS)
+        self._usual = self._usual * kept + usual
+        self._usual_runs = self._usual_runs * kept + runs
+        kept = self._kept(ticks, runs, RARE_SECONDS, RARE_RUNS)
+        self._rare = self._rare * kept + ticks - usual
+        self._runs = self._runs * kept + runs
+        self.ticks += ticks
+
+    def _kept(self, ticks: float, runs: int, seconds: float, most: float) -> float:
+        return math.exp(-ticks / max(seconds * self._second, most * ticks / runs))
+
+    def doubt(self) -> None:
+        """What runs usually take is asked anew."""
+        self._usual *= _STALE
+        self._usual_runs *= _STALE
 
 
 @final
@@ -42,95 +97,63 @@ class ThreadChoice:
     def __init__(self, ticks_per_second: float) -> None:
         self.alone = False
         self.runs = 1
-        self._second = ticks_per_second
-        # Of each way, together and alone: discounted ticks and runs.
-        self._ticks = [0.0, 0.0]
-        self._count = [0.0, 0.0]
-        self._first = True
         self.trial = False
+        self._second = ticks_per_second
+        self._together, self._alone = _Way(ticks_per_second), _Way(ticks_per_second)
+        self._first = True
         self._budget = FIRST_BUDGET
         # The ticks of the trial so far, and what trials may still cost.
         self._tried = 0.0
         self._credit = 0.0
-        # The mean of the chosen way when a trial last confirmed it.
-        self._confirmed = math.nan
-
-    def seconds(self, *, alone: bool) -> float:
-        """The mean time of a run of late; NaN before the first one."""
-        count = self._count[alone]
-        return self._ticks[alone] / count / self._second if count else math.nan
 
     def ran(self, ticks: int) -> None:
         """Takes note of what `runs` runs took, and decides about the next ones."""
-        way, runs = self.alone, self.runs
+        way, other = self._ways()
         if self._first:
             # Its memory was not in the caches yet.
             self._first = False
-            return
-        memory = max(MEMORY_SECONDS * self._second, MEMORY_RUNS * ticks / runs)
-        kept = math.exp(-ticks / memory)
-        self._ticks[way] = self._ticks[way] * kept + ticks
-        self._count[way] = self._count[way] * kept + runs
-        if self.trial:
-            other = self._mean(not way)
-            self._credit -= max(ticks - other * runs, 0.0)
+        elif self.trial:
+            self._credit -= max(ticks - other.mean() * self.runs, 0.0)
+            # Helpers wake up in the first window of a trial.
+            counts = self._tried > 0.0 or not way.known
             self._tried += ticks
-            hopeless = ticks > _HOPELESS * other * runs
-            if hopeless or self._tried >= TRIAL_SECONDS * self._second:
-                self._end_trial()
+            if counts:
+                way.ran(ticks, self.runs)
+                self._judge(way, other)
         else:
+            way.ran(ticks, self.runs)
             self._credit += ticks * self._budget
-            self._consider()
-        self.runs = self._window(self.alone, WINDOW_SECONDS)
+            self._consider(way, other)
+        way, _ = self._ways()
+        self.runs = way.window(WINDOW_SECONDS)
 
-    def _window(self, way: bool, seconds: float) -> int:
-        """How many runs take so long."""
-        if not self._count[way]:
-            return 1
-        # Not many more than are known: they may have been lucky.
-        most = min(4 * self._count[way], MOST_RUNS)
-        return max(1, int(min(seconds * self._second / self._mean(way), most)))
+    def _ways(self) -> tuple[_Way, _Way]:
+        """The present way and the other one."""
+        if self.alone:
+            return self._alone, self._together
+        return self._together, self._alone
 
-    def _mean(self, way: bool) -> float:
-        return self._ticks[way] / self._count[way]
+    def _judge(self, way: _Way, other: _Way) -> None:
+        """Ends a trial that has lasted long enough, or looks bad."""
+        if way.mean() >= other.mean():
+            if self._tried >= _BAD_TRIAL_SECONDS * self._second:
+                self.trial, self.alone = False, not self.alone
+                self._budget = max(self._budget / 2, LAST_BUDGET)
+        elif self._tried >= TRIAL_SECONDS * self._second:
+            self.trial, self._budget = False, FIRST_BUDGET
 
-    def _end_trial(self) -> None:
-        """The better way is taken; if that is the one from before, all the surer."""
-        self.trial = False
-        together, alone = self._mean(False), self._mean(True)
-        if (alone < together) == self.alone:
-            self._budget = FIRST_BUDGET
-        else:
-            self._budget = max(self._budget / 2, LAST_BUDGET)
-            self.alone = not self.alone
-        self._confirmed = self._mean(self.alone)
-
-    def _consider(self) -> None:
-        """Takes the other way if it is known to be better, or tries it if that can be afforded."""
-        way, mean = self.alone, self._mean(self.alone)
-        if not way and mean > LONG_SECONDS * self._second:
+    def _consider(self, way: _Way, other: _Way) -> None:
+        """Tries the other way if it is thought to be better, or if that can be afforded."""
+        if not self.alone and way.mean() > LONG_SECONDS * self._second:
             return
-        if self._ticks[way] < TRIAL_SECONDS * self._second:
+        if way.ticks < TRIAL_SECONDS * self._second:
             return
-        cost = 0.0
-        if self._count[not way]:
-            other = self._mean(not way)
-            if other < mean:
-                self.alone = not way
-                self._budget, self._confirmed = FIRST_BUDGET, other
+        if other.known:
+            more = other.mean() - way.mean()
+            if more < 0.0:
+                self._budget = FIRST_BUDGET
+            elif self._credit < more * other.window(_BAD_TRIAL_SECONDS):
                 return
-            if not 1 / _DOUBTFUL < mean / self._confirmed < _DOUBTFUL:
-                self._doubt()
-            cost = (other - mean) * self._window(not way, TRIAL_SECONDS)
-        if self._credit >= cost:
-            self.trial, self._tried = True, 0.0
-            self.alone = not way
-
-    def _doubt(self) -> None:
-        """The machine is another one than it was: what is known of the other way counts little."""
-        self._budget, self._confirmed = FIRST_BUDGET, self._mean(self.alone)
-        other = not self.alone
-        if self._count[other]:
-            part = min(1.0, self._window(other, TRIAL_SECONDS) / self._count[other])
-            self._ticks[other] *= part
-            self._count[other] *= part
+            other.doubt()
+        self.trial, self._tried = True, 0.0
+        self.alone = not self.alone
