@@ -211,7 +211,9 @@ def test_arguments_are_checked_by_place_and_by_name() -> None:
 def test_one_of_several_arguments_is_named_by_its_number() -> None:
     net = small().network
     assert "operands[0] must be a Tensor" in text_of(net, X)
-    assert "class_weights[1] is not a number" in text_of(lm.CrossEntropy, 0.0, [1.0, "2"])
+    assert "class_weights[1] must be a number of at least 0" in text_of(
+        lm.CrossEntropy, 0.0, [1.0, "2"]
+    )
 
 
 def test_what_is_found_stands_in_one_line() -> None:

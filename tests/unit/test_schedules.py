@@ -119,5 +119,5 @@ def test_bad_arguments_are_refused() -> None:
         schedules.PiecewiseConstant([10, 5], [0.3, 0.2, 0.1])
     with pytest.raises(DefinitionError, match="one rate more"):
         schedules.PiecewiseConstant([10], [0.3])
-    with pytest.raises(DefinitionError, match="rate is not a number in its range"):
+    with pytest.raises(DefinitionError, match="rate must be a number of at least 0"):
         schedules.Constant(-0.1)
