@@ -239,13 +239,13 @@ def as_number(value: Any) -> float | None:
     """A number that a float holds, as Python's, whole or not; None for anything else."""
     if isinstance(value, np.integer | np.floating):
         value = cast(Any, value).item()
-    if type(value) is float:
+    # What no int64 holds is a float.
+    if type(value) is float or (type(value) is int and LOWEST <= value <= HIGHEST):
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     try:
-        # What no int64 holds is a float.
-        return value if type(value) is int and LOWEST <= value <= HIGHEST else float(value)
+        return float(value)
     except OverflowError:
         return None
 

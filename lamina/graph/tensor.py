@@ -163,6 +163,7 @@ def labelled(origin: Origin) -> Generator[None]:
 
 def source_line() -> str:
     """`"file.py:12"`: the innermost line of the caller's stack outside this package, or ""."""
+    # inspect.stack() reads the sources of all frames; currentframe() may be None.
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = frame.f_code.co_filename

@@ -190,6 +190,9 @@ def pairs_of(name: str, value: object, count: int) -> tuple[tuple[int, int], ...
     return tuple(found)
 
 
+_AXIS = Whole()
+
+
 def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
     """The axis counted from the front.
 
@@ -202,7 +205,7 @@ def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
         ShapeError: if the tensor has no such axis.
         DefinitionError: for anything but a whole number.
     """
-    number: int = read("axis", Whole(), axis, x)
+    number: int = read("axis", _AXIS, axis, x)
     try:
         return normalise_axis(number, x.rank if count is None else count)
     except LaminaError as error:

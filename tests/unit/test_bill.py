@@ -72,7 +72,7 @@ def test_inference_has_no_state() -> None:
     [(lm.SGD(0.1), 0), (lm.SGD(0.1, momentum=0.9), 1), (lm.Adagrad(0.1), 1), (lm.Adam(1e-3), 2)],
 )
 def test_state_is_the_optimizers_slots_and_the_step_counter(optimizer: object, slots: int) -> None:
-    found = SMALL.plan(8, lm.MSE(), optimizer)  # type: ignore[arg-type]
+    found = SMALL.plan(8, lm.MSE(), optimizer)
     assert found.state_bytes == slots * 4 * (15 + 8) + 8
 
 

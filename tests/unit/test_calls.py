@@ -153,7 +153,7 @@ def test_a_type_error_from_within_is_passed_on() -> None:
         Broken(3)
     assert "there is no option 'units'" in text_of(Broken, units=3)
     with pytest.raises(TypeError, match="abstract"):
-        lm.Layer()  # type: ignore[abstract]
+        lm.Layer()
 
 
 def test_editors_see_the_options_of_records_and_functions() -> None:
@@ -179,7 +179,7 @@ def test_a_field_of_a_users_own_is_the_users() -> None:
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
             return x
 
-    assert Own("three", 1).size == "three"  # type: ignore[arg-type]
+    assert Own("three", 1).size == "three"
 
 
 def test_a_field_that_a_users_class_inherits_is_checked_and_one_that_it_declares_is_not() -> None:
@@ -200,7 +200,7 @@ def test_an_init_of_a_users_own_is_the_users() -> None:
 
 
 def test_arguments_are_checked_by_place_and_by_name() -> None:
-    for call in (lambda: lm.Linear(3, "no"), lambda: lm.Linear(3, bias="no")):  # type: ignore
+    for call in (lambda: lm.Linear(3, "no"), lambda: lm.Linear(3, bias="no")):
         assert text_of(call).splitlines()[1:] == [
             "  expected  True or False",
             "  found     'no'",

@@ -113,7 +113,7 @@ def test_uniform_bounds_are_those_of_pytorch() -> None:
 
 @pytest.mark.torch
 def test_gains_are_those_of_pytorch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     standard = init.Normal()((3, 4), 1, 2)
     for word in ("linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"):
         gain = torch.nn.init.calculate_gain(word, 0.3 if word == "leaky_relu" else None)
@@ -150,7 +150,7 @@ def test_bad_numbers_are_refused_with_the_line_that_wrote_them() -> None:
     with pytest.raises(DefinitionError, match="low must not be above high"):
         init.Uniform(1.0, 0.0)
     with pytest.raises(DefinitionError, match="mode must be one of 'fan_in', 'fan_out'"):
-        init.KaimingUniform("fan")  # type: ignore[arg-type]
+        init.KaimingUniform("fan")
     with pytest.raises(DefinitionError, match="value must be a finite number"):
         init.Constant(math.nan)
 

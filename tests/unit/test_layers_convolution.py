@@ -81,10 +81,10 @@ def test_shape(layer: Layer, example: tuple[int, ...], expected: tuple[int, ...]
 
 
 def test_lists_are_kept_as_tuples() -> None:
-    assert lm.Conv2d(4, [3, 3], padding=[1, [0, 2]]) == lm.Conv2d(4, (3, 3), padding=(1, (0, 2)))  # type: ignore[arg-type]
-    assert hash(lm.MaxPool2d([2, 2])) == hash(lm.MaxPool2d((2, 2)))  # type: ignore[arg-type]
-    assert lm.ConvTranspose1d(4, [2]) == lm.ConvTranspose1d(4, (2,))  # type: ignore[arg-type]
-    assert lm.AdaptiveMaxPool([2, 1]) == lm.AdaptiveMaxPool((2, 1))  # type: ignore[arg-type]
+    assert lm.Conv2d(4, [3, 3], padding=[1, [0, 2]]) == lm.Conv2d(4, (3, 3), padding=(1, (0, 2)))
+    assert hash(lm.MaxPool2d([2, 2])) == hash(lm.MaxPool2d((2, 2)))
+    assert lm.ConvTranspose1d(4, [2]) == lm.ConvTranspose1d(4, (2,))
+    assert lm.AdaptiveMaxPool([2, 1]) == lm.AdaptiveMaxPool((2, 1))
 
 
 def test_parameters_start_as_pytorchs_do() -> None:
@@ -155,15 +155,15 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
     [
         (lambda: lm.Conv2d(0, 3), ["channels must be a whole number of at least 1"]),
         (lambda: lm.Conv2d(4, (3, 3, 3)), [f"window {_NUMBERS}", "found     (3, 3, 3)"]),
-        (lambda: lm.Conv2d(4, "3"), [f"window {_NUMBERS}", "window=3 or window=(3, 4)"]),  # type: ignore[arg-type]
+        (lambda: lm.Conv2d(4, "3"), [f"window {_NUMBERS}", "window=3 or window=(3, 4)"]),
         (lambda: lm.Conv1d(4, (3, 3)), ["window must be a whole number, or one for its axis"]),
         (lambda: lm.Conv2d(4, True), ["window must be a whole number of at least 1"]),
         (lambda: lm.Conv2d(4, 3, (1, 0)), ["stride[1] must be a whole number", "found     0"]),
         (lambda: lm.Conv2d(4, 3, dilation=0), ["dilation must be a whole number of at least 1"]),
         (lambda: lm.Conv2d(4, 3, groups=0), ["groups must be a whole number of at least 1"]),
-        (lambda: lm.Conv2d(4, 3, padding=(1, 2, 3)), [_PAIRS, "found     (1, 2, 3)"]),  # type: ignore[arg-type]
-        (lambda: lm.Conv2d(4, 3, padding=(1, (1, 2, 3))), [_PAIRS, "padding=((1, 2), (1, 2))"]),  # type: ignore[arg-type]
-        (lambda: lm.Conv2d(4, 3, padding=2.0), [_PAIRS]),  # type: ignore[arg-type]
+        (lambda: lm.Conv2d(4, 3, padding=(1, 2, 3)), [_PAIRS, "found     (1, 2, 3)"]),
+        (lambda: lm.Conv2d(4, 3, padding=(1, (1, 2, 3))), [_PAIRS, "padding=((1, 2), (1, 2))"]),
+        (lambda: lm.Conv2d(4, 3, padding=2.0), [_PAIRS]),
         (
             lambda: lm.Conv2d(4, 3, padding=(1, (0, -1))),
             ["padding[1][1] must be a whole number of at "],
@@ -177,11 +177,11 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
             lambda: lm.Conv2d(4, 3, padding_mode="mirror"),
             ["padding_mode must be one of 'zeros', "],
         ),
-        (lambda: lm.Conv2d(4, 3, bias=1), ["bias must be True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.Conv2d(4, 3, bias=1), ["bias must be True or False"]),
         (lambda: lm.Conv2d(4, 3, groups=3), [_GROUPS, "groups    3", _MULTIPLES]),
         (lambda: lm.ConvTranspose2d(4, 3, groups=3), [_GROUPS, "channels  4", _MULTIPLES]),
-        (lambda: lm.ConvTranspose2d(4, 3, padding="same"), [_PAIRS, "found     'same'"]),  # type: ignore[arg-type]
-        (lambda: lm.ConvTranspose2d(4, 3, bias=None), ["bias must be True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.ConvTranspose2d(4, 3, padding="same"), [_PAIRS, "found     'same'"]),
+        (lambda: lm.ConvTranspose2d(4, 3, bias=None), ["bias must be True or False"]),
         (
             lambda: lm.ConvTranspose2d(4, 3, (2, 3), output_padding=(2, 2)),
             [
@@ -198,12 +198,12 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
         ),
         (lambda: lm.AvgPool2d(3, padding=((0, 2), 0)), ["padding is at most half of the window"]),
         (lambda: lm.MaxPool2d((2, 0)), ["window[1] must be a whole number of at least 1"]),
-        (lambda: lm.MaxPool2d(2, ceil_mode=1), ["ceil_mode must be True or False"]),  # type: ignore[arg-type]
-        (lambda: lm.AvgPool2d(2, count_padding=1), ["count_padding must be True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.MaxPool2d(2, ceil_mode=1), ["ceil_mode must be True or False"]),
+        (lambda: lm.AvgPool2d(2, count_padding=1), ["count_padding must be True or False"]),
         (lambda: lm.LPPool2d(2, power=0.0), ["power must be a number above 0", "0 < power"]),
-        (lambda: lm.GlobalMaxPool(1), ["keepdims must be True or False"]),  # type: ignore[arg-type]
+        (lambda: lm.GlobalMaxPool(1), ["keepdims must be True or False"]),
         (lambda: lm.AdaptiveAvgPool((2, 0)), ["size[1] must be a whole number of at least 1"]),
-        (lambda: lm.AdaptiveMaxPool("2"), ["size must be a whole number, or one for its axis"]),  # type: ignore[arg-type]
+        (lambda: lm.AdaptiveMaxPool("2"), ["size must be a whole number, or one for its axis"]),
         (
             lambda: lm.AdaptiveMaxPool((1,) * 4),
             ["must be a whole number, or one for each of 3"],

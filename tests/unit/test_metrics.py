@@ -195,7 +195,7 @@ def test_hyper_parameters_are_checked() -> None:
         metrics.TopK(0)
     assert str(error.value).startswith("in TopK (test_metrics.py:")
     with pytest.raises(DefinitionError, match="average must be one of 'macro', 'micro', 'binary'"):
-        metrics.F1("weighted")  # type: ignore[arg-type]
+        metrics.F1("weighted")
 
 
 @pytest.mark.parametrize(
