@@ -6,9 +6,8 @@ import os
 from typing import Annotated, Any
 
 from lamina import reports
-from lamina.errors import DefinitionError
 from lamina.graph.calls import checked
-from lamina.graph.kinds import Argument, Kind, Number
+from lamina.graph.kinds import Kind, Misfit, Number, Operands
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, table_text
@@ -155,17 +154,16 @@ def _group(buffer: str) -> str:
 class MemorySize(Kind):
     """A number of bytes, or text that says one."""
 
-    def taken(self, value: Any, argument: Argument) -> int:
+    def read(self, value: Any, operands: Operands = ()) -> int:
         try:
             if not isinstance(value, str):
-                return int(_BYTES.taken(value, argument))
+                return int(_BYTES.read(value))
             number = value.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
             unit = value.strip()[len(number) :].strip().lower() or "b"
-            return int(_BYTES.taken(float(number) * _UNITS[unit], argument))
-        except (ValueError, KeyError, DefinitionError):
-            raise argument.wrong(
-                "this is no amount of memory", '"2 GiB", "500 MB" or a number of bytes', value
-            ) from None
+            return int(_BYTES.read(float(number) * _UNITS[unit]))
+        except (ValueError, KeyError, Misfit):
+            right = '"2 GiB", "500 MB" or a number of bytes'
+            raise Misfit(right, problem="this is no amount of memory") from None
 
 
 _BYTES = Number(f"[0, {2**63}]")

@@ -49,6 +49,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     # Before it is opened: opening a device may do something.
     _require_regular(path, os.stat(path).st_mode)
     flags = os.O_RDONLY | _CLOSED_BY_PROGRAMS | _WITHOUT_WAITING | _AS_IT_IS
+    # It is the caller who closes it.
     file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
     try:
         # By now another one may have its name.

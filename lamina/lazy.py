@@ -43,7 +43,8 @@ def _source(module: ModuleType) -> str:
     if not path.endswith(".py"):
         return ""
     try:
-        return module.__loader__.get_data(path).decode()  # type: ignore[union-attr]
+        loader: Any = module.__loader__
+        return loader.get_data(path).decode()
     except (AttributeError, OSError, UnicodeDecodeError):
         return ""
 

@@ -23,7 +23,7 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.calls import checked
-from lamina.graph.kinds import Argument, FloatType, Instance, Kind
+from lamina.graph.kinds import FloatType, Instance
 from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.layers.scope import Record
 from lamina.ops.lowering import (
@@ -46,14 +46,6 @@ from lamina.step import (
     inference_step,
     training_step,
 )
-
-
-class _OfNetwork(Kind):
-    """A network, where another one is expected to be made of its layers."""
-
-    def taken(self, value: Any, argument: Argument) -> Network:
-        advice = "Make one of the layers, and use it in the other: lm.Sequential(...)."
-        return Instance(Network, "a part of a network is a network", advice).taken(value, argument)
 
 
 @final
@@ -199,7 +191,10 @@ class Network:
         )
 
     @checked
-    def names_of(self, part: Annotated[Network, _OfNetwork()]) -> list[str]:
+    def names_of(
+        self,
+        part: PartOfNetwork,
+    ) -> list[str]:
         """What this network calls the parameters of another one that is made of its layers.
 
         As patterns they say what is frozen: a generator is trained through a discriminator that
@@ -333,6 +328,16 @@ class Network:
             middle = (low + high) // 2
             low, high = (middle, high) if needed(middle) <= limit else (low, middle)
         return low
+
+
+PartOfNetwork = Annotated[
+    Network,
+    Instance(
+        Network,
+        "a part of a network is a network",
+        "Make one of the layers, and use it in the other: lm.Sequential(...).",
+    ),
+]
 
 
 @checked

@@ -10,6 +10,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Any, cast
 
 import numpy as np
@@ -123,28 +124,6 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     return np.where(too_large | too_small, ends, whole)
 
 
-def float_dtype(value: DTypeLike, where: str) -> DType:
-    """The float type of a model.
-
-    Raises:
-        DTypeError: for another dtype.
-    """
-    try:
-        found = as_dtype(value)
-    except DTypeError:
-        found = None
-    if found is None or not found.is_float:
-        raise DTypeError(
-            "the parameters of a model are floating-point numbers",
-            facts=(
-                ("expected", "float32 or float64"),
-                ("found", getattr(value, "name", str(value))),
-            ),
-            where=where,
-        )
-    return found
-
-
 def promote(left: DType, right: DType) -> DType:
     """The dtype of `left + right`.
 
@@ -184,9 +163,9 @@ def as_whole(value: object) -> int | None:
     """A whole number, Python's or NumPy's, as Python's; None for anything else, bools included."""
     if type(value) is int:
         return value
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         return None
-    return int(cast(int, value))
+    return int(value)
 
 
 def bind_dim(dim: Dim, batch: int) -> int:

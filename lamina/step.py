@@ -14,12 +14,12 @@ from typing import Annotated, Any, Protocol, cast
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
-from lamina.graph.kinds import HIGHEST, Argument, Kind, Whole, is_whole
+from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, Whole
 from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, Shape, shape_text
+from lamina.shapes import DType, Shape, as_whole, shape_text
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
 Loss = Callable[[Any, Any], Tensor]
@@ -69,22 +69,22 @@ class Metric(Protocol):
 class _BatchSize(Kind):
     """How many examples a batch has."""
 
-    def taken(self, value: Any, argument: Argument) -> int:
-        if is_whole(value) and value > HIGHEST:
-            raise argument.wrong(
-                "a batch has more examples than can be counted in 64 bits",
-                f"{argument.name} < 2**63",
-                value,
+    def read(self, value: Any, operands: Operands = ()) -> int:
+        if (as_whole(value) or 0) > HIGHEST:
+            raise Misfit(
+                "{name} < 2**63", problem="a batch has more examples than can be counted in 64 bits"
             )
         try:
-            return Whole(1).taken(value, argument)
-        except DefinitionError:
-            raise argument.wrong(
-                "a batch has at least one example",
-                f"{argument.name} >= 1",
-                value,
-                "The batch size is a whole number.",
+            return _EXAMPLES.read(value)
+        except Misfit:
+            raise Misfit(
+                "{name} >= 1",
+                problem="a batch has at least one example",
+                advice="The batch size is a whole number.",
             ) from None
+
+
+_EXAMPLES = Whole(1)
 
 
 BatchSize = Annotated[int, _BatchSize()]

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.data.arrays import Listed, listed, to_array
-from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
-from lamina.graph import Origin, source_line
+from lamina.errors import DataError, DTypeError
 from lamina.graph.calls import Called
-from lamina.graph.kinds import Argument, Kind, Number, Whole
+from lamina.graph.kinds import Kind, Misfit, Number, Operands, Whole, shown
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox
 from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
@@ -27,21 +26,16 @@ _32 = np.uint64(32)
 class _Positions(Kind):
     """A row of whole numbers, as an array."""
 
-    def taken(self, value: Any, argument: Argument) -> Array:
-        problem = f"the {argument.name} of examples must be a row of integers"
-        place = str(Origin(argument.called, source_line()))
-        try:
-            positions = to_array(value, problem)
-        except LaminaError as error:
-            raise error.at(place) from None
+    def read(self, value: Any, operands: Operands = ()) -> Array:
+        problem = "the positions of examples must be a row of integers"
+        positions = to_array(value, problem)
         if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
             raise DataError(
-                "the positions of examples must be a row of integers",
+                problem,
                 facts=(
                     ("expected", "i64[any number from 1]"),
                     ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
                 ),
-                where=place,
                 advice="Turn a mask into positions with numpy.flatnonzero(mask).",
             )
         return positions
@@ -50,26 +44,28 @@ class _Positions(Kind):
 class _Epochs(Kind):
     """Numbers of epochs that follow one another."""
 
-    def taken(self, value: Any, argument: Argument) -> range:
+    def read(self, value: Any, operands: Operands = ()) -> range:
         if isinstance(value, range) and min(value, default=0) >= 0:
             return value
-        raise argument.wrong(f"{argument.name} is a range from 0", "range(0, 10)", value)
+        raise Misfit("a range from 0", "range(0, 10)")
 
 
 Epoch = Annotated[int, Whole(0)]
 
 
+_SHARE = Number("(0, 1)")
+
+
 class _Share(Kind):
     """Which part of the examples is meant."""
 
-    def taken(self, value: Any, argument: Argument) -> float:
+    def read(self, value: Any, operands: Operands = ()) -> float:
         try:
-            return Number("(0, 1)").taken(value, argument)
-        except DefinitionError as error:
+            return _SHARE.read(value)
+        except Misfit:
             raise DataError(
                 "the fraction of a split must lie between 0 and 1",
-                facts=error.facts,
-                where=error.where,
+                facts=(("expected", "0 < fraction < 1"), ("found", shown(value))),
                 advice="split(0.9) gives 90% to the first part.",
             ) from None
 
@@ -375,12 +371,8 @@ def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset
 class _Examples(Kind):
     """What `as_dataset` takes; given on as a `Dataset`."""
 
-    def taken(self, value: Any, argument: Argument) -> Dataset:
-        try:
-            return as_dataset(value)
-        except LaminaError as error:
-            place = Origin(f"{argument.called}, {argument.name}", source_line())
-            raise error.at(str(place)) from None
+    def read(self, value: Any, operands: Operands = ()) -> Dataset:
+        return as_dataset(value)
 
 
 Data = Annotated[Dataset | tuple[Any, Any], _Examples()]

@@ -1,31 +1,56 @@
 """How users call records and functions: each argument is checked before anything is done.
 
 An option that there is not is an error that says which there are. What is given for one is checked
-by the kind in its annotation (`lamina.graph.kinds`), and passed on in its plain form: NumPy's
-numbers are Python's from here on. This holds for records, their methods, and functions that are
-`checked`.
+by the kind in its annotation, and passed on in its plain form: NumPy's numbers are Python's from
+here on. This holds for records, their methods, and functions that are `checked`.
+
+    features: Count
+    probability: Annotated[float, Number("[0, 1)")]
+    bias: bool = True
+
+A plain `bool`, `int`, `float`, `str`, `Literal[...]`, a path, or one of Lamina's classes is a kind
+by itself, and so is one of these `| None`. What means nothing here, such as a union of other types,
+is left to the function.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property, partial, wraps
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
 
 from lamina.errors import DefinitionError, LaminaError
-from lamina.graph.kinds import Argument, Kind, each_taken, kind_of, shown
-from lamina.graph.tensor import Origin, located, source_line
+from lamina.graph.kinds import (
+    FilePath,
+    Flag,
+    Instance,
+    Kind,
+    Misfit,
+    Number,
+    OrNone,
+    Row,
+    Text,
+    Whole,
+    Word,
+    read_each,
+    refusal,
+    shown,
+)
+from lamina.graph.tensor import Origin, Tensor, located, source_line
 from lamina.records import frozen_dataclass
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Tensors = Annotated[Sequence[Tensor], Row(Instance(Tensor))]
 
 
 class Called(ABCMeta):
@@ -50,9 +75,9 @@ class Called(ABCMeta):
     def __call__(cls: type[Result], *values: Any, **options: Any) -> Result:
         interface: Interface | None = cls.__dict__.get("__interface__")
         if interface is None:
-            name, kinds = cls.__name__, _kinds_of_class(cls)
+            kinds = {name: kind.of_class(cls) for name, kind in _kinds_of_class(cls).items()}
             own = _is_own(cls.__module__)
-            interface = Interface(name, inspect.signature(cls), kinds, cls, own)
+            interface = Interface(cls.__name__, inspect.signature(cls), kinds, cls, own)
             type.__setattr__(cls, "__interface__", interface)
         make: Callable[..., Any] = partial(cast(Any, ABCMeta.__call__), cls)
         return interface.call(make, values, options)
@@ -102,6 +127,18 @@ def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Paramet
             raise misfit from None
 
     return call
+
+
+def refused(misfit: Misfit, name: str, value: object, called: str) -> DefinitionError:
+    """The error for an argument, with the user's line.
+
+    Args:
+        misfit: what its kind says.
+        name: of the parameter.
+        value: what was given for it.
+        called: what it was given to, `"Conv2d"` or `"Model.fit"`.
+    """
+    return refusal(misfit, name, value, where=str(Origin(called, source_line())))
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -193,10 +230,14 @@ class Interface:
             if self.own:
                 return value
             return {n: _plain(v) for n, v in value.items()} if how == _ANY else _plain(value)
-        argument = Argument(name, self.name, self.owner)
-        if how == inspect.Parameter.VAR_POSITIONAL:
-            return each_taken(kind, cast(tuple[Any, ...], value), argument)
-        return kind.taken(value, argument)
+        try:
+            if how == inspect.Parameter.VAR_POSITIONAL:
+                return read_each(kind, value)
+            return kind.read(value)
+        except Misfit as misfit:
+            raise refused(misfit, name, value, self.name) from None
+        except LaminaError as error:
+            raise error.at(str(Origin(f"{self.name}, {name}", source_line()))) from None
 
     def _misfit(
         self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
@@ -307,6 +348,31 @@ def _declared(annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str
         if kind is not None:
             found[parameter] = kind
     return found
+
+
+def kind_of(annotation: Any) -> Kind | None:
+    """The kind of a parameter; None if its annotation says none."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        declared = [part for part in parts[1:] if isinstance(part, Kind)]
+        return declared[-1] if declared else kind_of(parts[0])
+    if origin is Literal:
+        return Word(tuple(parts)) if all(isinstance(part, str) for part in parts) else None
+    if origin in (Union, types.UnionType):
+        kinds = [kind_of(part) for part in parts if part is not type(None)]
+        if set(parts) - {type(None)} == {str, os.PathLike[str]}:
+            kinds = [FilePath()]
+        if len(kinds) != 1 or kinds[0] is None:
+            return None
+        return OrNone(kinds[0]) if type(None) in parts else kinds[0]
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    plain_class = isinstance(annotation, type) and _is_own(annotation.__module__)
+    protocol = getattr(cast(object, annotation), "_is_protocol", False)
+    return Instance(annotation) if plain_class and not protocol else None
+
+
+_SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Text()}
 
 
 # What other frameworks say ------------------------------------------------------------------------

@@ -1,14 +1,15 @@
-"""Kinds of arguments: what a parameter takes, declared once, in its annotation.
+"""Kinds of values: what a parameter, a field of a record or an attribute of an op takes.
 
     features: Count
     probability: Annotated[float, Number("[0, 1)")]
-    bias: bool = True
+    attributes={"axis": Axis(), "reverse": Flag()}
 
-`lamina.graph.calls` finds the kind of each parameter, and hands it what the user gave. The kind
-refuses it, or gives it back in its plain form: NumPy's numbers as Python's, lists as tuples. So
-records and functions see nothing else. A plain `bool`, `int`, `float`, `str`, `Literal[...]`, a
-path, or one of Lamina's classes is a kind by itself, and so is one of these `| None`. What means
-nothing here, such as a union of other types, is left to the function.
+A kind gives the value back in its plain form (NumPy's numbers as Python's, lists as tuples), so
+that all code behind it sees nothing else, or raises `Misfit`. A misfit says what was expected.
+Whoever asked knows the name of the argument and the place, and makes the error of both: `refusal`.
+
+Annotations and ops share the kinds here. Those that depend on the operands of an op stand in
+`lamina.graph.attributes`; `lamina.graph.calls` finds the kind of each parameter in its annotation.
 """
 
 from __future__ import annotations
@@ -16,52 +17,101 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-import types
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
-from numbers import Integral, Real
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from functools import cached_property
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, final
 
 import numpy as np
 
-from lamina.errors import DefinitionError, LaminaError
-from lamina.graph.tensor import Origin, Tensor, source_line
+from lamina.errors import DefinitionError, DTypeError
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, DTypeLike, as_dtype, float_dtype
+from lamina.shapes import (
+    PUBLIC_DTYPES,
+    DType,
+    DTypeLike,
+    Size,
+    as_dtype,
+    as_whole,
+)
+
+if TYPE_CHECKING:
+    from lamina.graph.tensor import Tensor
+
+# Of the op whose attribute a value is; none for what functions and records are given.
+Operands: TypeAlias = "Sequence[Tensor]"
 
 # Whole numbers that have no other limit fit into 64 bits.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
+# Numbers beyond it cannot count anything, and sums of two of them would not fit 64 bits.
+LARGEST = 2**62
 
 
-@frozen_dataclass
-class Argument:
-    """What is being checked, for the errors about it.
+@final
+class Misfit(Exception):
+    """A value is none of a kind. In all texts, `{name}` stands for the name of the argument.
 
     Attributes:
-        name: of the parameter, `"stride"`, or `"class_weights[1]"`.
-        called: what it was given to, `"Conv2d"`.
-        owner: the class that is called; None for a function.
+        expected: what the argument must be: "a whole number of at least 1".
+        example: of what is right, `"{name} >= 1"`; by default the same as `expected`.
+        problem: what the error says instead of "{name} must be ...".
+        advice: what to do about it, a full sentence.
+        found: the value as text; by default that of its `repr`.
+        part: which part of the value it is about, "[1]"; "" for the whole.
     """
 
-    name: str
-    called: str
-    owner: type | None = None
+    def __init__(
+        self,
+        expected: str,
+        example: str = "",
+        *,
+        problem: str = "",
+        advice: str = "",
+        found: str = "",
+    ) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.example = example or expected
+        self.problem = problem or f"{{name}} must be {expected}"
+        self.advice = advice
+        self.found = found
+        self.part = ""
 
-    def part(self, number: int) -> Argument:
-        """One element of it."""
-        return replace(self, name=f"{self.name}[{number}]")
+    def within(self, part: str, value: object) -> Misfit:
+        """The same, as seen from what holds this value as the part `"[1]"`; returns self."""
+        self.part = part + self.part
+        self.found = self.found or shown(value)
+        return self
 
-    def wrong(
-        self, problem: str, expected: str, found: object, advice: str = ""
-    ) -> DefinitionError:
-        """The error for a value that is refused."""
-        return DefinitionError(
-            problem,
-            facts=(("expected", expected), ("found", shown(found))),
-            where=str(Origin(self.called, source_line())),
-            advice=advice,
-        )
+
+def refusal(
+    misfit: Misfit,
+    name: str,
+    value: object,
+    *,
+    subject: str = "",
+    facts: tuple[tuple[str, str], ...] = (),
+    where: str = "",
+) -> DefinitionError:
+    """The error for a value that is none of its kind.
+
+    Args:
+        misfit: what the kind says.
+        name: of the argument.
+        value: what was given for it.
+        subject: what has the argument, `"cumsum: "`, if `where` does not say it.
+        facts: further ones, to stand first.
+        where: it was given.
+    """
+    whole = name + misfit.part
+    example, found = misfit.example.replace("{name}", whole), misfit.found or shown(value)
+    return DefinitionError(
+        subject + misfit.problem.replace("{name}", whole),
+        facts=(*facts, ("expected", example), ("found", found)),
+        where=where,
+        advice=misfit.advice.replace("{name}", whole),
+    )
 
 
 def shown(value: object) -> str:
@@ -76,67 +126,77 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 class Kind(ABC):
-    """What a parameter takes."""
+    """What an argument may be."""
 
     @abstractmethod
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         """The value in its plain form.
 
+        Args:
+            value: what was given.
+            operands: of the op whose attribute it is.
+
         Raises:
-            DefinitionError: if the parameter does not take it.
+            Misfit: if it is none of this kind.
         """
+
+    def of_class(self, owner: type) -> Kind:
+        """The kind of a field of a class, for those that depend on it."""
+        del owner
+        return self
 
 
 # Single values ------------------------------------------------------------------------------------
 
 
+@final
 @frozen_dataclass
 class Flag(Kind):
     """True or False, of Python or NumPy."""
 
     advice: str = ""
 
-    def taken(self, value: Any, argument: Argument) -> bool:
-        given: object = value
-        if isinstance(given, bool):
-            return given
-        if isinstance(given, np.bool_):
-            return bool(cast(Any, given))
-        problem = f"{argument.name} is either True or False"
-        raise argument.wrong(problem, "True or False", value, self.advice)
+    def read(self, value: Any, operands: Operands = ()) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, np.bool_):
+            return bool(cast(object, value))
+        raise Misfit("True or False", advice=self.advice)
 
 
+@final
 @frozen_dataclass
 class Whole(Kind):
-    """A whole number, of Python or NumPy; True and False are none."""
+    """A whole number, of Python or NumPy, from `least` to `most`; True and False are none."""
 
-    lowest: int = LOWEST
-    highest: int = HIGHEST
+    least: int = LOWEST
+    most: int = HIGHEST
 
-    def taken(self, value: Any, argument: Argument) -> int:
-        name, low, high = argument.name, self.lowest, self.highest
-        whole = is_whole(value)
-        if whole and low <= int(value) <= high:
-            return int(value)
-        expected = f"{low} <= {name} <= {high}" if low > LOWEST else f"{name} <= {high}"
-        if low > LOWEST and (not whole or int(value) < low):
-            problem, expected = f"a whole number of at least {low}", f"{name} >= {low}"
-        elif high < HIGHEST and whole:
-            problem = f"a whole number of at most {high}"
-        else:
-            problem = f"a whole number{' of 64 bits' if whole else ''}"
-            expected = f"{name}=0, 1, 2, ..."
-        raise argument.wrong(f"{name} must be {problem}", expected, value)
+    def read(self, value: Any, operands: Operands = ()) -> int:
+        found = value if type(value) is int else as_whole(value)
+        if found is None or not self.least <= found <= self.most:
+            raise self._misfit(found)
+        return found
+
+    def _misfit(self, found: int | None) -> Misfit:
+        low, high = self.least > -LARGEST, self.most < LARGEST
+        if found is not None and not self.least <= found <= self.most:
+            if self.least == LOWEST > found or self.most == HIGHEST < found:
+                return Misfit("a whole number of 64 bits", "{name}=0, 1, 2, ...")
+            low, high = low or found < self.least, high or found > self.most
+        limits = [f"at least {self.least}"] * low + [f"at most {self.most}"] * high
+        example = f"{self.least} <= {{name}}" if low else "{name}"
+        example = f"{example} <= {self.most}" if high else f"{{name}} >= {self.least}"
+        return Misfit(
+            f"a whole number{' of ' * bool(limits)}{', '.join(limits)}",
+            example if limits else "{name}=0, 1, 2, ...",
+        )
 
 
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, of Python or NumPy."""
-    return issubclass(type(value), Integral) and type(value) is not bool
-
-
+@final
 @frozen_dataclass
 class Number(Kind):
-    """A number, of Python or NumPy; True and False are none.
+    """A number, of Python or NumPy, as a float; True and False are none.
 
     Attributes:
         interval: where it must lie: `"[0, 1)"` includes 0 and excludes 1. NaN lies nowhere.
@@ -144,89 +204,172 @@ class Number(Kind):
 
     interval: str = "(-inf, inf)"
 
-    def taken(self, value: Any, argument: Argument) -> float:
-        low, high = (float(end) for end in self.interval[1:-1].split(","))
-        number = _float(value)
-        above = low <= number if self.interval[0] == "[" else low < number
-        below = number <= high if self.interval[-1] == "]" else number < high
-        if above and below:
+    @cached_property
+    def _ends(self) -> tuple[float, bool, float, bool]:
+        """The lower end and whether it is included, and the upper one."""
+        low, high = map(float, self.interval[1:-1].split(","))
+        return low, self.interval[0] == "[", high, self.interval[-1] == "]"
+
+    def read(self, value: Any, operands: Operands = ()) -> float:
+        low, with_low, high, with_high = self._ends
+        found = as_number(value)
+        number = math.nan if found is None else float(found)
+        if (low < number or (with_low and low == number)) and (
+            number < high or (with_high and high == number)
+        ):
             return number
-        left = "" if low == -math.inf else f"{low:g} {'<=' if self.interval[0] == '[' else '<'} "
-        right = "" if high == math.inf else f" {'<=' if self.interval[-1] == ']' else '<'} {high:g}"
-        problem = f"{argument.name} is not a number{' in its range' if left or right else ''}"
-        bounds = f"{left}{argument.name}{right}"
-        raise argument.wrong(problem, bounds if left or right else "a finite number", value)
+        raise self._misfit()
+
+    def _misfit(self) -> Misfit:
+        low, with_low, high, with_high = self._ends
+        limits: list[str] = []
+        example = "{name}"
+        if low != -math.inf:
+            limits.append(f"{'at least' if with_low else 'above'} {low:g}")
+            example = f"{low:g} {'<=' if with_low else '<'} {example}"
+        if high != math.inf:
+            limits.append(f"{'at most' if with_high else 'below'} {high:g}")
+            example = f"{example} {'<=' if with_high else '<'} {high:g}"
+        if not limits:
+            return Misfit("a finite number")
+        return Misfit(f"a number {'of ' * limits[0].startswith('at')}{', '.join(limits)}", example)
 
 
-def _float(value: Any) -> float:
-    """The number as a float; NaN for what is none."""
+def as_number(value: Any) -> float | None:
+    """A number that a float holds, as Python's, whole or not; None for anything else."""
+    if isinstance(value, np.integer | np.floating):
+        value = cast(Any, value).item()
+    # What no int64 holds is a float.
+    if type(value) is float or (type(value) is int and LOWEST <= value <= HIGHEST):
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
-        return math.nan
+        return None
     try:
         return float(value)
-    except OverflowError:  # of an int
-        return math.inf if cast(int, value) > 0 else -math.inf
+    except OverflowError:
+        return None
 
 
+@final
 @frozen_dataclass
-class Choice(Kind):
+class Word(Kind):
     """One of some words."""
 
     words: tuple[str, ...]
 
-    def taken(self, value: Any, argument: Argument) -> str:
+    def read(self, value: Any, operands: Operands = ()) -> str:
         if isinstance(value, str) and value in self.words:
             return value
-        expected = ", ".join(map(repr, self.words))
-        raise argument.wrong(f"{argument.name} has no value {shown(value)}", expected, value)
+        words = ", ".join(map(repr, self.words))
+        raise Misfit(f"one of {words}", words)
 
 
+@final
 @frozen_dataclass
 class Text(Kind):
-    """A text."""
+    """A text, perhaps of so many characters at most."""
 
-    def taken(self, value: Any, argument: Argument) -> str:
-        if isinstance(value, str):
+    longest: int | None = None
+
+    def read(self, value: Any, operands: Operands = ()) -> str:
+        if isinstance(value, str) and (self.longest is None or len(value) <= self.longest):
             return value
-        raise argument.wrong(f"{argument.name} is a text", f'{argument.name}="..."', value)
+        limit = "" if self.longest is None else f" of at most {self.longest} characters"
+        raise Misfit(f"a text{limit}", '{name}="..."')
 
 
+@final
 @frozen_dataclass
 class ElementType(Kind):
-    """An element type, by its name or NumPy's or Python's type; becomes a `DType`.
+    """An element type that tensors may have, by its name or NumPy's or Python's type; a `DType`.
 
     Attributes:
-        floats: whether it must be one of floats.
+        kinds: which ones.
     """
 
-    floats: bool = False
+    kinds: tuple[str, ...] = ("float", "int", "bool")
 
-    def taken(self, value: Any, argument: Argument) -> DType:
-        place = str(Origin(f"{argument.called}, {argument.name}", source_line()))
-        if self.floats:
-            return float_dtype(value, place)
+    def read(self, value: Any, operands: Operands = ()) -> DType:
+        """The dtype.
+
+        Raises:
+            DTypeError: if there is none of that name.
+        """
+        found = value if isinstance(value, DType) else as_dtype(value)
+        if found.kind in self.kinds and found.name in PUBLIC_DTYPES:
+            return found
+        known = PUBLIC_DTYPES.values()
+        names = ", ".join(dtype.name for dtype in known if dtype.kind in self.kinds)
+        raise Misfit(f"one of {names}", names)
+
+
+@final
+@frozen_dataclass
+class ModelType(Kind):
+    """The element type of a model's parameters: one of floats."""
+
+    def read(self, value: Any, operands: Operands = ()) -> DType:
+        """The dtype.
+
+        Raises:
+            DTypeError: for another one.
+        """
         try:
-            return as_dtype(value)
-        except LaminaError as error:
-            raise error.at(place) from None
+            found = as_dtype(value)
+        except DTypeError:
+            found = None
+        if found is None or not found.is_float:
+            raise DTypeError(
+                "the parameters of a model are floating-point numbers",
+                facts=(
+                    ("expected", "float32 or float64"),
+                    ("found", getattr(value, "name", str(value))),
+                ),
+            )
+        return found
 
 
+@final
+@frozen_dataclass
+class Extent(Kind):
+    """How long an axis is: a number of at least 0, or one that depends on the batch.
+
+    Attributes:
+        least: the smallest number, where something else is meant by those below 0.
+    """
+
+    least: int = 0
+
+    def read(self, value: Any, operands: Operands = ()) -> int | Size:
+        if type(value) is Size:
+            slope, offset = value.coefficient, value.offset
+            whole = type(slope) is int and type(offset) is int
+            if whole and 0 < slope <= LARGEST and -LARGEST <= offset <= LARGEST:
+                return value
+        found = value if type(value) is int else as_whole(value)
+        if found is None or not self.least <= found <= LARGEST:
+            limit = f" of at least {self.least}" if self.least > -LARGEST else ""
+            raise Misfit(f"a whole number{limit}, or one that depends on the batch")
+        return found
+
+
+@final
 @frozen_dataclass
 class FilePath(Kind):
     """A path, as text or as an object of pathlib."""
 
-    def taken(self, value: Any, argument: Argument) -> Any:
-        name = argument.name
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         given: object = value
         is_path = isinstance(given, str | os.PathLike)
         text = cast(object, os.fspath(cast(Any, given)) if is_path else None)
         if not isinstance(text, str):
-            raise argument.wrong(f"{name} is the path of a file", f'{name}="..."', value)
+            raise Misfit("the path of a file", '{name}="..."')
         if not text or "\0" in text:
-            raise argument.wrong(f"{name} names no file", "a path that is not empty", value)
+            raise Misfit("a path that is not empty", problem="{name} names no file")
         return value
 
 
+@final
 @frozen_dataclass
 class Function(Kind):
     """Something that can be called, and is no class.
@@ -239,20 +382,20 @@ class Function(Kind):
     example: str
     what: str = "a function"
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         if callable(value) and not isinstance(value, type):
             return value
-        problem = f"{argument.name} is {self.what}"
-        raise argument.wrong(problem, self.example, value, _made(value))
+        raise Misfit(self.what, self.example, advice=_made(value))
 
 
+@final
 @frozen_dataclass
 class Instance(Kind):
     """An object of a class.
 
     Attributes:
         cls: the class.
-        problem: of the error; by default what the parameter is.
+        problem: of the error; by default what the parameter must be.
         advice: of the error.
     """
 
@@ -260,25 +403,17 @@ class Instance(Kind):
     problem: str = ""
     advice: str = ""
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         if isinstance(value, self.cls):
             return value
         name = self.cls.__name__
-        article = "an" if name[0] in "AEIOU" else "a"
-        problem = self.problem or f"{argument.name} must be {article} {name}"
-        found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        advice = _made(value) or self.advice
-        raise argument.wrong(problem, name, Bare(found), advice)
-
-
-class Bare:
-    """Text that errors show as it stands."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+        raise Misfit(
+            f"{'an' if name[0] in 'AEIOU' else 'a'} {name}",
+            name,
+            problem=self.problem,
+            advice=_made(value) or self.advice,
+            found=shown(value) if isinstance(value, type) else type(value).__name__,
+        )
 
 
 def _made(value: object) -> str:
@@ -288,9 +423,10 @@ def _made(value: object) -> str:
 # Several values -----------------------------------------------------------------------------------
 
 
+@final
 @frozen_dataclass
 class Row(Kind):
-    """Some values of one kind, as a tuple: from a list, a tuple, or an array of one axis.
+    """Some values of one kind, as a tuple: from a list, a tuple, or an array.
 
     Attributes:
         kind: of each.
@@ -300,44 +436,56 @@ class Row(Kind):
 
     kind: Kind
     least: int = 0
-    example: str = ""
+    example: str = "[...]"
 
-    def taken(self, value: Any, argument: Argument) -> tuple[Any, ...]:
-        name = argument.name
+    def read(self, value: Any, operands: Operands = ()) -> tuple[Any, ...]:
         found = entries_of(value)
         if found is None or len(found) < self.least:
             one = isinstance(value, int | float) and not isinstance(value, bool)
-            advice = f"Write a single one with a comma: {name}=({value},)." if one else ""
+            advice = f"Write a single one with a comma: {{name}}=({value},)." if one else ""
             if found is None and hasattr(value, "__array__"):
-                advice = f"Give it as a list: {name}=array.tolist()."
-            example = self.example or "[...]"
-            raise argument.wrong(
-                f"{name} is a list of {self._what()}{self._at_least()}",
-                f"{name}={example}",
-                value,
-                advice,
+                advice = "Give it as a list: {name}=array.tolist()."
+            enough = f", at least {self.least}" if self.least else ""
+            raise Misfit(
+                f"a list of {self._what()}{enough}", f"{{name}}={self.example}", advice=advice
             )
-        return each_taken(self.kind, found, argument)
-
-    def _at_least(self) -> str:
-        return f", at least {self.least}" if self.least else ""
+        return read_each(self.kind, found, operands)
 
     def _what(self) -> str:
         if isinstance(self.kind, Instance):
             return f"{self.kind.cls.__name__.lower()}s"
-        return "numbers" if isinstance(self.kind, Whole | Number) else "elements"
+        return "numbers" if isinstance(self.kind, Whole | Number | Extent) else "elements"
 
 
-def each_taken(kind: Kind, values: Sequence[Any], argument: Argument) -> tuple[Any, ...]:
-    """All values in their plain form; an error names the first that is refused by its number."""
-    try:
-        return tuple(kind.taken(one, argument) for one in values)
-    except LaminaError:
-        return tuple(kind.taken(one, argument.part(n)) for n, one in enumerate(values))
+def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> tuple[Any, ...]:
+    """All values in their plain form, in the same type of tuple.
+
+    Raises:
+        Misfit: which names the first that is none of the kind by its number.
+    """
+    found: list[Any] = []
+    changed = False
+    for number, value in enumerate(values):
+        try:
+            kept = kind.read(value, operands)
+        except Misfit as misfit:
+            raise misfit.within(f"[{number}]", value) from None
+        found.append(kept)
+        changed = changed or kept is not value
+    return tuple_like(values, found) if changed else values
+
+
+def tuple_like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
+    """The new entries, in the same type of tuple."""
+    make: Any = getattr(type(old), "_make", tuple)
+    return make(new)
 
 
 def entries_of(value: object) -> tuple[Any, ...] | None:
-    """The entries of a list, a tuple, a range or an array with axes; None for anything else."""
+    """The entries of a list, a tuple, a range or an array with axes; None for anything else.
+
+    NumPy's numbers stay what they are.
+    """
     if isinstance(value, list | tuple | range):
         return tuple(cast(Sequence[Any], value))
     if not hasattr(value, "__array__") or isinstance(value, np.generic | type):
@@ -347,9 +495,10 @@ def entries_of(value: object) -> tuple[Any, ...] | None:
     # Broad on purpose: arrays of other libraries raise almost anything.
     except Exception:
         return None
-    return tuple(array.tolist()) if array.ndim and array.dtype.kind in "biuf" else None
+    return tuple(array) if array.ndim and array.dtype.kind in "biufU" else None
 
 
+@final
 @frozen_dataclass
 class Either(Kind):
     """A single value of one kind, or what another kind takes.
@@ -362,24 +511,26 @@ class Either(Kind):
     one: Kind
     several: Kind
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         kind = self.one if entries_of(value) is None else self.several
-        return kind.taken(value, argument)
+        return kind.read(value, operands)
 
 
+@final
 @frozen_dataclass
-class Maybe(Kind):
+class OrNone(Kind):
     """None, or what another kind takes."""
 
     kind: Kind
 
-    def taken(self, value: Any, argument: Argument) -> Any:
-        return None if value is None else self.kind.taken(value, argument)
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        return None if value is None else self.kind.read(value, operands)
 
 
+@final
 @frozen_dataclass
 class AnyOf(Kind):
-    """What one of some kinds takes; the first names the problem.
+    """What one of some kinds takes.
 
     Attributes:
         kinds: in the order in which they are asked.
@@ -387,21 +538,23 @@ class AnyOf(Kind):
 
     kinds: tuple[Kind, ...]
 
-    def taken(self, value: Any, argument: Argument) -> Any:
-        refusals: list[DefinitionError] = []
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        misfits: list[Misfit] = []
         for kind in self.kinds:
             try:
-                return kind.taken(value, argument)
-            except DefinitionError as error:
-                refusals.append(error)
-        expected = " or ".join(dict(error.facts)["expected"] for error in refusals)
-        raise argument.wrong(refusals[0].problem, expected, value, refusals[0].advice)
+                return kind.read(value, operands)
+            except Misfit as misfit:
+                misfits.append(misfit)
+        raise Misfit(
+            ", or ".join(misfit.expected for misfit in misfits),
+            " or ".join(misfit.example for misfit in misfits),
+            advice=misfits[0].advice,
+        )
 
 
 # Kinds of annotations -----------------------------------------------------------------------------
 
-Tensors = Annotated[Sequence[Tensor], Row(Instance(Tensor))]
-FloatType = Annotated[DTypeLike, ElementType(floats=True)]
+FloatType = Annotated[DTypeLike, ModelType()]
 # How many there are of something: at least one.
 Count = Annotated[int, Whole(1)]
 # How many things Python makes one after the other, such as stacked layers.
@@ -410,28 +563,3 @@ Positive = Annotated[float, Number("(0, inf)")]
 NotNegative = Annotated[float, Number("[0, inf)")]
 # From 0 to below 1: the probability of a dropout, what an average keeps in a step.
 Fraction = Annotated[float, Number("[0, 1)")]
-
-
-def kind_of(annotation: Any) -> Kind | None:
-    """The kind of a parameter; None if its annotation says none."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        declared = [part for part in parts[1:] if isinstance(part, Kind)]
-        return declared[-1] if declared else kind_of(parts[0])
-    if origin is Literal:
-        return Choice(tuple(parts)) if all(isinstance(part, str) for part in parts) else None
-    if origin in (Union, types.UnionType):
-        kinds = [kind_of(part) for part in parts if part is not type(None)]
-        if set(parts) - {type(None)} == {str, os.PathLike[str]}:
-            kinds = [FilePath()]
-        if len(kinds) != 1 or kinds[0] is None:
-            return None
-        return Maybe(kinds[0]) if type(None) in parts else kinds[0]
-    if annotation in _SIMPLE:
-        return _SIMPLE[annotation]
-    plain_class = isinstance(annotation, type) and annotation.__module__.startswith("lamina.")
-    protocol = getattr(cast(object, annotation), "_is_protocol", False)
-    return Instance(annotation) if plain_class and not protocol else None
-
-
-_SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Text()}

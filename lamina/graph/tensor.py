@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import reprlib
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
-from lamina.graph.attributes import Extent, Flag, Instance, Kind, Many, MayLack, Misfit, Type, Word
+from lamina.graph.attributes import LABEL, Many, MayLack
+from lamina.graph.kinds import ElementType, Extent, Flag, Instance, Kind, Misfit, Word, refusal
 from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, Shape, Size, as_dtype, converted, shape_text
 
@@ -163,6 +163,7 @@ def labelled(origin: Origin) -> Generator[None]:
 
 def source_line() -> str:
     """`"file.py:12"`: the innermost line of the caller's stack outside this package, or ""."""
+    # inspect.stack() reads the sources of all frames; currentframe() may be None.
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = frame.f_code.co_filename
@@ -412,21 +413,11 @@ def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) 
         try:
             kept = kinds[name].read(value, operands)
         except Misfit as misfit:
-            raise unfit(f"{op.name}: {name}", misfit.expected, value, operands) from None
+            facts = (("tensor", described(operands[0])),) if operands else ()
+            raise refusal(misfit, name, value, subject=f"{op.name}: ", facts=facts) from None
         if kept is not value:
             changed[name] = kept
     return {**given, **changed} if changed else given
-
-
-def unfit(
-    what: str, expected: str, value: object, operands: Sequence[Tensor] = ()
-) -> DefinitionError:
-    """The error for a value that is none of its kind."""
-    facts = (("tensor", described(operands[0])),) if operands else ()
-    found = type(value).__name__ if isinstance(value, Tensor) else reprlib.repr(value)
-    return DefinitionError(
-        f"{what} cannot be {found}", facts=(*facts, ("expected", expected), ("found", found))
-    )
 
 
 def _names(of: Mapping[str, object]) -> str:
@@ -619,10 +610,10 @@ LEAF = Op(
     *("leaf", _infer_leaf, _no_operands, _leaf_reference, Leaf()),
     operands=0,
     attributes={
-        "name": Word(),
+        "name": LABEL,
         "role": Word(("input", "parameter", "state")),
         "shape": Many(Extent()),
-        "dtype": Type(),
+        "dtype": ElementType(),
         "flexible": MayLack(Flag()),
     },
 )

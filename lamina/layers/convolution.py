@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Argument, Choice, Count, Kind, Whole, each_taken, entries_of
+from lamina.graph.kinds import (
+    Count,
+    Either,
+    Kind,
+    Misfit,
+    Operands,
+    Row,
+    Whole,
+    Word,
+    entries_of,
+    read_each,
+    refusal,
+)
 from lamina.layers.checks import place_of, require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
@@ -29,19 +42,24 @@ class ForEachAxis(Kind):
 
     Attributes:
         lowest: the smallest number.
+        rank: how many axes there are; None for as many as are given.
     """
 
     lowest: int = 1
+    rank: int | None = None
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         number = Whole(self.lowest)
         if isinstance(value, Integral):
-            return number.taken(value, argument)
+            return number.read(value)
         found = entries_of(value)
-        rank = _rank_of(argument, len(found or ()))
+        rank = self.rank or _some_rank(found)
         if found is None or len(found) != rank:
-            raise argument.wrong(*_one_for_each(argument.name, rank), value)
-        return each_taken(number, found, argument)
+            raise _not_one_for_each(rank)
+        return read_each(number, found)
+
+    def of_class(self, owner: type) -> Kind:
+        return ForEachAxis(self.lowest, getattr(owner, "axes", None))
 
 
 @frozen_dataclass
@@ -50,33 +68,35 @@ class PairForEachAxis(Kind):
 
     Attributes:
         words: what may stand in their place.
+        rank: how many axes there are; None for as many as are given.
     """
 
     words: tuple[str, ...] = ()
+    rank: int | None = None
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         if self.words and isinstance(value, str):
-            return Choice(self.words).taken(value, argument)
+            return Word(self.words).read(value)
         if isinstance(value, Integral):
-            return Whole(0).taken(value, argument)
+            return _WIDTH.read(value)
         found = entries_of(value)
-        rank = _rank_of(argument, len(found or ()))
+        rank = self.rank or _some_rank(found)
         pairs = [one if isinstance(one, Integral) else entries_of(one) for one in found or ()]
         if len(pairs) != rank or not all(
             isinstance(one, Integral) or (one and len(one) == 2) for one in pairs
         ):
-            raise argument.wrong(
-                f"{argument.name} is a whole number, or for {_each(rank)} one or a pair",
-                f"{argument.name}=1 or {argument.name}={tuple((1, 2) for _ in range(rank))}",
-                value,
+            raise Misfit(
+                f"a whole number, or for {_each(rank)} one or a pair",
+                f"{{name}}=1 or {{name}}={tuple((1, 2) for _ in range(rank))}",
             )
-        number = Whole(0)
-        return tuple(
-            tuple(number.taken(width, argument.part(n)) for width in one)
-            if isinstance(one, tuple)
-            else number.taken(one, argument.part(n))
-            for n, one in enumerate(pairs)
-        )
+        return read_each(_WIDTHS, tuple(pairs))
+
+    def of_class(self, owner: type) -> Kind:
+        return PairForEachAxis(self.words, getattr(owner, "axes", None))
+
+
+_WIDTH = Whole(0)
+_WIDTHS = Either(_WIDTH, Row(_WIDTH))
 
 
 # A number for all axes, or one for each.
@@ -96,9 +116,7 @@ def numbers_of(layer: Layer, name: str, value: int | tuple[int, ...], rank: int)
     """
     found = [value] * rank if isinstance(value, int) else list(value)
     if len(found) != rank:
-        problem, expected = _one_for_each(name, rank)
-        facts = (("expected", expected), ("found", repr(value)))
-        raise DefinitionError(problem, facts=facts, where=place_of(layer))
+        raise refusal(_not_one_for_each(rank), name, value, where=place_of(layer))
     return found
 
 
@@ -108,16 +126,15 @@ def pairs_of(value: Any, rank: int) -> tuple[tuple[int, int], ...]:
     return tuple((one, one) if isinstance(one, int) else one for one in found)
 
 
-def _rank_of(argument: Argument, given: int) -> int:
-    """How many axes the layer has; where it takes any, as many as are given."""
-    return getattr(argument.owner, "axes", min(max(given, 1), 3))
+def _some_rank(given: Sequence[Any] | None) -> int:
+    """As many axes as something is given for."""
+    return min(max(len(given or ()), 1), 3)
 
 
-def _one_for_each(name: str, rank: int) -> tuple[str, str]:
-    """What is wrong, and what is expected."""
-    return (
-        f"{name} is a whole number, or one for {_each(rank)}",
-        f"{name}=3 or {name}={tuple(range(3, 3 + rank))}",
+def _not_one_for_each(rank: int) -> Misfit:
+    return Misfit(
+        f"a whole number, or one for {_each(rank)}",
+        f"{{name}}=3 or {{name}}={tuple(range(3, 3 + rank))}",
     )
 
 

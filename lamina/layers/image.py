@@ -15,15 +15,15 @@ from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.graph.kinds import (
-    HIGHEST,
-    Argument,
     Count,
     Either,
     Kind,
+    Misfit,
+    Operands,
     Row,
     Whole,
     entries_of,
-    is_whole,
+    read_each,
 )
 from lamina.layers.checks import place_of, require_float
 from lamina.layers.layer import Layer
@@ -36,24 +36,24 @@ from lamina.shapes import Array, Dim, static
 class _PairsOfWidths(Kind):
     """A whole number for all axes, or for each of the last axes a pair or one for both sides."""
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         several = entries_of(value)
-        pairs = [entries_of(one) or (one, one) for one in several or (value,)]
-        whole = all(
-            is_whole(number) and 0 <= int(number) <= HIGHEST for pair in pairs for number in pair
-        )
-        if not whole or several == () or any(len(pair) != 2 for pair in pairs):
-            raise argument.wrong(
-                f"{argument.name} must be whole numbers of at least 0, two for each axis",
-                f"{argument.called}(((1, 1), (0, 2)))",
-                value,
-                "For each of the last axes (before, after), in the order of the axes.",
+        listed = (value,) if several is None else several
+        pairs = [entries_of(one) or (one, one) for one in listed]
+        try:
+            widths = tuple(read_each(_WIDTH, pair) for pair in pairs)
+        except Misfit:
+            widths = ()
+        if not widths or any(len(pair) != 2 for pair in widths):
+            raise Misfit(
+                "whole numbers of at least 0, two for each axis",
+                "{name}=((1, 1), (0, 2))",
+                advice="For each of the last axes (before, after), in the order of the axes.",
             )
-        if several is None:
-            return int(value)
-        return tuple((int(before), int(after)) for before, after in pairs)
+        return widths[0][0] if several is None else widths
 
 
+_WIDTH = Whole(0)
 Widths = Annotated[int | Sequence[int | tuple[int, int]], _PairsOfWidths()]
 
 

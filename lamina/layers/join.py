@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.calls import checked
-from lamina.graph.kinds import Count, Tensors
+from lamina.graph.calls import Tensors, checked
+from lamina.graph.kinds import Count
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass

@@ -32,9 +32,17 @@ from lamina.graph import (
     source_line,
     topological,
 )
-from lamina.graph.attributes import Instance
 from lamina.graph.calls import checked
-from lamina.graph.kinds import HIGHEST, Argument, ElementType, Kind, Whole, is_whole
+from lamina.graph.kinds import (
+    HIGHEST,
+    ElementType,
+    Instance,
+    Kind,
+    Misfit,
+    Operands,
+    Whole,
+    shown,
+)
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
@@ -137,18 +145,20 @@ LAYER = Op(
 )
 
 
+_EXTENT = Whole(1)
+
+
 class _Extent(Kind):
     """An extent of an example."""
 
-    def taken(self, value: Any, argument: Argument) -> int:
+    def read(self, value: Any, operands: Operands = ()) -> int:
         try:
-            return Whole(1).taken(value, argument)
-        except DefinitionError as error:
-            wide = " of 64 bits" if is_whole(value) and value > HIGHEST else ""
+            return _EXTENT.read(value)
+        except Misfit:
+            wide = " of 64 bits" if (shapes.as_whole(value) or 0) > HIGHEST else ""
             raise shapes.ShapeError(
                 f"an input's dimensions are whole numbers above zero{wide}",
-                facts=(("expected", "Input(784) or Input(1, 28, 28)"), error.facts[1]),
-                where=error.where,
+                facts=(("expected", "Input(784) or Input(1, 28, 28)"), ("found", shown(value))),
                 advice="Leave the batch out: it is always the first axis and never written.",
             ) from None
 

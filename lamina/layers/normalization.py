@@ -15,14 +15,15 @@ from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import (
-    Argument,
     Count,
     Kind,
+    Misfit,
     NotNegative,
     Number,
+    Operands,
     Whole,
     entries_of,
-    is_whole,
+    read_each,
 )
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Constant, Zeros
@@ -35,20 +36,23 @@ from lamina.shapes import static
 class _AxisNumbers(Kind):
     """The number of an axis, or of several."""
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         several = entries_of(value)
         listed = (value,) if several is None else several
-        if not listed or not all(map(is_whole, listed)):
-            raise argument.wrong(
-                f"{argument.name} must be whole numbers",
-                f"{argument.name}=-1 or {argument.name}=(-2, -1)",
-                value,
-                "Axes are named by their numbers; their extents are inferred.",
+        try:
+            axes = read_each(_AXIS, listed)
+        except Misfit:
+            axes = ()
+        if not axes:
+            raise Misfit(
+                "whole numbers",
+                "{name}=-1 or {name}=(-2, -1)",
+                advice="Axes are named by their numbers; their extents are inferred.",
             )
-        axes = tuple(Whole().taken(one, argument) for one in listed)
         return axes[0] if several is None else axes
 
 
+_AXIS = Whole()
 _Axes = Annotated[int | Sequence[int], _AxisNumbers()]
 
 

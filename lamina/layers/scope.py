@@ -20,19 +20,20 @@ from lamina.graph import (
 )
 from lamina.graph.calls import checked
 from lamina.graph.kinds import (
-    Argument,
     Count,
+    Extent,
     Function,
     Kind,
-    Maybe,
+    Misfit,
     NotNegative,
     Number,
+    Operands,
+    OrNone,
     Row,
-    Whole,
 )
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, Size, shape_text, static
+from lamina.shapes import Array, DType, Shape, shape_text, static
 
 
 class Initializer(Protocol):
@@ -46,23 +47,16 @@ class Initializer(Protocol):
 Regularizer = Callable[[Tensor], Tensor]
 
 
-class _Dimension(Kind):
-    """An extent, which may depend on the batch."""
-
-    def taken(self, value: Any, argument: Argument) -> Any:
-        return value if isinstance(value, Size) else Whole(0).taken(value, argument)
-
-
-Dimensions = Annotated[Shape, Row(_Dimension(), example="x.shape")]
+Dimensions = Annotated[Shape, Row(Extent(), example="x.shape")]
 # Dimensions of what is kept, where one that depends on the batch is refused with advice.
-Extents = Annotated[tuple[int, ...], Row(_Dimension(), example="(10, 3)")]
+Extents = Annotated[tuple[int, ...], Row(Extent(), example="(10, 3)")]
 
 # What layers take for them.
 InitializerOption = Annotated[
-    Initializer | None, Maybe(Function("lm.init.XavierUniform()", "an initializer, a function"))
+    Initializer | None, OrNone(Function("lm.init.XavierUniform()", "an initializer, a function"))
 ]
 RegularizerOption = Annotated[
-    Regularizer | None, Maybe(Function("lm.L2(1e-4)", "a regularizer, a function"))
+    Regularizer | None, OrNone(Function("lm.L2(1e-4)", "a regularizer, a function"))
 ]
 
 
@@ -74,9 +68,9 @@ def initializer(init: Initializer | None, usual: Initializer) -> Initializer:
 class _PartKind(Kind):
     """A layer, or what has a `forward` as layers have."""
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         if isinstance(value, type) or not callable(getattr(value, "forward", None)):
-            raise argument.wrong(f"{argument.name} is a layer", "lm.Linear(10)", value)
+            raise Misfit("a layer", "lm.Linear(10)")
         return value
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import HIGHEST, Argument, Kind, entries_of, is_whole
+from lamina.graph.calls import refused
+from lamina.graph.kinds import Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
@@ -42,8 +43,15 @@ class Flatten(Layer):
         return ops.reshape(x, (x.shape[0], features))
 
 
-_NO_DIMENSIONS = "these are no dimensions of an example", "Reshape(1, 28, 28)"
-_DIMENSIONS = "Give whole numbers above zero, without the batch; one of them may be -1."
+def _no_dimensions() -> Misfit:
+    return Misfit(
+        "Reshape(1, 28, 28)",
+        problem="these are no dimensions of an example",
+        advice="Give whole numbers above zero, without the batch; one of them may be -1.",
+    )
+
+
+_EXTENT = Whole(-1)
 
 
 @frozen_dataclass
@@ -52,15 +60,15 @@ class _Dimension(Kind):
 
     several: bool = False
 
-    def taken(self, value: Any, argument: Argument) -> Any:
+    def read(self, value: Any, operands: Operands = ()) -> Any:
         listed = entries_of(value) if self.several else (value,)
-        if listed is None or not all(map(_is_extent, listed)):
-            raise argument.wrong(*_NO_DIMENSIONS, value, _DIMENSIONS)
-        return tuple(map(int, listed)) if self.several else int(value)
-
-
-def _is_extent(value: Any) -> bool:
-    return is_whole(value) and (value == -1 or 0 < int(value) <= HIGHEST)
+        try:
+            found = read_each(_EXTENT, listed or ())
+        except Misfit:
+            raise _no_dimensions() from None
+        if listed is None or 0 in found:
+            raise _no_dimensions()
+        return found if self.several else found[0]
 
 
 @frozen_dataclass(init=False)
@@ -93,7 +101,7 @@ class Reshape(Layer):
     ) -> None:
         object.__setattr__(self, "shape", (*dimensions, *shape))
         if self.shape.count(-1) > 1 or (dimensions and shape):
-            raise Argument("shape", "Reshape").wrong(*_NO_DIMENSIONS, self.shape, _DIMENSIONS)
+            raise refused(_no_dimensions(), "shape", self.shape, "Reshape")
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the reshape."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from lamina.graph.kinds import Argument, Bare, Function, Kind, Maybe, Row, Whole, entries_of
+from lamina.graph.kinds import (
+    Function,
+    Kind,
+    Misfit,
+    Operands,
+    OrNone,
+    Row,
+    Whole,
+    entries_of,
+    shown,
+)
 from lamina.layers import Layer
 from lamina.records import frozen_dataclass
 
@@ -16,30 +26,30 @@ _EXTENTS = Row(Whole(1), example="(256, 128)")
 class _ShapeOfImages(Kind):
     """Channels, height and width."""
 
-    def taken(self, value: Any, argument: Argument) -> tuple[int, ...]:
-        extents, name = entries_of(value), argument.name
-        advice = _what_to_do(name, value if extents is None else extents)
+    def read(self, value: Any, operands: Operands = ()) -> tuple[int, ...]:
+        extents = entries_of(value)
+        advice = _what_to_do(value if extents is None else extents)
         if advice:
-            raise argument.wrong(
-                "this is no shape of images",
-                f"{name}=(channels, height, width)",
-                Bare(f"{name}={value if extents is None else extents}"),
-                advice,
+            raise Misfit(
+                "{name}=(channels, height, width)",
+                problem="this is no shape of images",
+                advice=advice,
+                found=shown(value if extents is None else extents),
             )
-        return _EXTENTS.taken(extents, argument)
+        return _EXTENTS.read(extents)
 
 
-def _what_to_do(name: str, extents: Any) -> str:
+def _what_to_do(extents: Any) -> str:
     """Nothing, if they are those of images."""
     match extents:
         # Images are often square, and have so many colours; networks of that width are rare.
         case (int(height), int(width), 1 | 3 | 4 as channels) if height == width >= 16:
-            first = f"{name}=({channels}, {height}, {width})"
+            first = f"{{name}}=({channels}, {height}, {width})"
             return f"Channels come first: {first}, and for the data array.transpose(0, 3, 1, 2)."
         case (_, _, _):
             return ""
         case int(extent):
-            return f"Images of one colour have one channel: {name}=(1, {extent}, {extent})."
+            return f"Images of one colour have one channel: {{name}}=(1, {extent}, {extent})."
         case _:
             return "Images of one colour have one channel."
 
@@ -48,4 +58,4 @@ def _what_to_do(name: str, extents: Any) -> str:
 Widths = Annotated[Sequence[int], _EXTENTS]
 ShapeOfExamples = Annotated[tuple[int, ...], _EXTENTS]
 ShapeOfImages = Annotated[tuple[int, int, int], _ShapeOfImages()]
-Activation = Annotated[Layer | None, Maybe(Function("lm.Tanh()", "an activation, a layer"))]
+Activation = Annotated[Layer | None, OrNone(Function("lm.Tanh()", "an activation, a layer"))]

@@ -9,18 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from lamina.errors import LaminaError, ShapeError
 from lamina.graph import Tensor, TensorLike, constant, described, located, source_line
-from lamina.graph.attributes import Extent, Flag, Kind, Misfit, Type, Whole
-from lamina.graph.tensor import unfit
+from lamina.graph.attributes import whole
+from lamina.graph.kinds import (
+    ElementType,
+    Extent,
+    Flag,
+    Kind,
+    Misfit,
+    Whole,
+    entries_of,
+    read_each,
+    refusal,
+)
 from lamina.shapes import (
     DType,
     DTypeLike,
     Shape,
     Size,
-    as_dtype,
     as_whole,
     normalise_axes,
     normalise_axis,
@@ -58,19 +65,13 @@ def tensors_of(name: str, values: Sequence[TensorLike]) -> list[Tensor]:
     return [as_tensor(value) for value in listed]
 
 
-def entries_of(value: object) -> list[Any] | None:
-    """The entries of a list, a tuple, a range, or an array of one axis; None for anything else."""
-    if isinstance(value, list | tuple | range):
-        return list(cast(Sequence[Any], value))
-    if isinstance(value, np.ndarray):
-        array = cast("np.ndarray[Any, Any]", value)
-        return list(array) if array.ndim == 1 else None
-    return None
-
-
-def refused(name: str, expected: str, value: object) -> LaminaError:
+def refused(
+    name: str, expected: Misfit | str, value: object, operands: Sequence[Tensor] = ()
+) -> LaminaError:
     """The error for an argument that is not what is expected, with the user's line."""
-    return located(unfit(name, expected, value))
+    misfit = Misfit(expected) if isinstance(expected, str) else expected
+    facts = (("tensor", described(operands[0])),) if operands else ()
+    return located(refusal(misfit, name, value, facts=facts))
 
 
 def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
@@ -82,7 +83,7 @@ def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
     try:
         return kind.read(value, operands)
     except Misfit as misfit:
-        raise located(unfit(name, misfit.expected, value, operands)) from None
+        raise refused(name, misfit, value, operands) from None
 
 
 def whole_of(name: str, value: object, least: int = 0) -> int:
@@ -91,7 +92,7 @@ def whole_of(name: str, value: object, least: int = 0) -> int:
     Raises:
         DefinitionError: if it is none.
     """
-    return read(name, Whole(least), value)
+    return read(name, whole(least), value)
 
 
 def flag_of(name: str, value: object) -> bool:
@@ -103,10 +104,10 @@ def flag_of(name: str, value: object) -> bool:
     return read(name, Flag(), value)
 
 
-_ANY_TYPE = Type()
+_ANY_TYPE = ElementType()
 
 
-def dtype_of(value: DTypeLike, kind: Type = _ANY_TYPE) -> DType:
+def dtype_of(value: DTypeLike, kind: ElementType = _ANY_TYPE) -> DType:
     """A dtype that tensors may have.
 
     Raises:
@@ -114,12 +115,12 @@ def dtype_of(value: DTypeLike, kind: Type = _ANY_TYPE) -> DType:
         DefinitionError: if it is of another kind.
     """
     try:
-        return read("dtype", kind, value if isinstance(value, DType) else as_dtype(value))
+        return read("dtype", kind, value)
     except LaminaError as error:
         raise located(error) from None
 
 
-_EXTENT = Extent()
+_EXTENT, _EXTENT_OR_OPEN = Extent(), Extent(-1)
 
 
 def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -> Shape:
@@ -133,23 +134,16 @@ def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -
     Raises:
         DefinitionError: if it is no shape.
     """
-    alone = isinstance(value, Size) or as_whole(value) is not None
-    entries = [value] if alone else entries_of(value)
+    kind = _EXTENT_OR_OPEN if open_places else _EXTENT
+    if isinstance(value, Size) or as_whole(value) is not None:
+        return (read(name, kind, value),)
+    entries = entries_of(value)
     if entries is None:
         raise refused(name, "a whole number for each axis", value)
     try:
-        return tuple(
-            [
-                -1 if open_places and _is_open(entry) else _EXTENT.read(entry, ())
-                for entry in entries
-            ]
-        )
+        return read_each(kind, entries)
     except Misfit as misfit:
-        raise refused(name, f"for each axis {misfit.expected}", value) from None
-
-
-def _is_open(entry: object) -> bool:
-    return not isinstance(entry, Size) and as_whole(entry) == -1
+        raise refused(name, misfit, value) from None
 
 
 def each_of(name: str, value: object, count: int, kind: Kind) -> tuple[Any, ...]:
@@ -163,10 +157,13 @@ def each_of(name: str, value: object, count: int, kind: Kind) -> tuple[Any, ...]
         return (read(name, kind, value),) * count
     if len(entries) != count:
         raise refused(name, f"one for all axes, or one for each of {count}", value)
-    return tuple(read(name, kind, entry) for entry in entries)
+    try:
+        return read_each(kind, entries)
+    except Misfit as misfit:
+        raise refused(name, misfit, value) from None
 
 
-_WIDTH = Whole(0)
+_WIDTH = whole(0)
 
 
 def pairs_of(name: str, value: object, count: int) -> tuple[tuple[int, int], ...]:
@@ -179,21 +176,21 @@ def pairs_of(name: str, value: object, count: int) -> tuple[tuple[int, int], ...
     if entries is None:
         width = whole_of(name, value)
         return ((width, width),) * count
-    expected = f"for each of {count} axes a number of at least 0, or a pair of them"
+    expected = f"a number of at least 0, or a pair of them, for each of {count} axes"
     if len(entries) != count:
         raise refused(name, expected, value)
     found: list[tuple[int, int]] = []
     for entry in entries:
         pair = entries_of(entry)
-        pair = [entry, entry] if pair is None else pair
-        if len(pair) != 2:
-            raise refused(name, expected, value)
         try:
-            low, high = (_WIDTH.read(width, ()) for width in pair)
-        except Misfit:
+            low, high = read_each(_WIDTH, (entry, entry) if pair is None else pair)
+        except (Misfit, ValueError):  # of one of them, or of their number
             raise refused(name, expected, value) from None
         found.append((low, high))
     return tuple(found)
+
+
+_AXIS = Whole()
 
 
 def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
@@ -208,11 +205,9 @@ def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
         ShapeError: if the tensor has no such axis.
         DefinitionError: for anything but a whole number.
     """
-    whole = as_whole(axis)
-    if whole is None:
-        raise located(unfit("axis", "a whole number", axis, (x,)))
+    number: int = read("axis", _AXIS, axis, x)
     try:
-        return normalise_axis(whole, x.rank if count is None else count)
+        return normalise_axis(number, x.rank if count is None else count)
     except LaminaError as error:
         raise located(_about(x, error)) from None
 
@@ -238,10 +233,10 @@ def listed_axes(axes: object, x: Tensor) -> list[int]:
     """
     if type(axes) is int:
         return [axes]
-    entries = [axes] if as_whole(axes) is not None else entries_of(axes)
+    entries = (axes,) if as_whole(axes) is not None else entries_of(axes)
     found = [as_whole(entry) for entry in entries or ()]
     if entries is None or None in found:
-        raise located(unfit("axes", "one axis, or several in a tuple", axes, (x,)))
+        raise refused("axes", "one axis, or several in a tuple", axes, (x,))
     return [axis for axis in found if axis is not None]
 
 

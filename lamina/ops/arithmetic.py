@@ -8,8 +8,9 @@ import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.graph.attributes import Element, Number, OrNone
+from lamina.graph.attributes import AnyNumber, Element
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import OrNone
 from lamina.ops.arguments import read
 from lamina.ops.comparison import equal, greater, less, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
@@ -212,7 +213,7 @@ def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> 
     """
     x = numeric(x)
     limits = [
-        limit if limit is None else read(name, Number(), limit)
+        limit if limit is None else read(name, AnyNumber(), limit)
         for name, limit in (("low", low), ("high", high))
     ]
     if any(isinstance(limit, float) for limit in limits):

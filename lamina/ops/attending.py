@@ -16,8 +16,9 @@ import numpy as np
 
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
-from lamina.graph.attributes import Flag, Number, Whole
+from lamina.graph.attributes import AnyNumber, whole
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import Flag
 from lamina.ops import reduce
 from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.broadcast import sum_to
@@ -294,7 +295,7 @@ ATTENTION = Op(
         _sample((2, 2, 0, 3), (2, 2, 4, 3), (2, 2, 4, 5)),
     ),
     operands=(3, 5),
-    attributes={"causal": Flag(), "scale": Number(), "blocks": Whole(1, most=1024)},
+    attributes={"causal": Flag(), "scale": AnyNumber(), "blocks": whole(1, most=1024)},
 )
 
 
@@ -349,7 +350,7 @@ def attention(
         wanted = length // QUERIES_OF_A_BLOCK if isinstance(length, int) else 0
         least = 2 if causal and wanted else 1
         blocks = max(least, min(wanted, MOST_BLOCKS))
-    scale = float(read("scale", Number(), scale))
+    scale = float(read("scale", AnyNumber(), scale))
     attributes = {"causal": causal, "scale": scale, "blocks": blocks}
     return apply(ATTENTION, queries, keys, values, *others, **attributes)
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.graph.attributes import Axes, Extent, Many
+from lamina.graph.attributes import Axes, Many
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import Extent
 from lamina.ops.arguments import as_tensor, shape_of
 from lamina.ops.lowering import Coordinates, Movement, Pull, Reduction
 from lamina.ops.movement import reshape

@@ -11,8 +11,8 @@ import numpy as np
 
 from lamina.errors import DTypeError, LaminaError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, located
-from lamina.graph.attributes import Type
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import ElementType
 from lamina.ops.arguments import as_tensor, dtype_of
 from lamina.ops.factories import (
     ANY,
@@ -63,7 +63,7 @@ CAST = Op(
         Sample(((1, 0),), {"dtype": float32}, dtypes=("bool",), differentiable=False),
         Sample(((2, 3),), {"dtype": float32}, 0, 9, dtypes=("uint8",), differentiable=False),
     ),
-    attributes={"dtype": Type()},
+    attributes={"dtype": ElementType()},
 )
 
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.graph.attributes import Kind, Many, Row, Whole
+from lamina.graph.attributes import Fields, Many, whole
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import Kind
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.conversion import numeric
@@ -255,12 +256,12 @@ def _numbers(
     return {"strides": strides, "dilations": dilations, "padding": padding, "groups": groups}
 
 
-_STEP, _WIDTH = Whole(1, most=LARGEST_WINDOW), Whole(0, most=LARGEST_WINDOW)
+_STEP, _WIDTH = whole(1, most=LARGEST_WINDOW), whole(0, most=LARGEST_WINDOW)
 _KINDS: dict[str, Kind] = {
     "strides": Many(_STEP),
     "dilations": Many(_STEP),
-    "padding": Many(Row({"before": _WIDTH, "after": _WIDTH})),
-    "groups": Whole(1),
+    "padding": Many(Fields({"before": _WIDTH, "after": _WIDTH})),
+    "groups": whole(1),
 }
 
 CONV = Op(
@@ -424,7 +425,7 @@ CONV_TRANSPOSE = Op(
         Sample(((2, 5, 2), (5, 3, 4)), {**_numbers((3,), ((2, 1),), (2,)), "extents": (9,)}),
     ),
     operands=2,
-    attributes={**_KINDS, "extents": Many(Whole(0))},
+    attributes={**_KINDS, "extents": Many(whole(0))},
 )
 
 
@@ -469,7 +470,7 @@ def conv_transpose(
     """
     y, weight = numeric(as_tensor(y)), numeric(as_tensor(weight))
     numbers = {**_given(weight, strides, padding, dilations), "groups": groups}
-    each = each_of("extents", extents, max(weight.rank - 2, 0), Whole(0))
+    each = each_of("extents", extents, max(weight.rank - 2, 0), whole(0))
     return _conv_transpose(y, weight, numbers, each)
 
 

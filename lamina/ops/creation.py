@@ -8,8 +8,9 @@ import numpy as np
 
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
 from lamina.graph import constant as fixed
-from lamina.graph.attributes import Element, Extent, Type
+from lamina.graph.attributes import Element
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import ElementType, Extent
 from lamina.ops.arguments import as_tensor, dtype_of, read
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.conversion import cast
@@ -79,7 +80,7 @@ def _arange_scalar(node: Tensor, coordinates: Coordinates, _: Pull) -> Scalar:
     return position if node.dtype == int64 else Apply("cast", (position,), node.dtype)
 
 
-_NUMBERS = Type(("float", "int"))
+_NUMBERS = ElementType(("float", "int"))
 ARANGE = Op(
     "arange",
     _infer_arange,

@@ -12,8 +12,7 @@ from functools import reduce
 
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import LEAF, Op, Tensor, constant, labelled, topological
-from lamina.graph.calls import checked
-from lamina.graph.kinds import Tensors
+from lamina.graph.calls import Tensors, checked
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from lamina.graph import Op, Samples, Tensor, TensorLike, apply
-from lamina.graph.attributes import Flag
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import Flag
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
 from lamina.ops.factories import (

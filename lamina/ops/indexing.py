@@ -23,8 +23,9 @@ from lamina.graph import (
     described,
     located,
 )
-from lamina.graph.attributes import Axis, Extent, Type
+from lamina.graph.attributes import Axis
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import ElementType, Extent
 from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
 from lamina.ops.broadcast import require_numbers
 from lamina.ops.lowering import Coordinates, Movement, Pull, Scattering, gathered
@@ -440,7 +441,7 @@ ONE_HOT = Op(
         Sample(((2, 3),), {"depth": 1, "dtype": int32}, 0, 0, ("uint8",), False),
         Sample(((),), {"depth": 4, "dtype": float32}, 0, 3, ("int32",), False),
     ),
-    attributes={"depth": Extent(), "dtype": Type()},
+    attributes={"depth": Extent(), "dtype": ElementType()},
 )
 
 

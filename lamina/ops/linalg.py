@@ -13,9 +13,10 @@ import numpy as np
 
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
-from lamina.graph.attributes import Kind, Many, Word
+from lamina.graph.attributes import LABEL, Many
 from lamina.graph.calls import checked_as_given as checked
-from lamina.ops.arguments import as_tensor, entries_of, read, refused
+from lamina.graph.kinds import Kind, entries_of
+from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering import Contracting, Decomposition
@@ -110,7 +111,7 @@ CONTRACT = Op(
         _contract_sample("bm", "b", "mb", (3, 2), (3,)),
     ),
     operands=2,
-    attributes={"left": Many(Word()), "right": Many(Word()), "output": Many(Word())},
+    attributes={"left": Many(LABEL), "right": Many(LABEL), "output": Many(LABEL)},
 )
 
 
@@ -138,10 +139,10 @@ def contract(
 
 def _labels_of(name: str, labels: object) -> Labels:
     """Labels in a tuple or list, or the letters of a text."""
-    entries = list(labels) if isinstance(labels, str) else entries_of(labels)
+    entries = tuple(labels) if isinstance(labels, str) else entries_of(labels)
     if entries is None:
         raise refused(name, "a label for each axis", labels)
-    return tuple(entries)
+    return entries
 
 
 # Products made of it ------------------------------------------------------------------------------
@@ -431,7 +432,7 @@ EINSUM = _product_op(
         ("ij,ij->", ((2, 3), (2, 3))),
         ("ab,c->", ((2, 3), (4,))),
     ),
-    attributes={"spec": Word()},
+    attributes={"spec": LABEL},
 )
 
 
@@ -470,7 +471,7 @@ EINSUM_SINGLE = Op(
     _einsum_samples(
         ("ijk->ki", ((2, 3, 4),)), ("ij->", ((3, 5),)), ("ba", ((1, 4),)), ("i->i", ((7,),))
     ),
-    attributes={"spec": Word()},
+    attributes={"spec": LABEL},
 )
 
 
@@ -484,7 +485,7 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     Raises:
         ShapeError: if the spec is not supported or does not fit the tensors.
     """
-    spec = read("spec", Word(), spec)
+    spec = read("spec", LABEL, spec)
     operands = [numeric(x) for x in operands_of(*tensors)]
     try:
         _parsed(spec, operands)

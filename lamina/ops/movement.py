@@ -12,8 +12,9 @@ import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.graph.attributes import Axes, Extent, Many, Permutation
+from lamina.graph.attributes import Axes, Many, Permutation
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import Extent
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
 from lamina.ops.lowering import Coordinates, Movement, Pull
 from lamina.program.index import Index, constant_index, flatten, unflatten

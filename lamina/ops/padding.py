@@ -10,8 +10,8 @@ from typing import Literal
 
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described, located
-from lamina.graph.attributes import Word
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import Word
 from lamina.ops.arguments import as_tensor, pairs_of, read
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat

@@ -18,8 +18,9 @@ import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.graph.attributes import Extent, Kind, Many, Number, Type, Whole
+from lamina.graph.attributes import AnyNumber, Many
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import ElementType, Extent, Kind, Number, Whole
 from lamina.ops.arguments import as_tensor, dtype_of, read, shape_of
 from lamina.ops.conversion import cast
 from lamina.ops.lowering import Coordinates, Generator, Pull
@@ -325,7 +326,7 @@ def _random_op(
         }
         return _computed(distribution(words, attributes), bits).reshape(shape)
 
-    kinds = {"shape": Many(Extent()), "stream": Whole(-(2**63), 2**63 - 1), **attributes}
+    kinds = {"shape": Many(Extent()), "stream": Whole(), **attributes}
     rules = (_infer_random, None, reference, Generator(scalar), samples)
     return Op(name, *rules, operands=2, attributes=kinds)
 
@@ -368,7 +369,7 @@ def _float_dtype(dtype: DTypeLike) -> DType:
     return wanted
 
 
-_FLOATS: dict[str, Kind] = {"dtype": Type(("float",))}
+_FLOATS: dict[str, Kind] = {"dtype": ElementType(("float",))}
 UNIFORM = _random_op(
     "uniform",
     lambda words, _: _uniform(words),
@@ -434,7 +435,7 @@ BERNOULLI = _random_op(
     _bernoulli,
     lambda _: float32,
     samples=_samples(bool_, float32, float64, p=0.3),
-    attributes={"p": Number(0, 1), "dtype": Type()},
+    attributes={"p": Number("[0, 1]"), "dtype": ElementType()},
 )
 
 
@@ -454,7 +455,7 @@ def bernoulli(
     Raises:
         DefinitionError: if p is no probability.
     """
-    p = read("p", Number(), p)
+    p = read("p", AnyNumber(), p)
     if not 0 <= p <= 1:
         raise DefinitionError(
             "p is no probability",

@@ -35,9 +35,10 @@ from lamina.graph import (
     source_line,
     topological,
 )
-from lamina.graph.attributes import Flag, Kind, Misfit, Whole
+from lamina.graph.attributes import whole
 from lamina.graph.calls import checked_as_given as checked
-from lamina.ops.arguments import as_tensor, entries_of, flag_of, refused, tensors_of, whole_of
+from lamina.graph.kinds import Flag, Kind, Misfit, Operands, entries_of
+from lamina.ops.arguments import as_tensor, flag_of, refused, tensors_of, whole_of
 from lamina.ops.arithmetic import add, mul
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.comparison import where
@@ -61,7 +62,7 @@ StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
 class StepGraph(Kind):
     """A graph of one step: of ops alone, and a function of its inputs."""
 
-    def read(self, value: Any, operands: Sequence[Tensor]) -> Graph:
+    def read(self, value: Any, operands: Operands = ()) -> Graph:
         if not isinstance(value, Graph):
             raise Misfit("the graph of a step")
         problem = _problem_of(value)
@@ -518,11 +519,11 @@ RECURRENCE = Op(
     operands=(1, None),
     attributes={
         "body": StepGraph(),
-        "states": Whole(0),
-        "sequences": Whole(1),
+        "states": whole(0),
+        "sequences": whole(1),
         "reverse": Flag(),
-        "truncate": Whole(0),
-        "result": Whole(0),
+        "truncate": whole(0),
+        "result": whole(0),
     },
 )
 

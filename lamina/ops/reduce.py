@@ -13,9 +13,10 @@ import numpy as np
 
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
+from lamina.graph.attributes import AnyNumber, Axis
 from lamina.graph.attributes import Axes as SomeAxes
-from lamina.graph.attributes import Axis, Flag, Kind, Number, Type
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import ElementType, Flag, Kind
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
 from lamina.ops.broadcast import (
     broadcast_to,
@@ -114,7 +115,7 @@ ELEMENT_COUNT = Op(
         Sample(((3, 4),), {"axes": (0,), "dtype": float32}, differentiable=False),
         Sample(((3, 0, 2),), {"axes": (0, 1), "dtype": int64}, differentiable=False),
     ),
-    attributes={"axes": SomeAxes(), "dtype": Type()},
+    attributes={"axes": SomeAxes(), "dtype": ElementType()},
 )
 
 
@@ -223,7 +224,7 @@ VARIANCE = Op(
         Sample(((2, 3, 4),), {"axes": (0, 2), "correction": 1}),
         Sample(((7, 1),), {"axes": (1,), "correction": 0}),
     ),
-    attributes={"axes": SomeAxes(least=0), "correction": Number()},
+    attributes={"axes": SomeAxes(least=0), "correction": AnyNumber()},
 )
 
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.graph.attributes import Element, Extent, Many, Whole
+from lamina.graph.attributes import Element, Many, whole
 from lamina.graph.calls import checked_as_given as checked
+from lamina.graph.kinds import LARGEST, Extent
 from lamina.ops.arguments import as_tensor, pairs_of, read, refused
 from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
 from lamina.ops.movement import flip, reshape
@@ -100,9 +101,9 @@ SLICE = Op(
         Sample(((1, 9),), {"starts": (0, 2), "stops": (1, 8), "steps": (1, 5)}),
     ),
     attributes={
-        "starts": Many(Extent(signed=True), of_each_axis=True),
-        "stops": Many(Extent(signed=True), of_each_axis=True),
-        "steps": Many(Whole(1), of_each_axis=True),
+        "starts": Many(Extent(-LARGEST), of_each_axis=True),
+        "stops": Many(Extent(-LARGEST), of_each_axis=True),
+        "steps": Many(whole(1), of_each_axis=True),
     },
 )
 
@@ -330,7 +331,7 @@ PAD = Op(
     attributes={
         "low": Many(Extent(), of_each_axis=True),
         "high": Many(Extent(), of_each_axis=True),
-        "interior": Many(Whole(0), of_each_axis=True),
+        "interior": Many(whole(0), of_each_axis=True),
         "value": Element(),
     },
 )

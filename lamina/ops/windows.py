@@ -14,9 +14,10 @@ import numpy as np
 
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
-from lamina.graph.attributes import LARGEST, Axis, Element, Flag, Many, Row, Whole
+from lamina.graph.attributes import Axis, Element, Fields, Many, whole
 from lamina.graph.calls import checked_as_given as checked
-from lamina.ops.arguments import as_tensor, entries_of, read, refused
+from lamina.graph.kinds import LARGEST, Flag, entries_of
+from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
 from lamina.ops.movement import reshape, transpose
@@ -53,15 +54,15 @@ class Slope(NamedTuple):
     divisor: int = 1
 
 
-_SLOPE = Row(
+_SLOPE = Fields(
     {
         "place": Axis(),
         "window": Axis(),
-        "extent": Whole(0),
-        "scale": Whole(1),
-        "slope": Whole(),
-        "offset": Whole(),
-        "divisor": Whole(1),
+        "extent": whole(0),
+        "scale": whole(1),
+        "slope": whole(),
+        "offset": whole(),
+        "divisor": whole(1),
     }
 )
 
@@ -192,13 +193,13 @@ class _WindowFields(NamedTuple):
     ceil: bool
 
 
-WINDOW = Row(
+WINDOW = Fields(
     {
-        "size": Whole(1, most=LARGEST_WINDOW),
-        "stride": Whole(1, most=LARGEST_WINDOW),
-        "dilation": Whole(1, most=LARGEST_WINDOW),
-        "before": Whole(0, most=LARGEST_WINDOW),
-        "after": Whole(0, most=LARGEST_WINDOW),
+        "size": whole(1, most=LARGEST_WINDOW),
+        "stride": whole(1, most=LARGEST_WINDOW),
+        "dilation": whole(1, most=LARGEST_WINDOW),
+        "before": whole(0, most=LARGEST_WINDOW),
+        "after": whole(0, most=LARGEST_WINDOW),
         "ceil": Flag(),
     }
 )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.graph.kinds import Positive, Tensors
+from lamina.graph.calls import Tensors
+from lamina.graph.kinds import Positive
 from lamina.layers.checks import Sourced
 from lamina.records import frozen_dataclass
 

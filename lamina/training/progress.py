@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -118,6 +118,6 @@ def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
 def _may_be_terminal() -> bool:
     """Whether it is worth asking rich, which takes longer to load than a small network to train."""
     forced = ("FORCE_COLOR", "TTY_COMPATIBLE")
-    return any(name in os.environ for name in forced) or (
-        sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore
-    )
+    # Programs without a console have none.
+    errors: TextIO | None = sys.stderr
+    return any(name in os.environ for name in forced) or (errors is not None and errors.isatty())

@@ -44,7 +44,7 @@ def test_training_follows_the_recorded_trajectory(case: Case, engine_name: str) 
 @pytest.mark.torch
 @ALL_CASES
 def test_training_follows_pytorch(case: Case, engine_name: str) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     check(lamina_trajectory(case, engine_name), torch_trajectory(case))
 
 

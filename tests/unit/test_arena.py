@@ -34,7 +34,7 @@ def attach(one: lm.Model, batch_size: int, **options: Any) -> lm.Training:
 
 
 def arena_of(one: lm.Model) -> Any:
-    return one._parameters.arena  # pyright: ignore[reportPrivateUsage]
+    return one._parameters.arena
 
 
 def after_filling(arena: Any) -> Any:
@@ -196,8 +196,8 @@ def test_a_training_keeps_programs_for_few_batch_sizes(
     monkeypatch.setattr(prepared, "MOST_PROGRAMS", 3)
     one = model(engine, hidden=4)
     with attach(one, 7) as training:
-        steps = training._prepared  # pyright: ignore[reportPrivateUsage]
-        tenants: Any = arena_of(one)._needs  # pyright: ignore[reportPrivateUsage]
+        steps = training._prepared
+        tenants: Any = arena_of(one)._needs
         # The last of them was given up and is compiled again.
         for size in (1, 2, 3, 4, 5, 6, 7, 1):
             training.step(normal(size, 5), np.arange(size) % 3)

@@ -59,7 +59,7 @@ def test_swa_is_the_mean_of_the_parameters_after_the_steps_that_count(
 @pytest.mark.torch
 @pytest.mark.parametrize("decay", [0.9, None])
 def test_averages_agree_with_pytorch(decay: float | None) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     utilities = torch.optim.swa_utils
     if decay is None:
         mine, rule = optimizers.SWA(lm.SGD(0.1), start=1), utilities.get_swa_multi_avg_fn()

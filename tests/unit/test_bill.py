@@ -12,9 +12,9 @@ from lamina import ops
 from lamina.bill import MemorySize
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError
-from lamina.graph.kinds import Argument
+from lamina.graph.calls import refused
+from lamina.graph.kinds import Misfit
 
-MEMORY = Argument("memory", "plan")
 SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
 
 
@@ -72,7 +72,7 @@ def test_inference_has_no_state() -> None:
     [(lm.SGD(0.1), 0), (lm.SGD(0.1, momentum=0.9), 1), (lm.Adagrad(0.1), 1), (lm.Adam(1e-3), 2)],
 )
 def test_state_is_the_optimizers_slots_and_the_step_counter(optimizer: object, slots: int) -> None:
-    found = SMALL.plan(8, lm.MSE(), optimizer)  # type: ignore[arg-type]
+    found = SMALL.plan(8, lm.MSE(), optimizer)
     assert found.state_bytes == slots * 4 * (15 + 8) + 8
 
 
@@ -187,7 +187,7 @@ def test_a_memory_too_small_for_one_example_is_refused() -> None:
     ],
 )
 def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
-    assert MemorySize().taken(text, MEMORY) == count
+    assert MemorySize().read(text) == count
 
 
 @pytest.mark.parametrize(
@@ -195,10 +195,10 @@ def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
     ["", "much", "2 GiBs", "GiB", "1e999 GB", "-1 GB", "nan", -5, True, float("nan"), None, "1 2"],
 )
 def test_what_is_no_amount_of_memory_is_refused(text: str | float) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        MemorySize().taken(text, MEMORY)
-    assert str(caught.value) == (
-        "in plan (test_bill.py:199): this is no amount of memory\n"
+    with pytest.raises(Misfit) as caught:
+        MemorySize().read(text)
+    assert str(refused(caught.value, "memory", text, "plan")).partition(": ")[2] == (
+        "this is no amount of memory\n"
         '  expected  "2 GiB", "500 MB" or a number of bytes\n'
         f"  found     {text!r}"
     )

@@ -45,7 +45,7 @@ class Maker:
 
 def path_of(place: Path, key: str) -> Path:
     """Where the entry of a key lies."""
-    name, shard = cache._names(key)  # pyright: ignore[reportPrivateUsage]
+    name, shard = cache._names(key)
     return place / shard / name
 
 
@@ -426,7 +426,7 @@ def test_an_exchange_behind_a_check_changes_nothing(
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     monkeypatch.setenv("LAMINA_CACHE", str(mine))
     cached("k", Maker())
-    read = cache._read  # pyright: ignore[reportPrivateUsage]
+    read = cache._read
 
     def exchanged(*arguments: Any) -> bytes | None:
         mine.rename(theirs)
@@ -618,7 +618,7 @@ def test_a_shard_is_looked_through_once_for_an_eighth_of_what_it_may_hold(
 
 
 def test_what_a_process_left_unfinished_is_removed(place: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
+    fcntl = pytest.importorskip("fcntl", reason="there are no locks of POSIX here")
     cached("a", Maker())
     left, living = (place / "new" / f".lamina-{name}.tmp" for name in ("left", "living"))
     left.write_bytes(CONTENT)

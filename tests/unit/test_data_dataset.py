@@ -46,7 +46,7 @@ class TestConstruction:
 
     def test_cannot_be_changed(self) -> None:
         with pytest.raises(AttributeError):
-            numbered(3).targets = None  # type: ignore[misc]
+            numbered(3).targets = None
 
     def test_uneven_lengths(self) -> None:
         with pytest.raises(DataError) as caught:
@@ -121,7 +121,7 @@ class TestConstruction:
 
     def test_a_tensor_is_no_data(self) -> None:
         with pytest.raises(DefinitionError) as caught:
-            Dataset(lm.Input(3), np.zeros(2))  # type: ignore[arg-type]
+            Dataset(lm.Input(3), np.zeros(2))
         first, *others = str(caught.value).splitlines()
         assert first.startswith("in test_data_dataset.py:")
         assert first.endswith(": data is an array, and this is a tensor, which holds no data yet")
@@ -133,7 +133,7 @@ class TestConstruction:
 
     @pytest.mark.torch
     def test_tensors_of_pytorch_become_arrays(self) -> None:
-        torch = pytest.importorskip("torch")
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
         data = Dataset(torch.zeros(2, 3, requires_grad=True), torch.tensor([1, 0]))
         assert repr(data) == "2 examples: x f32[3], y i64[]"
         with pytest.raises(DataError) as caught:

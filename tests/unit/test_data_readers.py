@@ -149,7 +149,7 @@ class TestHdf5:
 
     @pytest.fixture(autouse=True)
     def needs_h5py(self) -> None:
-        self.h5py = pytest.importorskip("h5py")
+        self.h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 
     @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"chunks": True}])
     def test_reads(self, tmp_path: Path, options: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ class TestPictures:
 
     @pytest.fixture(autouse=True)
     def needs_pillow(self) -> None:
-        self.image = pytest.importorskip("PIL.Image")
+        self.image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
     def save(self, path: Path, pixels: np.ndarray[Any, Any]) -> None:
         path.parent.mkdir(exist_ok=True, parents=True)
@@ -397,7 +397,7 @@ class TestUnknown:
     @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.idx"])
     def test_contents_that_do_not_fit_the_ending(self, tmp_path: Path, name: str) -> None:
         if name == "a.h5":
-            pytest.importorskip("h5py")
+            pytest.importorskip("h5py", reason="h5py is not installed")
         (tmp_path / name).write_bytes(b"this is just some text, and long enough for a header")
         fault(tmp_path / name, FileFormatError)
 
@@ -410,7 +410,7 @@ class TestUnknown:
 
     @pytest.mark.skipif(os.name != "posix", reason="named pipes as on POSIX")
     def test_a_pipe_among_pictures_is_not_waited_for(self, tmp_path: Path) -> None:
-        image = pytest.importorskip("PIL.Image")
+        image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
         (tmp_path / "cats").mkdir()
         image.new("L", (3, 2)).save(tmp_path / "cats" / "a.png")
         os.mkfifo(tmp_path / "cats" / "x.png")

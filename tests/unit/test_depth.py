@@ -341,11 +341,11 @@ def test_joining_what_nobody_waits_for_changes_nothing_of_other_groups() -> None
     chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
     ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}
     precedence = Precedence(chain | ends)
-    before = dict(precedence._before)  # pyright: ignore[reportPrivateUsage]
+    before = dict(precedence._before)
     for number in (1, 2):
         assert not precedence.has_between(0, number)
         precedence.join(0, number)
-    after = precedence._before  # pyright: ignore[reportPrivateUsage]
+    after = precedence._before
     assert all(after[number] == before[number] for number in after)
     assert precedence.has_between(0, 6)
 
@@ -384,16 +384,16 @@ def test_many_leaves_that_swap_their_values_are_swapped() -> None:
 
 def test_blocks_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
-    blocks: list[memory._Block] = []  # pyright: ignore[reportPrivateUsage]
+    blocks: list[memory._Block] = []
     for number in range(200):
         first = int(random.integers(80))
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
-        lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))  # pyright: ignore[reportPrivateUsage]
-        blocks.append(memory._Block([lifetime], buffer.bytes, 64 if number % 2 else 4))  # pyright: ignore[reportPrivateUsage]
+        lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
+        blocks.append(memory._Block([lifetime], buffer.bytes, 64 if number % 2 else 4))
     found: list[object] = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)
-        found.append(memory._pack(blocks, 0))  # pyright: ignore[reportPrivateUsage]
+        found.append(memory._pack(blocks, 0))
     assert found[0] == found[1]
 
 

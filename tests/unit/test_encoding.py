@@ -122,7 +122,7 @@ def test_numbers_stay_what_they_are(value: float) -> None:
 
 def test_what_is_no_part_of_a_program_is_not_written(program: Program) -> None:
     with pytest.raises(InternalError, match="a program has no object in it"):
-        encode(replace(program, outputs=((object(), "y"),)))  # type: ignore[arg-type]
+        encode(replace(program, outputs=((object(), "y"),)))
 
 
 # Nonsense -----------------------------------------------------------------------------------------

@@ -105,9 +105,9 @@ def shared_within() -> lm.Network:
 
 def inputs_of(network: lm.Network) -> tuple[Array, ...]:
     return tuple(
-        np.random.default_rng(n).integers(0, 3, (5, *t.shape[1:])).astype(t.dtype.numpy)  # type: ignore[misc]
+        np.random.default_rng(n).integers(0, 3, (5, *t.shape[1:])).astype(t.dtype.numpy)
         if not t.dtype.is_float
-        else normal(5, *t.shape[1:], seed=n)  # type: ignore[arg-type]
+        else normal(5, *t.shape[1:], seed=n)
         for n, t in enumerate(network.inputs)
     )
 
@@ -518,8 +518,8 @@ HOSTILE: dict[str, Callable[[Metadata, Any, Tensors], Any]] = {
     "a dunder": layer("__class__"),
     "a class that is no layer": layer("L2", strength=1.0),
     "an initializer for a layer": layer("init.Zeros"),
-    "no class at all": layer(None),  # type: ignore[arg-type]
-    "a list as a class": layer([]),  # type: ignore[arg-type]
+    "no class at all": layer(None),
+    "a list as a class": layer([]),
     "an unknown field": layer("Linear", features=3, command="true"),
     "a missing field": layer("Linear"),
     "text for a number": layer("Linear", features="3"),
@@ -637,7 +637,6 @@ def test_changed_networks_run_right_or_are_refused() -> None:
 def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
     seed: int,
 ) -> None:
-    pytest.importorskip("llvmlite")
     outcomes, failures = attack(50, 100 + seed, {"cpu": open_engine("cpu")}, told=print)
     assert failures == []
     assert outcomes["run"] > 2
@@ -647,26 +646,26 @@ def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
 OPS: dict[str, tuple[Any, str]] = {
     "a reshape to negative extents": (
         op("reshape", shape={"tuple": [{"size": [1, 0]}, -1, -2]}),
-        "node 4 of its network, 'reshape', cannot be rebuilt: reshape: shape cannot be",
+        "node 4 of its network, 'reshape', cannot be rebuilt: reshape: shape[1] must be",
     ),
-    "an axis from the end": (op("cumsum", axis=-1, reverse=False), "cumsum: axis cannot be -1"),
+    "an axis from the end": (op("cumsum", axis=-1, reverse=False), "an axis from 0 to 1"),
     "half a step": (
         op("slice", starts={"tuple": [0, 0]}, stops={"tuple": [1, 2]}, steps={"tuple": [1, 0.5]}),
-        "slice: steps cannot be (1, 0.5)",
+        "slice: steps[1] must be a whole number of at least 1",
     ),
     "a divisor of zero": (
         op("shear", slopes={"tuple": [{"tuple": [0, 1, 2, 1, 1, 0, 0]}]}, fill=0.0),
-        "shear: slopes cannot be ((0, 1, 2, 1, 1, 0,",
+        "shear: slopes[0].divisor must be a whole number of at least 1",
     ),
-    "what cannot be hashed": (op("flip", axes={"list": [1]}), "flip: axes cannot be [1]"),
-    "a flag that is a number": (op("gelu", approximate=1), "gelu: approximate cannot be 1"),
+    "what cannot be hashed": (op("flip", axes={"list": [1]}), "flip: axes must be a tuple of "),
+    "a flag that is a number": (op("gelu", approximate=1), "gelu: approximate must be True or"),
     "an attribute too many": (op("exp", base=2), "exp: the attributes do not fit"),
     "an attribute too few": (op("sum"), "sum: the attributes do not fit"),
     "an operand too many": (op("exp", (3, 3)), "exp: the number of operands does not fit"),
     "an operand that is true": (op("exp", (True,)), "node 4 of its network, 'exp', cannot be re"),
     "a number without end": (op("variance", axes={"tuple": [1]}, correction=10**400), "variance"),
-    "a dtype of no tensor": (op("cast", dtype={"dtype": "uint32"}), "cast: dtype cannot be"),
-    "a sum of nothing": (op("argmax", axes={"tuple": []}), "argmax: axes cannot be ()"),
+    "a dtype of no tensor": (op("cast", dtype={"dtype": "uint32"}), "cast: dtype must be one of"),
+    "a sum of nothing": (op("argmax", axes={"tuple": []}), "argmax: axes must be a tuple of axes"),
     "deep nesting": (
         op("flip", axes=json.loads('{"tuple": [' * 200 + "1" + "]}" * 200)),
         "node 4 of its network, 'flip', cannot be rebuilt",

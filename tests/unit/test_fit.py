@@ -192,7 +192,7 @@ def test_the_history_is_gone_through_by_name() -> None:
     assert list(history) == ["loss", "validation_loss"]
     assert dict(history) == history.values
     with pytest.raises(KeyError) as caught:
-        history[0]  # type: ignore[index]
+        history[0]
     assert str(caught.value).endswith("It is asked by name: history['loss'][0].")
 
 
@@ -288,7 +288,7 @@ def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
     assert history.values == uninterrupted[1]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
 def test_a_fit_that_was_killed_in_an_epoch_is_resumed_with_the_same_bits(
     tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:

@@ -343,7 +343,7 @@ def test_a_tensor_is_equal_to_itself_only() -> None:
 
 def test_a_tensor_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        data(3).shape = (1,)  # type: ignore[misc]
+        data(3).shape = (1,)
 
 
 # Origins ------------------------------------------------------------------------------------------

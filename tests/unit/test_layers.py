@@ -125,7 +125,7 @@ def test_linear_on_integers_is_refused() -> None:
 @pytest.mark.parametrize("features", [0, -3, 2.5, True, "4"])
 def test_linear_needs_a_number_of_features(features: object) -> None:
     with pytest.raises(DefinitionError) as error:
-        lm.Linear(features)  # type: ignore[arg-type]
+        lm.Linear(features)
     text = str(error.value)
     assert text.startswith("in Linear (test_layers.py:")
     assert "features must be a whole number of at least 1" in text
@@ -216,7 +216,7 @@ RANDOM = [lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
 def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
     x = normal(3, 4, 5)
     np.testing.assert_array_equal(run(layer, x), x)
-    gentle = type(layer)(0.0)  # type: ignore[call-arg]
+    gentle = type(layer)(0.0)
     np.testing.assert_array_equal(run(gentle, x, training=True), x)
 
 
@@ -244,7 +244,7 @@ def test_structured_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer)
 
 @pytest.mark.torch
 def test_spatial_dropout_scales_as_pytorchs_does() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = np.ones((30, 20, 2, 2))
     theirs = torch.nn.Dropout2d(0.3)(torch.tensor(x)).numpy()
     mine = run(lm.SpatialDropout(0.3), x, training=True)
@@ -293,7 +293,7 @@ def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
 
 def test_random_layers_check_what_they_are_given() -> None:
     for make in (lm.SpatialDropout, lm.DropPath):
-        with pytest.raises(DefinitionError, match="probability is not a number in its range"):
+        with pytest.raises(DefinitionError, match="probability must be a number of at least 0, "):
             make(1.0)
     with pytest.raises(DefinitionError) as error:
         lm.GaussianNoise(-0.1)
@@ -349,22 +349,22 @@ ACTIVATIONS = [
 )
 def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
     for x in (KINKS, normal(3, 4)):
-        expected = formula(x)  # type: ignore[operator]
+        expected = formula(x)
         np.testing.assert_allclose(run(layer, x), expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("layer", [layer for layer, _ in ACTIVATIONS], ids=repr)
 def test_activation_agrees_with_pytorch_at_kinks_too(layer: Layer) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     nn = torch.nn
     theirs = {
-        "LeakyReLU": lambda: nn.LeakyReLU(layer.slope),  # type: ignore[attr-defined]
-        "ELU": lambda: nn.ELU(layer.alpha),  # type: ignore[attr-defined]
-        "GELU": lambda: nn.GELU(layer.approximate),  # type: ignore[attr-defined]
+        "LeakyReLU": lambda: nn.LeakyReLU(layer.slope),
+        "ELU": lambda: nn.ELU(layer.alpha),
+        "GELU": lambda: nn.GELU(layer.approximate),
         "Softmax": lambda: nn.Softmax(-1),
         "LogSoftmax": lambda: nn.LogSoftmax(1),
-        "Hardtanh": lambda: nn.Hardtanh(layer.low, layer.high),  # type: ignore[attr-defined]
+        "Hardtanh": lambda: nn.Hardtanh(layer.low, layer.high),
     }
     name = type(layer).__name__
     module = theirs[name]() if name in theirs else getattr(nn, name)()
@@ -401,8 +401,8 @@ def test_softmax_along_the_batch_is_refused(layer: Layer) -> None:
 
 
 def test_hyper_parameters_of_activations_are_checked() -> None:
-    with pytest.raises(DefinitionError, match="approximate has no value 'erf'"):
-        lm.GELU("erf")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="approximate must be one of 'none', 'tanh'"):
+        lm.GELU("erf")
     with pytest.raises(DefinitionError) as error:
         lm.Hardtanh(1.0, 1.0)
     assert "found     low=1.0, high=1.0" in str(error.value)
@@ -499,7 +499,7 @@ def test_regularizers_have_the_gradients_they_promise() -> None:
         found, _ = evaluate(Graph((), (("value", penalty), ("slope", gradient))), {"w": values})
         np.testing.assert_allclose(found["value"], value, rtol=1e-12)
         np.testing.assert_allclose(found["slope"], slope, rtol=1e-12)
-    with pytest.raises(DefinitionError, match="strength is not a number in its range"):
+    with pytest.raises(DefinitionError, match="strength must be a number of at least 0"):
         lm.L2(-1.0)
 
 
@@ -513,7 +513,7 @@ def test_layers_are_equal_by_their_hyper_parameters() -> None:
 
 def test_a_second_number_for_linear_is_refused() -> None:
     with pytest.raises(DefinitionError, match="The number of inputs is inferred"):
-        lm.Linear(4, 16)  # type: ignore[arg-type]
+        lm.Linear(4, 16)
 
 
 def test_a_layer_that_is_no_frozen_dataclass_is_refused() -> None:

@@ -73,7 +73,7 @@ def test_an_autoencoder_goes_back_by_its_own_weights(engine: str) -> None:
 def test_the_gradients_of_both_uses_are_added_as_in_pytorch(
     dtype: str, tolerance: float, engine: str
 ) -> None:
-    torch: Any = pytest.importorskip("torch")
+    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     model = lm.Model(language_network(), engine=engine, dtype=dtype)
     values = {name: torch.tensor(v, requires_grad=True) for name, v in model.parameters().items()}
     optimizer = torch.optim.SGD(values.values(), lr=0.5, momentum=0.9)

@@ -134,7 +134,7 @@ def test_loss_has_the_value_of_its_formula(
 @pytest.mark.filterwarnings("ignore:reduction:UserWarning")
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_agree_with_pytorch(reduction: Any) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     f = torch.nn.functional
     weights = torch.tensor(WEIGHTS, dtype=torch.float64)
     log_scores, log_images = _log_softmax(SCORES), _log_softmax(IMAGES)
@@ -202,7 +202,7 @@ def test_losses_agree_with_pytorch(reduction: Any) -> None:
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_triplet_agrees_with_pytorch(swap: bool, reduction: Any) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     arrays = [generator.normal(size=(6, 4)) for _ in range(3)]
     x = [torch.tensor(array, requires_grad=True) for array in arrays]
     expected = torch.nn.functional.triplet_margin_loss(
@@ -246,7 +246,7 @@ def test_the_evidence_lower_bound_is_cross_entropy_and_divergence() -> None:
 
 @pytest.mark.torch
 def test_the_evidence_lower_bound_agrees_with_pytorch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     normal = torch.distributions.Normal
     deviation = torch.tensor(np.exp(OTHERS[:3, 2:] / 2))
     code = normal(torch.tensor(OTHERS[:3, :2]), deviation)
@@ -401,11 +401,11 @@ def test_the_evidence_lower_bound_needs_three_predictions() -> None:
 
 
 def test_hyper_parameters_are_checked() -> None:
-    text = error_text(DefinitionError, lambda: losses.MSE("none"))  # type: ignore[arg-type]
+    text = error_text(DefinitionError, lambda: losses.MSE("none"))
     assert text.startswith("in MSE (test_losses.py:")
-    assert "reduction has no value 'none'" in text
+    assert "reduction must be one of 'mean', 'sum'" in text
     text = error_text(DefinitionError, lambda: losses.CrossEntropy(class_weights=[1.0, -1.0]))
-    assert "class_weights[1] is not a number in its range" in text
+    assert "class_weights[1] must be a number of at least 0" in text
     text = error_text(
         ShapeError,
         lambda: losses.CrossEntropy(class_weights=[1.0, 1.0])(
@@ -417,7 +417,7 @@ def test_hyper_parameters_are_checked() -> None:
 
 
 def test_weights_are_kept_as_a_tuple_so_that_losses_are_hashable() -> None:
-    loss = losses.CrossEntropy(class_weights=np.array([1.0, 2.0]))  # type: ignore[arg-type]
+    loss = losses.CrossEntropy(class_weights=np.array([1.0, 2.0]))
     assert loss.class_weights == (1.0, 2.0)
     assert hash(loss) == hash(losses.CrossEntropy(class_weights=[1, 2]))
 

@@ -298,7 +298,7 @@ def test_wrong_parameters_change_nothing(name: str) -> None:
 
 def test_parameters_without_names_are_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
-        lm.Model(network()).set_parameters([np.zeros(3)])  # type: ignore[arg-type]
+        lm.Model(network()).set_parameters([np.zeros(3)])
     assert str(caught.value) == (
         "in set_parameters: parameters are given by their names\n"
         "  expected  {'1.weight': array, ...}\n"
@@ -410,7 +410,7 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
 
 def test_a_model_of_something_else_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
-        lm.Model(lm.Linear(3))  # type: ignore[arg-type]
+        lm.Model(lm.Linear(3))
     assert caught.value.facts == (("expected", "Network"), ("found", "Linear"))
 
 
@@ -424,7 +424,7 @@ def test_a_model_of_half_precision_is_refused() -> None:
 
 def test_a_model_without_a_dtype_is_refused() -> None:
     with pytest.raises(DTypeError) as caught:
-        lm.Model(network(), dtype=None)  # type: ignore[arg-type]
+        lm.Model(network(), dtype=None)
     assert caught.value.facts == (("expected", "float32 or float64"), ("found", "None"))
 
 
@@ -566,7 +566,7 @@ def test_a_function_of_one_tensor_needs_no_lists() -> None:
     assert found.tolist() == [[1.0] * 3] * 2
     assert len(lm.compile([x], (x, x + 1))(np.zeros((2, 3), "float32"))) == 2
     with pytest.raises(DefinitionError, match="inputs and outputs of a network are tensors"):
-        lm.compile(x, lm.Linear(3))  # type: ignore[arg-type]
+        lm.compile(x, lm.Linear(3))
 
 
 def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
@@ -624,7 +624,7 @@ def test_a_callback_alone_is_asked_for_in_a_list() -> None:
             (normal(8, 4), normal(8, 3)),
             loss=lm.MSE(),
             optimizer=lm.SGD(0.1),
-            callbacks=print,  # type: ignore[arg-type]
+            callbacks=print,
         )
     assert str(caught.value) == (
         "in callbacks: this is no list of callbacks\n"
@@ -635,7 +635,7 @@ def test_a_callback_alone_is_asked_for_in_a_list() -> None:
 
 def test_a_model_that_is_called_says_predict() -> None:
     with pytest.raises(DefinitionError) as caught:
-        lm.Model(network())(normal(2, 4))  # type: ignore[arg-type]
+        lm.Model(network())(normal(2, 4))
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("in Model (test_model.py:")
     assert lines[0].endswith("): a model is not called")

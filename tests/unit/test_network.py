@@ -211,7 +211,7 @@ class Residual(lm.Layer):
 
     def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
         hidden = lm.ReLU()(lm.Linear(self.features)(x))
-        return x + lm.Linear(x.shape[-1])(hidden)  # type: ignore[arg-type]
+        return x + lm.Linear(x.shape[-1])(hidden)
 
 
 @dataclass(frozen=True)
@@ -477,13 +477,13 @@ def test_a_second_input_in_a_sequential_is_refused() -> None:
 @pytest.mark.parametrize("element", [5, "relu", None, [lm.ReLU()]])
 def test_what_is_no_layer_is_refused_in_a_sequential(element: object) -> None:
     with pytest.raises(DefinitionError) as caught:
-        lm.Sequential(lm.Input(4), element)  # type: ignore[arg-type]
+        lm.Sequential(lm.Input(4), element)
     assert caught.value.facts[0] == ("position", "1")
 
 
 def test_the_class_of_a_layer_is_not_a_layer() -> None:
     with pytest.raises(DefinitionError) as caught:
-        lm.Sequential(lm.Input(4), lm.ReLU)  # type: ignore[arg-type]
+        lm.Sequential(lm.Input(4), lm.ReLU)
     assert str(caught.value) == (
         f"in Sequential ({FILE}:{raised_line(caught)}): "
         "the elements after the Input of a Sequential are layers, and this is a class\n"
@@ -495,7 +495,7 @@ def test_the_class_of_a_layer_is_not_a_layer() -> None:
 
 def test_an_array_given_to_a_layer_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
-        lm.Linear(3)(np.zeros((2, 4)))  # type: ignore[arg-type]
+        lm.Linear(3)(np.zeros((2, 4)))
     assert str(caught.value) == (
         f"in Linear ({FILE}:{raised_line(caught)}): a layer is applied to tensors\n"
         "  expected  Tensor\n"
@@ -507,13 +507,13 @@ def test_an_array_given_to_a_layer_is_refused() -> None:
 def test_python_compares_tensors_by_identity_and_is_told_of_it() -> None:
     x, other = lm.Input(4), lm.Input(4)
     with pytest.raises(DefinitionError, match=r"compared by lm\.ops\.equal and lm\.ops\.not_equal"):
-        lm.Linear(3)(x != other)  # type: ignore[arg-type]
+        lm.Linear(3)(x != other)
 
 
 def test_a_tensor_given_to_a_layer_by_name_is_refused() -> None:
     x, mask = lm.Input(6, 8), lm.Input(6, dtype="bool")
     with pytest.raises(DefinitionError) as caught:
-        lm.MultiHeadAttention(2)(x, mask=mask)  # type: ignore[arg-type]
+        lm.MultiHeadAttention(2)(x, mask=mask)
     assert str(caught.value) == (
         f"in MultiHeadAttention ({FILE}:{raised_line(caught)}): "
         "a layer is applied to tensors by their places\n"
@@ -556,7 +556,7 @@ def test_a_network_without_outputs_is_refused() -> None:
 
 def test_a_layer_as_an_output_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
-        lm.Network(lm.Input(4), [lm.Linear(3)])  # type: ignore[list-item]
+        lm.Network(lm.Input(4), [lm.Linear(3)])
     assert caught.value.facts == (("expected", "Tensor"), ("found", "Linear"))
     assert caught.value.where == f"Network ({FILE}:{raised_line(caught)})"
 
@@ -579,7 +579,7 @@ def test_a_layer_whose_forward_gives_no_tensor_is_refused() -> None:
     @dataclass(frozen=True)
     class Own(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-            return None  # type: ignore[return-value]
+            return None
 
     with pytest.raises(DefinitionError) as caught:
         Own()(lm.Input(4))
@@ -615,7 +615,7 @@ def test_a_parameter_whose_shape_depends_on_the_batch_is_refused() -> None:
     @dataclass(frozen=True)
     class Own(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-            return x * scope.parameter("w", x.shape, lm.init.Zeros())  # type: ignore[arg-type]
+            return x * scope.parameter("w", x.shape, lm.init.Zeros())
 
     with pytest.raises(ShapeError) as caught:
         Own()(lm.Input(4))

@@ -81,7 +81,7 @@ def compare_with_torch(
 @pytest.mark.torch
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_at_edges_agree_with_torch(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     theirs = getattr(torch.nn.functional if name in ("softplus", "relu") else torch, name)
     edge = np.array(EDGE)
     if name == "softplus":
@@ -96,7 +96,7 @@ def test_functions_at_edges_agree_with_torch(name: str) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("name", BINARY)
 def test_arithmetic_at_edges_agrees_with_torch(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     some = [0.0, 1.0, -1.0, 2.0, 0.5, -2.0, INF, NAN]
     if name == "pow":
         # Elsewhere PyTorch's gradient to the exponent is infinite or NaN at base 0.
@@ -110,14 +110,14 @@ def test_arithmetic_at_edges_agrees_with_torch(name: str) -> None:
 def test_reductions_with_ties_and_zeros_agree_with_torch(
     ours: Callable[[Tensor], Tensor], theirs: Callable[[Any], Any]
 ) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for row in ROWS:
         compare_with_torch(torch, ours, theirs, row[None])
 
 
 @pytest.mark.torch
 def test_clip_agrees_with_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     edge = np.array(EDGE)
     for low, high in ((-1.0, 0.5), (None, 1.0), (0.0, None)):
         compare_with_torch(

@@ -225,7 +225,7 @@ def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
 def test_optimizer_agrees_with_pytorch(
     optimizer: optimizers.Optimizer, name: str, options: dict[str, Any], dtype: DType
 ) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     # With a divisor near 0, a zero gradient in float32 leaves nothing but rounding.
     gradients = GRADIENTS if dtype == float64 else GRADIENTS[:4]
     w = torch.tensor(START.astype(dtype.numpy), requires_grad=True)
@@ -340,7 +340,7 @@ def test_clip_global_norm_limits_all_together() -> None:
 
 @pytest.mark.torch
 def test_clipping_agrees_with_pytorch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     arrays = [START, GRADIENTS[0] * 3, GRADIENTS[1]]
     for limit in (0.1, 5.0, 1000.0):
         tensors = [torch.zeros(3, 4, dtype=torch.float64, requires_grad=True) for _ in arrays]

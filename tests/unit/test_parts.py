@@ -413,14 +413,14 @@ def test_a_layer_in_another_shape_is_refused() -> None:
 def test_a_part_is_made_of_a_network() -> None:
     model = lm.Model(coder()[0])
     with pytest.raises(DefinitionError) as error:
-        model.part(lm.Linear(3))  # type: ignore[arg-type]
+        model.part(lm.Linear(3))
     place = "in Model.part (test_parts.py:416)"
     assert str(error.value).startswith(f"{place}: a model is made of a network")
 
 
 def test_names_are_those_of_a_network() -> None:
     with pytest.raises(DefinitionError) as error:
-        coder()[0].names_of(lm.Linear(3))  # type: ignore[arg-type]
+        coder()[0].names_of(lm.Linear(3))
     assert str(error.value) == (
         "in Network.names_of (test_parts.py:423): a part of a network is a network\n"
         "  expected  Network\n"

@@ -116,7 +116,7 @@ def test_it_matters_which_of_equal_tensors_are_the_same() -> None:
     x = leaf("x", "input", (3,), float32)
     one, other = ops.exp(x), ops.exp(x)
     graphs = [Graph((x,), (("y", one + one),)), Graph((x,), (("y", one + other),))]
-    assert len({planned._described(graph) for graph in graphs}) == 2  # pyright: ignore[reportPrivateUsage]
+    assert len({planned._described(graph) for graph in graphs}) == 2
 
 
 def test_every_op_can_be_described_with_all_its_samples() -> None:
@@ -130,7 +130,7 @@ def test_every_op_can_be_described_with_all_its_samples() -> None:
                 for n, (shape, kind) in enumerate(zip(sample.shapes, kinds, strict=True))
             ]
             graph = Graph(tuple(operands), (("y", apply(op, *operands, **sample.attributes)),))
-            described.add(planned._described(graph))  # pyright: ignore[reportPrivateUsage]
+            described.add(planned._described(graph))
             count += 1
     assert None not in described
     # Samples may differ in their values alone.

@@ -593,7 +593,9 @@ def test_a_recurrence_needs_a_sequence_and_steps_between_cuts() -> None:
     text = error_of(summing, [x.add(3)], [])
     assert "a recurrence needs a sequence" in text
     assert "ops.arange(n) will do" in text
-    assert "truncate cannot be 0" in error_of(summing, [x.add(3)], [x.add(4, 3)], truncate=0)
+    assert "truncate must be a whole number of at least 1" in error_of(
+        summing, [x.add(3)], [x.add(4, 3)], truncate=0
+    )
 
 
 def test_sequences_of_different_lengths_are_refused() -> None:

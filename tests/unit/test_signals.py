@@ -73,7 +73,7 @@ def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPa
     with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8) as training:
         training.run((X, X), 3)
     # A circle, so that the model goes when garbage is collected: in this thread.
-    model.itself = model  # type: ignore[attr-defined]
+    model.itself = model
     del model, training
     gc.collect()
     lm.Model(network(6)).predict(X)
@@ -246,7 +246,7 @@ def test_a_job_that_is_interrupted_while_it_is_set_to_one_run_is_set_again() -> 
         def __setitem__(self, place: int, value: int) -> None:
             raise KeyboardInterrupt
 
-    job._words = Interrupting()  # type: ignore[assignment]
+    job._words = Interrupting()
     with pytest.raises(KeyboardInterrupt):
         job.once()
     job._words = words

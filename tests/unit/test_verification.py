@@ -132,7 +132,7 @@ def test_data_that_does_not_fit_is_refused() -> None:
 def test_a_model_is_no_network() -> None:
     network, loss = SOUND["a regression"]
     with pytest.raises(DefinitionError) as caught:
-        lm.verify(lm.Model(network), loss)  # type: ignore[arg-type]
+        lm.verify(lm.Model(network), loss)
     assert str(caught.value).splitlines()[1:] == [
         "  expected  Network",
         "  found     Model",

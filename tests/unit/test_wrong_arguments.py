@@ -480,8 +480,8 @@ for name in [name for name in ROWS if name.startswith("init.")]:
         },
         call=getattr(lm.init, name.removeprefix("init."))(**values),
     )
-ROWS["init.Zeros.__call__"].accepts["shape"] = COUNTS  # type: ignore[index]
-ROWS["init.Normal.__call__"].accepts["shape"] = COUNTS  # type: ignore[index]
+ROWS["init.Zeros.__call__"].accepts["shape"] = COUNTS
+ROWS["init.Normal.__call__"].accepts["shape"] = COUNTS
 for name in [name for name in ROWS if name.startswith("schedules.")]:
     made = getattr(lm.schedules, name.removeprefix("schedules."))(**ROWS[name].valid)
     ROWS[f"{name}.__call__"] = Row({"step": Made(lambda: lm.Input())}, {"step": NOTHING}, call=made)

@@ -190,11 +190,10 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
     for side in sides:
         # Only for bounds and indices in which both move along: an element stays where it is.
         along = axis_index(side.axis) - side.shift
-        if side.place is not None and side.element is not None:
-            replacements[side.element] = Index()
+        if side.element is not None:
+            replacements[side.element] = along if side.place is None else Index()
+        if side.place is not None:
             replacements[side.place] = along
-        elif side.place is not None or side.element is not None:
-            replacements[side.place or side.element] = along  # pyright: ignore[reportArgumentType]
     scaled = {axis: side.scale for side in sides for axis in [side.place] if axis is not None}
     scaled |= {
         axis: side.slope

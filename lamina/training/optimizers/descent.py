@@ -8,7 +8,8 @@ from typing import Annotated
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.graph.kinds import Argument, Fraction, NotNegative, Number
+from lamina.graph.calls import refused
+from lamina.graph.kinds import Fraction, Misfit, NotNegative, Number
 from lamina.layers.checks import place_of
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
@@ -156,7 +157,10 @@ class Rprop(Optimizer):
     longest: float = 50.0
 
     def __post_init__(self) -> None:
-        Number(f"[{self.shortest}, inf)").taken(self.longest, Argument("longest", "Rprop"))
+        try:
+            Number(f"[{self.shortest}, inf)").read(self.longest)
+        except Misfit as misfit:
+            raise refused(misfit, "longest", self.longest, "Rprop") from None
 
     def slots(self) -> dict[str, float]:
         """`gradient`, the last one, 0 where the element rested; and `length`."""
