@@ -32,7 +32,9 @@ from lamina.shielded import shielded
 PATIENCE_SECONDS = 10.0
 # A thread that works offers its core to others so often, between two chunks.
 YIELD_SECONDS = 0.002
-GAP_SECONDS, BUSY_SECONDS = 0.00005, 0.05
+# A waiting thread that misses so long another thread had its core, and may want it for a while.
+# Interrupts, and the host of a virtual machine, take shorter times.
+GAP_SECONDS, BUSY_SECONDS = 0.0005, 0.05
 # Helpers stay awake so long while one thread alone is tried: a trial takes a little more than its
 # time, as the run in which that ends is finished.
 AWAKE_SECONDS = 2 * TRIAL_SECONDS
@@ -283,8 +285,7 @@ class ThreadPool:
     def stay_awake(self, ticks: int) -> None:
         """Helpers that spin do not sleep for AWAKE_SECONDS from a reading of the counter.
 
-        A trial of one thread alone is short. Whoever sleeps meanwhile is slow to come back, and a
-        virtual machine's host may put it on a worse core.
+        A trial of one thread alone is short, and whoever sleeps meanwhile is slow to come back.
         """
         awake = int(AWAKE_SECONDS * ticks_per_second())
         self._words[scheduler.AWAKE_UNTIL // 8] = ticks + awake
