@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from lamina.errors import EngineError
 from lamina.program.program import Buffer, Program
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text
+
+# So little is not asked for: the system needs a fifth of a millisecond to answer.
+NOT_ASKED_BYTES = 2**20
 
 
 @frozen_dataclass
@@ -48,7 +51,7 @@ def needs_of_program(program: Program) -> tuple[Need, ...]:
 def require_room(
     subject: str,
     needs: Sequence[Need],
-    available: int | None,
+    ask: Callable[[], int | None],
     *,
     where: str,
     advice: str,
@@ -59,7 +62,7 @@ def require_room(
     Args:
         subject: what needs it, with its verb: `"this model needs"`.
         needs: the bill.
-        available: bytes; None if that is not known.
+        ask: gives the bytes that are available; None if that is not known.
         where: the engine.
         advice: what to do if there is not enough.
         reused: bytes that were taken before and serve for this, too.
@@ -68,6 +71,9 @@ def require_room(
         EngineError: if there is not.
     """
     total = sum(need.bytes for need in needs)
+    if total <= NOT_ASKED_BYTES:
+        return
+    available = ask()
     if available is None or total <= available + reused:
         return
     rows = sorted((need for need in needs if need.bytes), key=lambda need: -need.bytes)

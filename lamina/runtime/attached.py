@@ -197,7 +197,7 @@ class Attached:
                     ],
                 )
             ],
-            engine.available_bytes(),
+            engine.available_bytes,
             where=engine.device.engine,
             advice="Give fewer examples at a time, or go through the batches with step.",
         )

@@ -144,7 +144,7 @@ class Parameters:
         require_room(
             "this model needs",
             needs,
-            self.engine.available_bytes(),
+            self.engine.available_bytes,
             where=self.engine.device.engine,
             advice="Make the layer of the largest tensor smaller, or free memory.",
         )

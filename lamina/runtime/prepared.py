@@ -110,7 +110,7 @@ def require_room_for_step(
     require_room(
         f"a step of {batch:,} example{'s' if batch > 1 else ''} needs",
         needs,
-        engine.available_bytes(),
+        engine.available_bytes,
         reused=arena.bytes,
         where=engine.device.engine,
         advice="Take a smaller network, or an optimizer with less state."

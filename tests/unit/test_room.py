@@ -13,7 +13,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.engines import host, machine_memory
+from lamina.engines import host, machine_memory, room
 from lamina.engines.cpu import executable
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -30,6 +30,12 @@ def network(width: int = 5) -> lm.Network:
 def attach(model: lm.Model, batch_size: int = 8, optimizer: Any = None) -> lm.Training:
     optimizer = optimizer or lm.Adam(0.01)
     return model.training(loss=lm.CrossEntropy(), optimizer=optimizer, batch_size=batch_size)
+
+
+@pytest.fixture(autouse=True)
+def everything_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests are about tiny networks."""
+    monkeypatch.setattr(room, "NOT_ASKED_BYTES", 0)
 
 
 @pytest.fixture
@@ -50,6 +56,20 @@ def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             monkeypatch.setattr(engine, "compile", refuse)
 
     return only
+
+
+def test_a_little_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "NOT_ASKED_BYTES", 1000)
+
+    def require(count: int, ask: Callable[[], int | None]) -> None:
+        room.require_room("this needs", [room.Need("arena", count)], ask, where="cpu", advice="")
+
+    def not_asked() -> int:
+        raise AssertionError
+
+    require(1000, not_asked)
+    with pytest.raises(EngineError, match="this needs more memory than there is"):
+        require(1001, lambda: 1000)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

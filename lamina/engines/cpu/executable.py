@@ -66,7 +66,7 @@ class CpuProgram:
         require_room(
             "this step needs",
             (*needs_of_program(program), Need("workspaces", layout.total_bytes)),
-            machine_memory.available_bytes(),
+            machine_memory.available_bytes,
             reused=arena.bytes,
             where="cpu",
             advice="Take a smaller batch, or fewer threads: LAMINA_THREADS=1.",
