@@ -26,7 +26,7 @@ WINDOW_SECONDS, TRIAL_SECONDS, MOST_RUNS = 0.0005, 0.002, 1000
 _BAD_TRIAL_SECONDS = 0.001
 # Which part of the time trials of the other way may cost: at first, and when they have confirmed
 # the choice again and again.
-FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 128
+FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 256
 # Of longer jobs every thread takes a part as it comes: one thread alone is never tried.
 LONG_SECONDS = 0.005
 # What is known of a way before a trial counts so little after it.
