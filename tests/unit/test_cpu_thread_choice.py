@@ -89,8 +89,8 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
     def mean(together: float, alone: float, seconds: float) -> float:
         return simulated(choice, lambda _, is_alone: alone if is_alone else together, seconds)[0]
 
-    assert mean(46e-6, 60e-6, 0.3) < 1.02 * 46e-6
-    assert mean(46e-6, 35e-6, 0.03) < 1.05 * 35e-6
+    assert mean(23e-6, 35e-6, 0.3) < 1.02 * 23e-6
+    assert mean(46e-6, 35e-6, 0.03) < 1.15 * 35e-6
     assert mean(46e-6, 35e-6, 0.3) < 1.02 * 35e-6
     # Nothing tells of this but a trial.
     assert mean(23e-6, 35e-6, 1.0) < 1.1 * 23e-6
