@@ -8,8 +8,8 @@ the compiler then binds it to a number, and from there on all dimensions are int
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
 from numbers import Integral
 from typing import Any, cast
 
@@ -22,9 +22,9 @@ from lamina.records import frozen_dataclass
 Array = npt.NDArray[Any]
 
 
-@frozen_dataclass
+@frozen_dataclass(eq=False)
 class DType:
-    """An element type.
+    """An element type; there is one object of each.
 
     Attributes:
         name: NumPy's name, `"float32"`.
@@ -38,7 +38,11 @@ class DType:
     kind: str
     rank: int
 
-    @property
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        # A copy, or what is unpickled, is the same one.
+        return as_dtype, (self.name,)
+
+    @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype."""
         return np.dtype(self.name)

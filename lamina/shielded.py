@@ -15,7 +15,6 @@ libraries have put beneath Python's.
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import signal
 import threading
@@ -27,6 +26,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, TypeVar, final
 
 from lamina.errors import EngineError
+from lamina.garbage import Pause
 
 Result = TypeVar("Result")
 
@@ -172,15 +172,13 @@ class ShieldedThread:
     def _work(self) -> None:
         # Collecting garbage would run destructors of others here. One that takes a lock, which the
         # caller holds while it waits, would wait forever.
-        collecting = gc.isenabled()
-        gc.disable()
+        pause = Pause()
         try:
             while self._tasks:
                 self._tasks[0].run()
                 self._tasks.popleft()
         finally:
-            if collecting:
-                gc.enable()
+            pause.end()
 
     def _leave(self) -> None:
         """Ends the thread when it has done what there is to do."""

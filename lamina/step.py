@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol, cast
 
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
 from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, Whole
 from lamina.layers.layer import Trace
@@ -266,6 +267,7 @@ def evaluation_step(
     return StepGraph(Graph((*trace.inputs, *leaves), outputs), trace, {})
 
 
+@without_collections
 def training_step(
     network: Traceable,
     loss: Loss,

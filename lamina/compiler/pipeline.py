@@ -1,7 +1,7 @@
 """The compiler, in one function: a graph goes in, a program comes out.
 
-Read this file first. The passes run in the order in which they stand here; the graph is
-type-checked after each, and the program at the end.
+Read this file first. The passes run in the order in which they stand here; the tensors
+that each pass has made are type-checked after it, and the program at the end.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lamina.compiler.lower import Home, lower_group
 from lamina.compiler.memory import plan_memory
 from lamina.compiler.repeat import lower_repeating, readable
 from lamina.compiler.simplify import simplify
+from lamina.garbage import without_collections
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, bind_batch, verify
 from lamina.ops.lowering import Repeating
 from lamina.program.program import Buffer, Program, Repeat
@@ -23,6 +24,7 @@ from lamina.program.steps import Step
 from lamina.shapes import Array, size_of, static
 
 
+@without_collections
 def compile_graph(graph: Graph, *, batch: int, name: str) -> Program:
     """Compiles a graph for one batch size.
 
@@ -36,19 +38,26 @@ def compile_graph(graph: Graph, *, batch: int, name: str) -> Program:
     """
     graph = bind_batch(graph, batch)
     verify(graph)
-    fused = fuse(optimised(graph))
-    verify(fused.graph)
+    graph = optimised(graph, graph)
+    fused = fuse(graph)
+    verify(fused.graph, graph)
     program = assemble(fused, name)
     verify_program(program)
     return program
 
 
-def optimised(graph: Graph) -> Graph:
-    """The graph after the passes that come before fusion."""
+def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
+    """The graph after the passes that come before fusion.
+
+    Args:
+        graph: what is compiled.
+        checked: a graph of which all tensors were checked; after each pass the others are.
+    """
     passes: list[Callable[[Graph], Graph]] = [expand, simplify, sink_transposes, simplify]
     for apply_pass in passes:
         graph = apply_pass(graph)
-        verify(graph)
+        verify(graph, checked)
+        checked = graph
     return graph
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from lamina.cache import find, folder, keep, key_of, sources_checksum
 from lamina.compiler.pipeline import compile_graph
 from lamina.errors import FileFormatError
+from lamina.garbage import without_collections
 from lamina.graph import Graph, Tensor
 from lamina.graph.tensor import ConstantValue
 from lamina.ops import BY_NAME
@@ -29,6 +30,7 @@ _SOURCES = sources_checksum(
 )
 
 
+@without_collections
 def compile_cached(graph: Graph, *, batch: int, name: str) -> Program:
     """What `compile_graph` gives, from the cache if it was compiled before."""
     described = _described(graph) if _SOURCES and folder() is not None else None

@@ -25,26 +25,35 @@ LARGEST_FOLDED = 256
 
 def simplify(graph: Graph) -> Graph:
     """Applies the rules until nothing changes."""
+    # The tensors that no rule changes, and their attributes as keys.
+    settled: dict[Tensor, Any] = {}
     while True:
-        simpler = rewrite(_without_moved_contractions(graph), _sharing(_simplified))
+        simpler = rewrite(_without_moved_contractions(graph), _sharing(settled))
         if len(simpler.nodes()) == len(graph.nodes()):
             return simpler
         graph = simpler
 
 
-Rule = Callable[[Tensor], Tensor]
-
-
-def _sharing(rule: Rule) -> Callable[[Tensor, tuple[Tensor, ...]], Tensor]:
-    """A rewriting rule that gives equal tensors once."""
+def _sharing(settled: dict[Tensor, Any]) -> Callable[[Tensor, tuple[Tensor, ...]], Tensor]:
+    """A rule for rewriting that simplifies tensors, and gives equal ones once."""
     known: dict[Any, Tensor] = {}
 
     def shared(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        new = rule(rebuild(node, operands))
-        attributes = tuple(sorted((k, _exact(v)) for k, v in new.attributes.items()))
-        return known.setdefault((new.op, new.operands, attributes), new)
+        node = rebuild(node, operands)
+        attributes = settled.get(node)
+        if attributes is None:
+            new = _simplified(node)
+            attributes = _attributes_key(new)
+            if new is node:
+                settled[node] = attributes
+            node = new
+        return known.setdefault((node.op, node.operands, attributes), node)
 
     return shared
+
+
+def _attributes_key(node: Tensor) -> Any:
+    return tuple(sorted([(name, _exact(value)) for name, value in node.attributes.items()]))
 
 
 def _exact(value: Any) -> Any:
@@ -72,6 +81,11 @@ def _without_moved_contractions(graph: Graph) -> Graph:
 
     Either operand may then have the columns; of other contractions that is not sure.
     """
+    if not any(
+        node.op.name == "transpose" and node.operands[0].op.name == "contract"
+        for node in graph.nodes()
+    ):
+        return graph
     users = Counter(operand for node in graph.nodes() for operand in node.operands)
     users.update(graph.roots)
 
@@ -93,9 +107,9 @@ def _folded(node: Tensor) -> Tensor | None:
     if isinstance(node.op.lowering, Generator | Scattering):
         return None
     if isinstance(node.op.lowering, Elementwise) and node.rank:
-        scalars = tuple(_number(operand) for operand in node.operands)
-        if all(scalar is not None for scalar in scalars):
-            number = rebuild(node, tuple(scalar for scalar in scalars if scalar is not None))
+        scalars = [scalar for x in node.operands if (scalar := _number(x)) is not None]
+        if len(scalars) == len(node.operands):
+            number = rebuild(node, tuple(scalars))
             folded = _folded(number)
             return None if folded is None else ops.broadcast_to(folded, node.shape)
     if not node.operands or any(operand.op is not CONSTANT for operand in node.operands):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from importlib import import_module
 from pathlib import Path
@@ -167,11 +167,17 @@ def source_line() -> str:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = frame.f_code.co_filename
-        generated = name.startswith("<") and not name.startswith(_TYPED)
-        if not name.startswith(_package_folder) and not generated:
+        if _is_of_users(name):
             return f"{os.path.basename(name)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+# Asked for each frame below each op that is applied outside layers.
+@lru_cache(maxsize=1 << 10)
+def _is_of_users(file: str) -> bool:
+    generated = file.startswith("<") and not file.startswith(_TYPED)
+    return not file.startswith(_package_folder) and not generated
 
 
 def current_origin() -> Origin:
@@ -759,17 +765,31 @@ Rule = Callable[[Tensor, tuple[Tensor, ...]], Tensor]
 
 def rebuild(node: Tensor, operands: tuple[Tensor, ...], **changed: Any) -> Tensor:
     """The node with other operands or attributes, its shape inferred anew, its origin kept."""
-    if operands == node.operands and not changed:
-        return node
     attributes: Attributes = node.attributes
     if changed:
         attributes = checked_attributes(node.op, operands, {**attributes, **changed})
+    elif operands == node.operands:
+        return node
+    elif _look_alike(operands, node.operands):
+        # What the shape rule gives follows from these.
+        return Tensor(node.op, operands, attributes, node.shape, node.dtype, node.origin)
     shape, dtype = _inferred(node.op, operands, attributes)
     return Tensor(node.op, operands, attributes, shape, dtype, node.origin)
 
 
+def _look_alike(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether tensors have the same shapes and dtypes as others, one by one."""
+    return len(operands) == len(others) and all(
+        one is other or (one.dtype is other.dtype and one.shape == other.shape)
+        for one, other in zip(operands, others, strict=True)
+    )
+
+
 def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """The graph with every node, operands first, replaced by `rule(node, new operands)`."""
+    """The graph with every node, operands first, replaced by `rule(node, new operands)`.
+
+    It is the same graph if nothing changes.
+    """
     new: dict[Tensor, Tensor] = {}
     before = _origin.set(Origin())
     try:
@@ -779,6 +799,8 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
             new[node] = rule(node, operands)
     finally:
         _origin.reset(before)
+    if all(one is other for one, other in new.items()):
+        return graph
     return Graph(
         tuple(new[t] for t in graph.inputs),
         tuple((name, new[t]) for name, t in graph.outputs),

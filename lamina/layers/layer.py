@@ -13,6 +13,7 @@ from typing import Annotated, Any, Never, cast
 
 from lamina import ops, shapes
 from lamina.errors import DefinitionError, LaminaError
+from lamina.garbage import without_collections
 from lamina.graph import (
     CONSTANT,
     LEAF,
@@ -212,6 +213,7 @@ class Trace:
         self.record = record
 
 
+@without_collections
 def trace(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],

@@ -95,14 +95,23 @@ class Index:
     constant: int = 0
     terms: tuple[tuple[Atom, int], ...] = ()
     bounds: tuple[int, int] = field(init=False, compare=False, repr=False)
+    values: tuple[Scalar, ...] = field(init=False, compare=False, repr=False)
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         low = high = self.constant
+        values: tuple[Scalar, ...] = ()
         for atom, coefficient in self.terms:
-            ends = [coefficient * end for end in atom.bounds()]
-            low, high = low + min(ends), high + max(ends)
+            one, other = atom.bounds()
+            if coefficient < 0:
+                one, other = other, one
+            low, high = low + coefficient * one, high + coefficient * other
+            if isinstance(atom, Gathered):
+                values += (atom.value,)
+            elif not isinstance(atom, Axis):
+                values += atom.index.values
         object.__setattr__(self, "bounds", (low, high))
+        object.__setattr__(self, "values", values)
         object.__setattr__(self, "_hash", hash((self.constant, self.terms)))
 
     def __hash__(self) -> int:

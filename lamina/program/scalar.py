@@ -7,11 +7,12 @@ op. Expressions are immutable and may share parts; an engine computes a shared p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
+from typing import cast
 
 from lamina import shapes
-from lamina.program.index import Gathered, Index, Quotient, Remainder
+from lamina.program.index import Index
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType
 
@@ -279,7 +280,7 @@ def shared(*roots: Scalar) -> tuple[Apply, ...]:
     return tuple(s for s in parts(*roots) if isinstance(s, Apply) and uses[s] > 1)
 
 
-def parts(*roots: Scalar, known: Container[Scalar] = ()) -> Iterator[Scalar]:
+def parts(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:
     """Every distinct scalar within the roots, operands before their users.
 
     Includes scalars inside gathered positions and bounds. What is known is left out, and what
@@ -287,32 +288,41 @@ def parts(*roots: Scalar, known: Container[Scalar] = ()) -> Iterator[Scalar]:
     """
     seen: set[Scalar] = set()
     for root in roots:
-        stack: list[tuple[Scalar, bool]] = [(root, False)]
+        # None stands above a scalar whose operands come first.
+        stack: list[Scalar | None] = [root]
         while stack:
-            scalar, ready = stack.pop()
-            if ready:
-                yield scalar
+            scalar = stack.pop()
+            if scalar is None:
+                yield cast(Scalar, stack.pop())
                 continue
-            if scalar in seen or scalar in known:
+            if known and scalar in known:
                 continue
+            before = len(seen)
             seen.add(scalar)
-            stack.append((scalar, True))
-            stack.extend((part, False) for part in reversed(operands_of(scalar)))
+            if len(seen) == before:
+                continue
+            operands = operands_of(scalar)
+            if operands:
+                stack += (scalar, None, *operands[::-1])
+            else:
+                yield scalar
 
 
 def operands_of(scalar: Scalar) -> tuple[Scalar, ...]:
     """The scalars a scalar depends on directly, gathered positions included."""
     if isinstance(scalar, Apply):
         return scalar.operands
-    if isinstance(scalar, Literal | Local):
-        return ()
-    return tuple(value for index in indices_of(scalar) for value in _gathered(index))
+    operands: tuple[Scalar, ...] = ()
+    for index in indices_of(scalar):
+        operands += index.values
+    return operands
 
 
 def indices_of(scalar: Scalar) -> tuple[Index, ...]:
     """The index expressions a scalar names itself."""
     if isinstance(scalar, Load):
-        return (scalar.index, *(bound.index for bound in scalar.bounds))
+        bounds = scalar.bounds
+        return (scalar.index, *[one.index for one in bounds]) if bounds else (scalar.index,)
     if isinstance(scalar, Position):
         return (scalar.index,)
     if isinstance(scalar, Within):
@@ -326,14 +336,6 @@ def indices(*roots: Scalar) -> Iterator[Index]:
         yield from indices_of(scalar)
 
 
-def _gathered(index: Index) -> Iterator[Scalar]:
-    for atom, _ in index.terms:
-        if isinstance(atom, Gathered):
-            yield atom.value
-        elif isinstance(atom, Quotient | Remainder):
-            yield from _gathered(atom.index)
-
-
 def loads(*roots: Scalar) -> tuple[Load, ...]:
     """Every distinct load within the roots, in order of first use."""
-    return tuple(scalar for scalar in parts(*roots) if isinstance(scalar, Load))
+    return tuple([scalar for scalar in parts(*roots) if isinstance(scalar, Load)])

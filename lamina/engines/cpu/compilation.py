@@ -14,6 +14,7 @@ from lamina.cache import find, folder, keep, key_of, sources_checksum
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native_layout import Layout
 from lamina.engines.cpu.processor import Processor
+from lamina.garbage import without_collections
 from lamina.lazy import loading
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
@@ -21,6 +22,7 @@ from lamina.program.program import Program
 _LENGTH_BYTES = 8
 
 
+@without_collections
 def compile_program(
     program: Program, processor: Processor, *, timed: bool = False
 ) -> tuple[Layout, bytes]:
