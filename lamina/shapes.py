@@ -71,6 +71,7 @@ float64 = DType("float64", "f64", "float", 6)
 
 PUBLIC_DTYPES = {d.name: d for d in (float32, float64, int32, int64, uint8, bool_)}
 _BY_NAME = {**PUBLIC_DTYPES, "uint32": uint32}
+_BY_NUMPY = {d.numpy: d for d in _BY_NAME.values()}
 
 DTypeLike = DType | str | type | np.dtype[Any]
 
@@ -83,6 +84,8 @@ def as_dtype(value: DTypeLike) -> DType:
     """
     if isinstance(value, DType):
         return value
+    if isinstance(value, np.dtype) and value in _BY_NUMPY:
+        return _BY_NUMPY[value]
     name = _type_name(value)
     if name not in _BY_NAME:
         raise DTypeError(

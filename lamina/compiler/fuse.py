@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 from itertools import islice
+from typing import final
 
 from lamina.compiler.lower import (
     DEEPEST_EXPRESSION,
@@ -179,6 +180,7 @@ def _reachable(
 
 
 def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
+    views = _Views()
     nodes = graph.nodes()
     users = _users(nodes)
     roots = forced.union(graph.roots)
@@ -206,10 +208,10 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
         depth[node] = 0
         # What is stored for a contraction is there for others, too.
         for operand in _viewed(node):
-            below = _behind_views(operand, anchors)
+            below = views.behind(operand, anchors)
             if below is not None:
                 anchors[below] = None
-                if not _is_readable(operand, anchors):
+                if not views.is_readable(operand, anchors):
                     del anchors[below]
         if is_leaf(node) or node in anchors:
             continue
@@ -228,7 +230,7 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
             _move_up(node, anchors, users)
     for node in nodes:
         for operand in _viewed(node):
-            _make_view(operand, anchors)
+            views.make(operand, anchors)
     order = {node: number for number, node in enumerate(nodes)}
     return dict.fromkeys(sorted(anchors, key=order.__getitem__))
 
@@ -379,37 +381,48 @@ def _viewed(node: Tensor) -> tuple[Tensor, ...]:
     return ()
 
 
-def _make_view(operand: Tensor, anchors: Anchors) -> None:
-    """Stores whatever keeps an operand from being read where it lies."""
-    below = _behind_views(operand, anchors)
-    if below is not None:
-        anchors[below] = None
-    if not _is_readable(operand, anchors):
-        anchors[operand] = None
+@final
+class _Views:
+    """Which operands can be read where something is stored; tried once for each signature."""
 
+    def __init__(self) -> None:
+        self._signatures = Signatures()
+        self._tried: dict[Signature, bool] = {}
 
-def _behind_views(operand: Tensor, anchors: Anchors) -> Tensor | None:
-    """What must be stored for an operand to be read; None if it can be read already."""
-    below = operand
-    while not _is_readable(below, anchors):
-        # Look below a movement: perhaps what it moves is what must be stored.
-        if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
-            return below
-        (source,) = below.operands
-        if _is_number(source) or not is_view(below, {source: ""}):
-            return below
-        below = source
-    return None
+    def make(self, operand: Tensor, anchors: Anchors) -> None:
+        """Stores whatever keeps an operand from being read where it lies."""
+        below = self.behind(operand, anchors)
+        if below is not None:
+            anchors[below] = None
+        if not self.is_readable(operand, anchors):
+            anchors[operand] = None
 
+    def behind(self, operand: Tensor, anchors: Anchors) -> Tensor | None:
+        """What must be stored for an operand to be read; None if it can be read already."""
+        below = operand
+        while not self.is_readable(below, anchors):
+            # Look below a movement: perhaps what it moves is what must be stored.
+            if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
+                return below
+            (source,) = below.operands
+            if _is_number(source) or not self._is_view(below, [source]):
+                return below
+            below = source
+        return None
 
-def _is_readable(operand: Tensor, anchors: Anchors) -> bool:
-    """Whether a contraction can read its operand from what is stored."""
-    if is_leaf(operand) or operand in anchors:
-        return True
-    homes: dict[Tensor, Home] = {
-        node: "" for node in _boundary([operand], anchors) if not _is_number(node)
-    }
-    return is_view(operand, homes)
+    def is_readable(self, operand: Tensor, anchors: Anchors) -> bool:
+        """Whether a contraction can read its operand from what is stored."""
+        if is_leaf(operand) or operand in anchors:
+            return True
+        boundary = _boundary([operand], anchors)
+        return self._is_view(operand, [node for node in boundary if not _is_number(node)])
+
+    def _is_view(self, operand: Tensor, stored: Iterable[Tensor]) -> bool:
+        homes: dict[Tensor, Home] = dict.fromkeys(stored, "")
+        signature = self._signatures.of([operand], {node: node for node in homes})
+        if signature not in self._tried:
+            self._tried[signature] = is_view(operand, homes)
+        return self._tried[signature]
 
 
 def _boundary(nodes: Iterable[Tensor], anchors: Anchors) -> set[Tensor]:
@@ -438,6 +451,15 @@ class _Joiner:
         self.results = set(graph.roots)
         self.order = {node: number for number, node in enumerate(graph.nodes())}
         self.sources = {anchor: _boundary(anchor.operands, anchors) for anchor in anchors}
+        # What is read from memory: not the numbers that are written into expressions.
+        self.buffers = {
+            anchor: {one: self._buffer_key(one) for one in sources if not _is_number(one)}
+            for anchor, sources in self.sources.items()
+        }
+        self.larger = {
+            anchor: {one for one in sources if size_of(static(one.shape)) > 1}
+            for anchor, sources in self.sources.items()
+        }
         self.users: dict[Tensor, set[Tensor]] = {anchor: set() for anchor in anchors}
         self.readers: dict[Tensor, set[Tensor]] = {}
         for anchor, sources in self.sources.items():
@@ -525,16 +547,11 @@ class _Joiner:
         return max(sizes)
 
     def _share_input(self, first: int, second: int) -> bool:
-        inputs = [
-            {
-                source
-                for member in self.members[number]
-                for source in self.sources[member]
-                if size_of(static(source.shape)) > 1
-            }
-            for number in (first, second)
-        ]
-        return bool(inputs[0] & inputs[1])
+        return any(
+            not self.larger[one].isdisjoint(self.larger[other])
+            for one in self.members[first]
+            for other in self.members[second]
+        )
 
     def _try(self, first: int, second: int) -> bool:
         """Joins two groups if that is one legal step; the group takes the first's number."""
@@ -555,14 +572,12 @@ class _Joiner:
         """Whether one step can compute the members; tried once for each signature."""
         if any(isinstance(member.op.lowering, Repeating) for member in members):
             return False
-        inside = set(members)
         stored: dict[Tensor, str | Row] = {m: self._buffer_key(m) for m in self._stored(members)}
-        buffers: dict[Tensor, Home] = {
-            source: self._buffer_key(source)
-            for member in members
-            for source in self.sources[member]
-            if source not in inside and not _is_number(source)
-        }
+        buffers: dict[Tensor, Home] = {}
+        for member in members:
+            buffers |= self.buffers[member]
+        for member in members:
+            buffers.pop(member, None)
         signature = self.signatures.of(members, {**buffers, **stored})
         if signature not in self.tried:
             self.tried[signature] = _is_one_step(members, stored, buffers)

@@ -30,30 +30,30 @@ class Signatures:
             stored: the tensors that are read where they are stored, or are stored there
                 themselves, if they are among the roots; equal values stand for one place.
         """
-        roots = list(roots)
-        inside = set(roots)
+        # None stands above a tensor whose operands come first.
+        pending: list[Tensor | None] = [*roots]
+        inside = set(pending)
+        pending.reverse()
         rows: list[Hashable] = []
         numbers: dict[Tensor, int] = {}
         places: dict[Hashable, int] = {}
-        pending = roots[::-1]
         while pending:
-            node = pending[-1]
-            if node in numbers:
-                pending.pop()
+            node = pending.pop()
+            if node is None:
+                node = cast(Tensor, pending.pop())
+            elif node in numbers:
+                continue
+            elif node in stored and node not in inside:
+                numbers[node] = len(rows)
+                place = places.setdefault(stored[node], len(places))
+                rows.append((place, node.shape, node.dtype))
+                continue
+            elif node.operands:
+                pending += (node, None, *node.operands[::-1])
                 continue
             place = -1
             if node in stored:
                 place = places.setdefault(stored[node], len(places))
-                if node not in inside:
-                    pending.pop()
-                    numbers[node] = len(rows)
-                    rows.append((place, node.shape, node.dtype))
-                    continue
-            missing = [operand for operand in node.operands if operand not in numbers]
-            if missing:
-                pending += missing[::-1]
-                continue
-            pending.pop()
             numbers[node] = len(rows)
             operands = [numbers[operand] for operand in node.operands]
             rows.append((place, self._kind(node), node in inside, *operands))

@@ -99,14 +99,15 @@ class Literal:
 
     # NaN equals no number, and 0.0 equals -0.0 and False; literals are the same only if all is.
     def __eq__(self, other: object) -> bool:
-        return (
+        return self is other or (
             isinstance(other, Literal)
-            and self.dtype == other.dtype
+            and self.dtype is other.dtype
             and repr(self.value) == repr(other.value)
         )
 
     def __hash__(self) -> int:
-        return hash((repr(self.value), self.dtype))
+        # NaN equals itself here, and has no hash that says so.
+        return hash((self.value if self.value == self.value else "nan", self.dtype))
 
 
 @frozen_dataclass
@@ -176,6 +177,10 @@ class Apply:
         return Apply, (self.primitive, self.operands, self.dtype)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Apply) or self._hash != other._hash:
+            return False
         pairs: list[tuple[object, object]] = [(self, other)]
         compared: set[tuple[int, int]] = set()
         while pairs:

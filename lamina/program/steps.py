@@ -8,6 +8,9 @@ parallel axes of a step are independent of each other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cached_property
+from typing import cast
 
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Position, Scalar, loads, shared, text
@@ -119,8 +122,25 @@ class Scan:
 Stage = Reduce | Write | Scan
 
 
+class _Remembering:
+    """What a step is asked for again and again is found once."""
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        step = cast(Step, self)
+        return loads(*scalars_of(step), *_positions(step))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(self.__getstate__().values()))
+
+    def __getstate__(self) -> dict[str, object]:
+        # Hashes of strings are another process's own.
+        return {one.name: getattr(self, one.name) for one in fields(cast(Step, self))}
+
+
 @frozen_dataclass
-class Loop:
+class Loop(_Remembering):
     """A loop nest: for every point of the axes, the stages one after the other.
 
     Attributes:
@@ -133,6 +153,9 @@ class Loop:
     axes: tuple[Axis, ...]
     stages: tuple[Stage, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
     def __str__(self) -> str:
         lines = [f"loop {self.name} over ({_over(self.axes)})"]
         for stage in self.stages:
@@ -141,7 +164,7 @@ class Loop:
 
 
 @frozen_dataclass
-class Contraction:
+class Contraction(_Remembering):
     """C[b, m, n] = epilogue(sum over k of left[b, m, k] * right[b, k, n]).
 
     The operands are views: loads through an index expression with bounds, possibly cast, so
@@ -167,6 +190,9 @@ class Contraction:
     result: str
     dtype: DType
     stores: tuple[Store, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
@@ -230,13 +256,13 @@ def scalars_of(step: Step) -> Iterator[Scalar]:
 
 def loads_of(step: Step) -> tuple[Load, ...]:
     """Every distinct load of a step, store positions that are read from data included."""
-    return loads(*scalars_of(step), *_positions(step))
+    return step.loads
 
 
 def _positions(step: Step) -> Iterator[Scalar]:
-    from_stores = (store.index for store in stores_of(step))
-    for index in from_stores:
-        yield from loads_in_index(index)
+    for store in stores_of(step):
+        if store.index.values:
+            yield from loads_in_index(store.index)
 
 
 def loads_in_index(index: Index) -> tuple[Load, ...]:

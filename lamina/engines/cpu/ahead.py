@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.engines.cpu.contractions import is_tiled, panels_of, prefers_dots, windows_of
-from lamina.engines.cpu.forms import numbered
+from lamina.engines.cpu.forms import Forms
 from lamina.engines.cpu.matrix import as_matrix
 from lamina.engines.cpu.overlap import Writes
 from lamina.engines.cpu.packing import PackedRight
@@ -90,12 +90,12 @@ class _Group:
     at_load: bool
 
 
-def packed_ahead(program: Program, processor: Processor) -> dict[int, Ahead]:
+def packed_ahead(program: Program, processor: Processor, forms: Forms) -> dict[int, Ahead]:
     """For each contraction whose right operand is packed ahead, by its number: that operand."""
     users: dict[object, list[_User]] = defaultdict(list)
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction) and is_tiled(step, processor):
-            without_names, _ = _numbered(step)
+            without_names, _ = forms.contraction(step)
             how = windows_of(without_names, processor)
             if how is not None and not how.packs_ahead:
                 continue
@@ -106,7 +106,7 @@ def packed_ahead(program: Program, processor: Processor) -> dict[int, Ahead]:
             if how is not None and how.way == "minimal places":
                 packed = packed_weights(how, panels)
             operand = replace(step, rows=(), left=Literal(0, step.dtype), stores=())
-            without_names, used = _numbered(operand)
+            without_names, used = forms.contraction(operand)
             matrix = as_matrix(without_names)
             what = (matrix.right, matrix.batch, matrix.column, matrix.inner, step.dtype, packed)
             users[(*what, used)].append(_User(number, operand, packed, how is not None))
@@ -128,13 +128,6 @@ def packed_ahead(program: Program, processor: Processor) -> dict[int, Ahead]:
             )
             found |= {user.number: ahead for user in group.users}
     return found
-
-
-def _numbered(step: Contraction) -> tuple[Contraction, tuple[str, ...]]:
-    """A contraction without names, and the buffers that it uses."""
-    (without_names,), used = numbered(step)
-    assert isinstance(without_names, Contraction)
-    return without_names, used
 
 
 def _needed(program: Program, group: _Group, size: int) -> range:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import final
 
 from lamina.engines.cpu.packing import PackedRight
@@ -37,27 +36,54 @@ class Form:
     turn: Axis | None
 
 
-def form_of(
-    program: Program, steps: Sequence[Step], *, packed: PackedRight | None, turn: Axis | None
-) -> tuple[Form, tuple[str, ...]]:
-    """The form of some steps that are written together, and the buffers that they use, in order."""
-    without_names, used = numbered(*steps)
-    buffers = tuple(
-        Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
-        for number, buffer in enumerate(program.buffers[name] for name in used)
-    )
-    return Form(without_names, buffers, packed, turn), used
+# Steps without names, and the buffers that they use, in the order of their numbers.
+Numbered = tuple[tuple[Step, ...], tuple[str, ...]]
 
 
-@lru_cache(maxsize=1 << 10)
-def numbered(*steps: Step) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """Steps with numbers in the place of their buffers' names, and the names in this order.
+@final
+class Forms:
+    """The forms of a program's steps.
 
-    What does not depend on names is better asked of these: answers that are remembered then hold
-    for all equal steps.
+    Args:
+        program: whose steps they are.
     """
-    numbering = _Numbering()
-    return tuple(numbering.step(step) for step in steps), tuple(numbering.numbers)
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        # By the identities of steps, which are kept: as long as they live nothing else has them.
+        self._numbered: dict[tuple[int, ...], tuple[tuple[Step, ...], Numbered]] = {}
+        self._equal: dict[tuple[Step, ...], tuple[Step, ...]] = {}
+
+    def of(
+        self, steps: Sequence[Step], *, packed: PackedRight | None, turn: Axis | None
+    ) -> tuple[Form, tuple[str, ...]]:
+        """The form of some steps that are written together, and the buffers used, in order."""
+        without_names, used = self.numbered(*steps)
+        buffers = tuple(
+            Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
+            for number, buffer in enumerate(self._program.buffers[name] for name in used)
+        )
+        return Form(without_names, buffers, packed, turn), used
+
+    def numbered(self, *steps: Step) -> Numbered:
+        """Steps with numbers in the place of their buffers' names, and the names in this order.
+
+        What does not depend on names is better asked of these: they are the same for all equal
+        steps, and so answers that are remembered hold for all of them.
+        """
+        key = tuple(map(id, steps))
+        if key not in self._numbered:
+            numbering = _Numbering()
+            without_names = tuple(numbering.step(step) for step in steps)
+            without_names = self._equal.setdefault(without_names, without_names)
+            self._numbered[key] = steps, (without_names, tuple(numbering.numbers))
+        return self._numbered[key][1]
+
+    def contraction(self, step: Contraction) -> tuple[Contraction, tuple[str, ...]]:
+        """The same for one contraction."""
+        (without_names,), used = self.numbered(step)
+        assert isinstance(without_names, Contraction)
+        return without_names, used
 
 
 @final

@@ -14,7 +14,7 @@ from typing import final
 from lamina.engines.cpu.ahead import Ahead, packed_ahead
 from lamina.engines.cpu.context import Context
 from lamina.engines.cpu.contractions import emit_contraction, panels_of
-from lamina.engines.cpu.forms import Form, form_of
+from lamina.engines.cpu.forms import Form, Forms
 from lamina.engines.cpu.ir import Module
 from lamina.engines.cpu.loops import Part, emit_loop
 from lamina.engines.cpu.matrix import as_matrix
@@ -106,13 +106,14 @@ class _Writer:
         self._program = program
         self._processor = processor
         self._written = written
+        self._known = Forms(program)
         # What was written for a form: the parts, and the context with the buffers' order.
         self._forms: dict[Form, tuple[list[Part], Context]] = {}
 
     def write(self, meet: Callable[[str, str], bool], only: int | None) -> None:
         program, written = self._program, self._written
-        riders = riders_of(program, meet, self._processor)
-        ahead = packed_ahead(program, self._processor)
+        riders = riders_of(program, meet, self._processor, self._known)
+        ahead = packed_ahead(program, self._processor, self._known)
         # The largest first, as smaller ones then fit between them.
         for one in sorted(ahead.values(), key=lambda one: -one.bytes):
             if one.name not in written.placed:
@@ -189,7 +190,7 @@ class _Writer:
         """
         written = self._written
         packed = ahead.packed if ahead is not None else None
-        form, used = form_of(self._program, steps, packed=packed, turn=turn)
+        form, used = self._known.of(steps, packed=packed, turn=turn)
         if form not in self._forms:
             buffers = {buffer.name: buffer for buffer in form.buffers}
             if ahead is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lamina.engines.cpu.contractions import is_tiled, windows_of
-from lamina.engines.cpu.forms import numbered
+from lamina.engines.cpu.forms import Forms
 from lamina.engines.cpu.matrix import as_matrix
 from lamina.engines.cpu.overlap import LastTouched, extents_of
 from lamina.engines.cpu.processor import Processor
@@ -23,7 +23,9 @@ from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, wr
 Meet = Callable[[str, str], bool]
 
 
-def riders_of(program: Program, meet: Meet, processor: Processor) -> dict[int, tuple[int, Loop]]:
+def riders_of(
+    program: Program, meet: Meet, processor: Processor, forms: Forms
+) -> dict[int, tuple[int, Loop]]:
     """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
     found: dict[int, tuple[int, Loop]] = {}
     extents = extents_of(program)
@@ -38,7 +40,7 @@ def riders_of(program: Program, meet: Meet, processor: Processor) -> dict[int, t
                 made > max(written.last(writes), read.last(writes))
                 and program.repeated(made) is None
                 and isinstance(carrier, Contraction)
-                and _carries(carrier, step, meet, processor)
+                and _carries(carrier, step, meet, processor, forms)
             ):
                 found[number] = (made, step)
         read.touch(reads, number)
@@ -46,12 +48,13 @@ def riders_of(program: Program, meet: Meet, processor: Processor) -> dict[int, t
     return found
 
 
-def _carries(step: Contraction, loop: Loop, meet: Meet, processor: Processor) -> bool:
+def _carries(
+    step: Contraction, loop: Loop, meet: Meet, processor: Processor, forms: Forms
+) -> bool:
     """Whether each point of the loop needs only one column of what the contraction stores."""
     if not is_tiled(step, processor) or step.extents[0] != 1:
         return False
-    ((without_names,), _) = numbered(step)
-    assert isinstance(without_names, Contraction)
+    without_names, _ = forms.contraction(step)
     if windows_of(without_names, processor) is not None:
         return False
     loop = merged_axes(loop)
