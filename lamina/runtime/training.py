@@ -18,6 +18,7 @@ from lamina.data.dataset import Data
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
+from lamina.garbage import without_collections
 from lamina.graph.calls import checked
 from lamina.graph.kinds import Instance, Number, Whole
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
@@ -108,6 +109,7 @@ class Training(Attached):
         True
     """
 
+    @without_collections
     def __init__(
         self,
         parameters: Parameters,

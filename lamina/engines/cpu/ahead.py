@@ -57,6 +57,23 @@ class Ahead:
 
 
 @frozen_dataclass
+class _Wish:
+    """How a contraction without names wants its right operand packed.
+
+    Attributes:
+        packed: how.
+        needs: whether it cannot do without.
+        what: what is packed, without names.
+        used: the numbers of the buffers that it is read from.
+    """
+
+    packed: PackedRight
+    needs: bool
+    what: tuple[object, ...]
+    used: tuple[int, ...]
+
+
+@frozen_dataclass
 class _User:
     """A contraction that may want its right operand packed.
 
@@ -93,23 +110,19 @@ class _Group:
 def packed_ahead(program: Program, processor: Processor, forms: Forms) -> dict[int, Ahead]:
     """For each contraction whose right operand is packed ahead, by its number: that operand."""
     users: dict[object, list[_User]] = defaultdict(list)
+    # Equal steps want the same.
+    wishes: dict[Contraction, _Wish | None] = {}
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction) and is_tiled(step, processor):
-            without_names, _ = forms.contraction(step)
-            how = windows_of(without_names, processor)
-            if how is not None and not how.packs_ahead:
-                continue
-            panels = panels_of(step, processor)
-            if how is None and prefers_dots(as_matrix(without_names), panels, ahead=True):
-                continue
-            packed = PackedRight(panels, step.extents[3])
-            if how is not None and how.way == "minimal places":
-                packed = packed_weights(how, panels)
-            operand = replace(step, rows=(), left=Literal(0, step.dtype), stores=())
-            without_names, used = forms.contraction(operand)
-            matrix = as_matrix(without_names)
-            what = (matrix.right, matrix.batch, matrix.column, matrix.inner, step.dtype, packed)
-            users[(*what, used)].append(_User(number, operand, packed, how is not None))
+            without_names, names = forms.contraction(step)
+            if without_names not in wishes:
+                wishes[without_names] = _wish(without_names, processor, forms)
+            wish = wishes[without_names]
+            if wish is not None:
+                used = tuple(names[one] for one in wish.used)
+                users[(*wish.what, used)].append(
+                    _User(number, _right_alone(step), wish.packed, wish.needs)
+                )
     found: dict[int, Ahead] = {}
     writes = Writes(program)
     for same in users.values():
@@ -128,6 +141,27 @@ def packed_ahead(program: Program, processor: Processor, forms: Forms) -> dict[i
             )
             found |= {user.number: ahead for user in group.users}
     return found
+
+
+def _wish(step: Contraction, processor: Processor, forms: Forms) -> _Wish | None:
+    """How a contraction without names wants its right operand packed ahead, if it does."""
+    how = windows_of(step, processor)
+    if how is not None and not how.packs_ahead:
+        return None
+    panels = panels_of(step, processor)
+    if how is None and prefers_dots(as_matrix(step), panels, ahead=True):
+        return None
+    packed = PackedRight(panels, step.extents[3])
+    if how is not None and how.way == "minimal places":
+        packed = packed_weights(how, panels)
+    operand, used = forms.contraction(_right_alone(step))
+    matrix = as_matrix(operand)
+    what = (matrix.right, matrix.batch, matrix.column, matrix.inner, step.dtype, packed)
+    return _Wish(packed, how is not None, what, tuple(map(int, used)))
+
+
+def _right_alone(step: Contraction) -> Contraction:
+    return replace(step, rows=(), left=Literal(0, step.dtype), stores=())
 
 
 def _needed(program: Program, group: _Group, size: int) -> range:

@@ -28,6 +28,24 @@ def riders_of(
 ) -> dict[int, tuple[int, Loop]]:
     """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
     found: dict[int, tuple[int, Loop]] = {}
+    # Of steps without names, and of their buffers that share memory.
+    known: dict[object, bool] = {}
+
+    def carries(carrier: Contraction, loop: Loop) -> bool:
+        (one, other), names = forms.numbered(carrier, loop)
+        assert isinstance(one, Contraction)
+        assert isinstance(other, Loop)
+        meeting = frozenset(
+            (str(n), str(m))
+            for n, name in enumerate(names)
+            for m, another in enumerate(names)
+            if meet(name, another)
+        )
+        key = (one, other, meeting)
+        if key not in known:
+            known[key] = _carries(one, other, lambda n, m: (n, m) in meeting, processor)
+        return known[key]
+
     extents = extents_of(program)
     read, written = LastTouched(extents), LastTouched(extents)
     for number, step in enumerate(program.steps):
@@ -40,7 +58,7 @@ def riders_of(
                 made > max(written.last(writes), read.last(writes))
                 and program.repeated(made) is None
                 and isinstance(carrier, Contraction)
-                and _carries(carrier, step, meet, processor, forms)
+                and carries(carrier, step)
             ):
                 found[number] = (made, step)
         read.touch(reads, number)
@@ -48,14 +66,11 @@ def riders_of(
     return found
 
 
-def _carries(
-    step: Contraction, loop: Loop, meet: Meet, processor: Processor, forms: Forms
-) -> bool:
+def _carries(step: Contraction, loop: Loop, meet: Meet, processor: Processor) -> bool:
     """Whether each point of the loop needs only one column of what the contraction stores."""
     if not is_tiled(step, processor) or step.extents[0] != 1:
         return False
-    without_names, _ = forms.contraction(step)
-    if windows_of(without_names, processor) is not None:
+    if windows_of(step, processor) is not None:
         return False
     loop = merged_axes(loop)
     if len(loop.axes) != 1 or any(isinstance(stage, Scan) for stage in loop.stages):
