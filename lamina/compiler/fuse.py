@@ -11,7 +11,7 @@ count as dependencies when groups are joined and scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 from itertools import islice
@@ -27,7 +27,7 @@ from lamina.compiler.lower import (
     lower_group,
 )
 from lamina.compiler.precedence import Precedence, cycles
-from lamina.compiler.signature import Signature, Signatures
+from lamina.compiler.signature import Signatures
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, apply
 from lamina.ops.lowering import (
@@ -387,7 +387,7 @@ class _Views:
 
     def __init__(self) -> None:
         self._signatures = Signatures()
-        self._tried: dict[Signature, bool] = {}
+        self._tried: dict[int, bool] = {}
 
     def make(self, operand: Tensor, anchors: Anchors) -> None:
         """Stores whatever keeps an operand from being read where it lies."""
@@ -419,7 +419,7 @@ class _Views:
 
     def _is_view(self, operand: Tensor, stored: Iterable[Tensor]) -> bool:
         homes: dict[Tensor, Home] = dict.fromkeys(stored, "")
-        signature = self._signatures.of([operand], {node: node for node in homes})
+        signature, _ = self._signatures.of(operand, homes)
         if signature not in self._tried:
             self._tried[signature] = is_view(operand, homes)
         return self._tried[signature]
@@ -456,10 +456,6 @@ class _Joiner:
             anchor: {one: self._buffer_key(one) for one in sources if not _is_number(one)}
             for anchor, sources in self.sources.items()
         }
-        self.larger = {
-            anchor: {one for one in sources if size_of(static(one.shape)) > 1}
-            for anchor, sources in self.sources.items()
-        }
         self.users: dict[Tensor, set[Tensor]] = {anchor: set() for anchor in anchors}
         self.readers: dict[Tensor, set[Tensor]] = {}
         for anchor, sources in self.sources.items():
@@ -469,9 +465,12 @@ class _Joiner:
                     self.readers.setdefault(source, set()).add(anchor)
         # Whether groups of a signature are one step.
         self.signatures = Signatures()
-        self.tried: dict[Signature, bool] = {}
+        self.tried: dict[Hashable, bool] = {}
+        self.single: dict[Tensor, tuple[int, tuple[Tensor, ...]]] = {}
         self.group_of: dict[Tensor, int] = {}
         self.members: dict[int, tuple[Tensor, ...]] = {}
+        # What the groups read that is more than one number.
+        self.larger: dict[int, set[Tensor]] = {}
         # Several results of a recurrence are one loop from the start.
         recurrences: dict[object, int] = {}
         for number, anchor in enumerate(anchors):
@@ -479,6 +478,8 @@ class _Joiner:
                 number = recurrences.setdefault(loop_of(anchor), number)
             self.group_of[anchor] = number
             self.members[number] = (*self.members.get(number, ()), anchor)
+            larger = {one for one in self.sources[anchor] if size_of(static(one.shape)) > 1}
+            self.larger[number] = self.larger.get(number, set()) | larger
         # The groups that must come directly before each group.
         needs: dict[int, set[int]] = {number: set() for number in self.members}
         for anchor in anchors:
@@ -547,11 +548,7 @@ class _Joiner:
         return max(sizes)
 
     def _share_input(self, first: int, second: int) -> bool:
-        return any(
-            not self.larger[one].isdisjoint(self.larger[other])
-            for one in self.members[first]
-            for other in self.members[second]
-        )
+        return not self.larger[first].isdisjoint(self.larger[second])
 
     def _try(self, first: int, second: int) -> bool:
         """Joins two groups if that is one legal step; the group takes the first's number."""
@@ -565,6 +562,7 @@ class _Joiner:
             self.group_of[member] = first
         self.members[first] = members
         del self.members[second]
+        self.larger[first] |= self.larger.pop(second)
         self.precedence.join(first, second)
         return True
 
@@ -573,15 +571,40 @@ class _Joiner:
         if any(isinstance(member.op.lowering, Repeating) for member in members):
             return False
         stored: dict[Tensor, str | Row] = {m: self._buffer_key(m) for m in self._stored(members)}
-        buffers: dict[Tensor, Home] = {}
-        for member in members:
-            buffers |= self.buffers[member]
-        for member in members:
-            buffers.pop(member, None)
-        signature = self.signatures.of(members, {**buffers, **stored})
+        signature = self._signature(members, stored)
         if signature not in self.tried:
+            buffers: dict[Tensor, Home] = {}
+            for member in members:
+                buffers |= self.buffers[member]
+            for member in members:
+                buffers.pop(member, None)
             self.tried[signature] = _is_one_step(members, stored, buffers)
         return self.tried[signature]
+
+    def _signature(
+        self, members: tuple[Tensor, ...], stored: Mapping[Tensor, str | Row]
+    ) -> Hashable:
+        """All that decides whether one step can compute the members.
+
+        It is made of what each of them is by itself, and of what they read and write in common.
+        """
+        # Members by numbers from the front, places in memory from the end.
+        numbers: dict[Tensor, int] = {member: number for number, member in enumerate(members)}
+        places: dict[object, int] = {}
+        rows: list[Hashable] = []
+        for member in members:
+            if member not in self.single:
+                self.single[member] = self.signatures.of(member, self.buffers[member])
+            alone, read = self.single[member]
+            home = stored.get(member)
+            row = [alone, 0 if home is None else places.setdefault(home, -1 - len(places))]
+            for one in read:
+                number = numbers.get(one)
+                if number is None:
+                    number = places.setdefault(self.buffers[member][one], -1 - len(places))
+                row.append(number)
+            rows.append(tuple(row))
+        return tuple(rows)
 
     def _buffer_key(self, node: Tensor) -> str:
         target = self.in_place.get(node, node)
@@ -589,7 +612,7 @@ class _Joiner:
 
     def _stored(self, members: tuple[Tensor, ...]) -> list[Tensor]:
         inside = set(members)
-        return [m for m in members if m in self.results or self.users[m] - inside]
+        return [m for m in members if m in self.results or not self.users[m] <= inside]
 
     def schedule(self) -> tuple[Group, ...]:
         """The groups in an order that frees memory early, among those that are allowed."""

@@ -6,12 +6,10 @@ is known for the same part of all others.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable
 from typing import cast, final
 
 from lamina.graph import Tensor
-
-Signature = tuple[Hashable, ...]
 
 
 @final
@@ -21,43 +19,38 @@ class Signatures:
     def __init__(self) -> None:
         self._kinds: dict[Hashable, int] = {}
         self._kind_of: dict[Tensor, int] = {}
+        self._signatures: dict[Hashable, int] = {}
 
-    def of(self, roots: Iterable[Tensor], stored: Mapping[Tensor, Hashable]) -> Signature:
-        """The signature of some tensors.
+    def of(self, root: Tensor, stored: Container[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
+        """The signature of how a tensor is computed, and what is read for that, in order.
 
         Args:
-            roots: what is computed.
-            stored: the tensors that are read where they are stored, or are stored there
-                themselves, if they are among the roots; equal values stand for one place.
+            root: what is computed.
+            stored: the tensors that are read where they are stored.
         """
         # None stands above a tensor whose operands come first.
-        pending: list[Tensor | None] = [*roots]
-        inside = set(pending)
-        pending.reverse()
+        pending: list[Tensor | None] = [root]
         rows: list[Hashable] = []
         numbers: dict[Tensor, int] = {}
-        places: dict[Hashable, int] = {}
+        read: list[Tensor] = []
         while pending:
             node = pending.pop()
             if node is None:
                 node = cast(Tensor, pending.pop())
             elif node in numbers:
                 continue
-            elif node in stored and node not in inside:
+            elif node is not root and node in stored:
                 numbers[node] = len(rows)
-                place = places.setdefault(stored[node], len(places))
-                rows.append((place, node.shape, node.dtype))
+                rows.append((node.shape, node.dtype))
+                read.append(node)
                 continue
             elif node.operands:
                 pending += (node, None, *node.operands[::-1])
                 continue
-            place = -1
-            if node in stored:
-                place = places.setdefault(stored[node], len(places))
-            numbers[node] = len(rows)
             operands = [numbers[operand] for operand in node.operands]
-            rows.append((place, self._kind(node), node in inside, *operands))
-        return tuple(rows)
+            numbers[node] = len(rows)
+            rows.append((self._kind(node), *operands))
+        return self._signatures.setdefault(tuple(rows), len(self._signatures)), tuple(read)
 
     def _kind(self, node: Tensor) -> int:
         """A number for all that a tensor says itself."""

@@ -254,7 +254,7 @@ class Tensor:
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same tensor; elements are compared by `ops.equal`."""
-        if isinstance(other, _NUMBERS):
+        if not isinstance(other, Tensor) and isinstance(other, _NUMBERS):
             raise LaminaError(
                 "== and != do not compare the elements of a tensor",
                 where=source_line(),
@@ -744,6 +744,7 @@ def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[
     """
     order: list[Tensor] = []
     seen: set[Tensor] = set()
+    ends = set(given)
     for root in roots:
         # None stands above a tensor whose operands come first.
         stack: list[Tensor | None] = [root]
@@ -753,7 +754,7 @@ def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[
                 order.append(cast(Tensor, stack.pop()))
             elif node not in seen:
                 seen.add(node)
-                if node.operands and node not in given:
+                if node.operands and node not in ends:
                     stack += (node, None, *node.operands[::-1])
                 else:
                     order.append(node)

@@ -139,6 +139,9 @@ def recomputed(x: Tensor, *after: Tensor) -> Tensor:
 # Operands -----------------------------------------------------------------------------------------
 
 
+_NUMBER = (bool, int, float)
+
+
 def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
     """Tensors of one dtype.
 
@@ -149,8 +152,8 @@ def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
         DTypeError: if float32 is mixed with float64, or an integer does not fit its dtype.
     """
     plain = [_plain(value) for value in values]
-    numbers = [value for value in plain if isinstance(value, bool | int | float)]
-    tensors = [as_tensor(value) for value in plain if not isinstance(value, bool | int | float)]
+    numbers = [value for value in plain if isinstance(value, _NUMBER)]
+    tensors = [as_tensor(value) for value in plain if not isinstance(value, _NUMBER)]
     try:
         dtype = tensors[0].dtype if tensors else bool_
         for x in tensors[1:]:
@@ -163,7 +166,7 @@ def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
         rest = iter(tensors)
         return tuple(
             _number(value, dtype)
-            if isinstance(value, bool | int | float)
+            if isinstance(value, _NUMBER)
             else (x if (x := next(rest)).dtype == dtype else cast(x, dtype))
             for value in plain
         )

@@ -6,7 +6,6 @@ An entry is found by the program itself, so that nothing is written that was com
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -40,7 +39,7 @@ def compile_program(
             from lamina.engines.cpu.native_program import write_program
 
         native = write_program(program, processor, timed=timed)
-        layout = json.dumps(asdict(native.layout)).encode()
+        layout = json.dumps(native.layout, default=vars).encode()
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
         return length + layout + assemble(native.text, processor)
 

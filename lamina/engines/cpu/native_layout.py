@@ -26,7 +26,7 @@ class Entry:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Entry:
-        """The entry from plain data, as `dataclasses.asdict` makes it."""
+        """The entry from plain data, as JSON holds it."""
         return cls(
             fields["threads"],
             fields["functions"],
@@ -72,7 +72,7 @@ class Layout:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Layout:
-        """The layout from plain data, as `dataclasses.asdict` makes it."""
+        """The layout from plain data, as JSON holds it."""
         entries = {name: Entry.of(fields.pop(name)) for name in ("program", "load")}
         for name in ("placed_offsets", "places", "steps"):
             fields[name] = tuple(fields[name])
