@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import os
 import pickle
 import sys
 from collections.abc import Callable, Generator
@@ -35,7 +36,7 @@ from lamina.shapes import float32, int64
 from lamina.step import default_targets, training_step
 
 # So many levels, and so many calls of Python functions to get through them.
-LEVELS, CALLS = 250, 180
+LEVELS, CALLS = 200, 180
 BATCH = 2
 
 
@@ -90,7 +91,9 @@ def summed_in_pairs(start: Tensor, levels: int) -> Tensor:
 
 
 def joined(start: Tensor, levels: int) -> Tensor:
-    return ops.sum(ops.concat([x[:, :1] for x in branches(start, levels)], 1), 1) * 0.5
+    # One kernel holds all of them: what LLVM translates soon.
+    parts = [ops.abs(start[:, :1] * (number + 1.0) - 1.0) for number in range(levels)]
+    return ops.sum(ops.concat(parts, 1), 1) * 0.5
 
 
 def indices_of_indices(start: Tensor, levels: int) -> Tensor:
@@ -275,7 +278,7 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(
         return calls(compiled)
 
     work(8)
-    assert work(96) < 4.4 * work(24)
+    assert work(48) < 4.4 * work(12)
 
 
 @pytest.mark.parametrize("build", [linear, residual])
@@ -293,7 +296,7 @@ def test_all_that_compares_steps_grows_with_their_number(
         return local
 
     def traced(frame: FrameType, _event: str, _argument: object) -> object:
-        return local if Path(frame.f_code.co_filename).name in watched else None
+        return local if os.path.basename(frame.f_code.co_filename) in watched else None
 
     def lines(levels: int) -> int:
         nonlocal count
