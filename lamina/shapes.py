@@ -295,7 +295,7 @@ def broadcast_all(shapes: Iterable[Shape]) -> Shape:
     """The common shape of any number of operands."""
     result: Shape = ()
     for shape in shapes:
-        result = broadcast(result, shape)
+        result = broadcast(result, shape) if result else shape
     return result
 
 

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from lamina.graph import Graph, Tensor, rebuild, rewrite
 from lamina.ops.lowering import Decomposition
 
 
 def expand(graph: Graph) -> Graph:
     """The graph without decomposable ops; what they decompose into is expanded in turn."""
-    done: dict[Tensor, Tensor] = {}
+    return rewrite(graph, _Expansion().rule)
 
-    def replace(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+
+@final
+class _Expansion:
+    """Expands tensors; functions that call each other would only be freed by the collector."""
+
+    def __init__(self) -> None:
+        self._done: dict[Tensor, Tensor] = {}
+
+    def rule(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        for operand in operands:
+            self._done.setdefault(operand, operand)
+        return self._replaced(node, operands)
+
+    def _replaced(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         node = rebuild(node, operands)
         lowering = node.op.lowering
-        return expanded(lowering.build(node)) if isinstance(lowering, Decomposition) else node
+        if isinstance(lowering, Decomposition):
+            return self._expanded(lowering.build(node))
+        return node
 
-    def expanded(node: Tensor) -> Tensor:
+    def _expanded(self, node: Tensor) -> Tensor:
+        done = self._done
         # Operands of the original node are expanded already and recognised by identity.
         if node not in done:
-            operands = tuple(expanded(operand) for operand in node.operands)
+            operands = tuple(self._expanded(operand) for operand in node.operands)
             done[node] = node
-            done[node] = replace(node, operands)
+            done[node] = self._replaced(node, operands)
         return done[node]
-
-    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        for operand in operands:
-            done.setdefault(operand, operand)
-        return replace(node, operands)
-
-    return rewrite(graph, rule)

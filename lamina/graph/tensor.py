@@ -780,10 +780,12 @@ def rebuild(node: Tensor, operands: tuple[Tensor, ...], **changed: Any) -> Tenso
 
 def _look_alike(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Whether tensors have the same shapes and dtypes as others, one by one."""
-    return len(operands) == len(others) and all(
-        one is other or (one.dtype is other.dtype and one.shape == other.shape)
-        for one, other in zip(operands, others, strict=True)
-    )
+    if len(operands) != len(others):
+        return False
+    for one, other in zip(operands, others, strict=True):
+        if one is not other and (one.dtype is not other.dtype or one.shape != other.shape):
+            return False
+    return True
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:

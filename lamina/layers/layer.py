@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Never, cast
+from typing import Annotated, Any, Never, cast, final
 
 from lamina import ops, shapes
 from lamina.errors import DefinitionError, LaminaError
@@ -233,10 +233,7 @@ def trace(
         training: which form of the layers is built.
         input_dtypes: what arrives, where it differs from the definition: it is cast first.
     """
-    record = Record(dtype, training)
-    owners: dict[int, str] = {}
-    new: dict[Tensor, Tensor] = {}
-    graphs: dict[int, Graph] = {}
+    tracer = _Tracer(dtype, training)
     leaves: list[Tensor] = []
     for number, tensor in enumerate(inputs):
         # In a float64 model all floats are, what was written down as float32 included.
@@ -244,16 +241,38 @@ def trace(
         arriving = input_dtypes[number] if input_dtypes else wanted
         with labelled(Origin(names[tensor][1], tensor.origin.source)):
             leaves.append(leaf(f"input{number}", "input", tensor.shape, arriving))
-            new[tensor] = ops.cast(leaves[-1], wanted)
+            tracer.new[tensor] = ops.cast(leaves[-1], wanted)
+    for tensor in topological(outputs):
+        if tensor not in tracer.new:
+            tracer.build(tensor, *names.get(tensor, ("", "")))
+    return Trace(tuple(leaves), tuple(tracer.new[tensor] for tensor in outputs), tracer.record)
 
-    def build(tensor: Tensor, prefix: str, path: str) -> None:
+
+@final
+class _Tracer:
+    """Builds graphs of ops; functions that call each other would only be freed by the collector.
+
+    Attributes:
+        record: what was found on the way.
+        new: for each tensor of the definition the one that stands for it.
+    """
+
+    def __init__(self, dtype: DType, training: bool) -> None:
+        self.record = Record(dtype, training)
+        self.new: dict[Tensor, Tensor] = {}
+        self._owners: dict[int, str] = {}
+        self._graphs: dict[int, Graph] = {}
+
+    def build(self, tensor: Tensor, prefix: str, path: str) -> None:
+        """Makes what stands for a tensor whose operands were built."""
+        new, record = self.new, self.record
         origin = Origin(path, tensor.origin.source)
         operands = tuple(new[operand] for operand in tensor.operands)
         with labelled(origin):
             if tensor.op is LAYER:
                 layer: Layer = tensor.attributes["layer"]
                 # A layer that is applied again keeps the name of its first place.
-                owner = owners.setdefault(id(layer), prefix)
+                owner = self._owners.setdefault(id(layer), prefix)
                 record.layers[owner] = layer
                 before = len(record.updated)
                 try:
@@ -262,14 +281,15 @@ def trace(
                     raise located(error) from None
                 # New values of states may depend on layers inside as well as the result does.
                 changed = {name: record.updates[name] for name in record.updated[before:]}
-                build_inner((result, *changed.values()), operands, owner, path)
+                self._build_inner((result, *changed.values()), operands, owner, path)
                 new[tensor] = new.get(result, result)
                 record.updates.update((k, new.get(v, v)) for k, v in changed.items())
             else:
-                new[tensor] = in_float_type(tensor, operands)
+                new[tensor] = self._in_float_type(tensor, operands)
 
-    def in_float_type(tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+    def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         """Written down in float32; what it says of floats holds for the model's float type."""
+        dtype = self.record.dtype
         if tensor.op is CONSTANT and tensor.dtype == shapes.float32:
             exact = tensor.attributes["value"].exact
             return ops.cast(tensor if exact is None else exact, dtype)
@@ -277,15 +297,15 @@ def trace(
         for name, value in tensor.attributes.items():
             if isinstance(value, Graph):
                 # Several tensors may share it: they still do afterwards.
-                if id(value) not in graphs:
-                    graphs[id(value)] = rewrite(value, in_float_type)
-                attributes[name] = graphs[id(value)]
+                if id(value) not in self._graphs:
+                    self._graphs[id(value)] = rewrite(value, self._in_float_type)
+                attributes[name] = self._graphs[id(value)]
             else:
                 attributes[name] = dtype if value == shapes.float32 else value
         return apply(tensor.op, *operands, **attributes)
 
-    def build_inner(
-        results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
+    def _build_inner(
+        self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
     ) -> None:
         """Layers that a layer applied in its forward become graph as well."""
         inside = topological(results, operands)
@@ -295,14 +315,10 @@ def trace(
         for tensor in inside:
             if tensor.op is LAYER:
                 label = type(tensor.attributes["layer"]).__name__
-                build(tensor, f"{prefix}.{number}", f"{path}/{number}:{label}")
+                self.build(tensor, f"{prefix}.{number}", f"{path}/{number}:{label}")
                 number += 1
             elif tensor in operands or not tensor.operands:
-                new[tensor] = tensor
+                self.new[tensor] = tensor
             else:
-                new[tensor] = rebuild(tensor, tuple(new[one] for one in tensor.operands))
-
-    for tensor in topological(outputs):
-        if tensor not in new:
-            build(tensor, *names.get(tensor, ("", "")))
-    return Trace(tuple(leaves), tuple(new[tensor] for tensor in outputs), record)
+                changed = tuple(self.new[one] for one in tensor.operands)
+                self.new[tensor] = rebuild(tensor, changed)

@@ -26,7 +26,7 @@ BinaryGradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (a, b, re
 def joint_shape(name: str, operands: tuple[Tensor, ...]) -> Shape:
     """The shape to which operands broadcast; errors carry the name of the op."""
     try:
-        return broadcast_all(x.shape for x in operands)
+        return broadcast_all([x.shape for x in operands])
     except ShapeError as error:
         names = ("left", "right") if len(operands) == 2 else ("condition", "if true", "if false")
         facts = tuple(zip(names, map(described, operands), strict=False))
@@ -43,7 +43,7 @@ def elementwise_rule(
 
     def infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
         dtype = operands[0].dtype
-        if dtype.kind not in kinds or any(x.dtype != dtype for x in operands):
+        if dtype.kind not in kinds or any(x.dtype is not dtype for x in operands):
             raise DTypeError(
                 f"{name}: the dtype does not fit",
                 facts=(

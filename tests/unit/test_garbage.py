@@ -1,0 +1,131 @@
+"""Pauses of Python's garbage collector: nested, in several threads, interrupted, forked."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Generator
+
+import pytest
+
+import lamina as lm
+from lamina.garbage import Pause, without_collections
+
+
+@pytest.fixture(autouse=True)
+def collecting() -> Generator[None]:
+    assert gc.isenabled()
+    yield
+    # Whatever was tried, it is on again.
+    assert gc.isenabled()
+
+
+def test_the_last_pause_that_ends_lets_garbage_be_collected() -> None:
+    first, second = Pause(), Pause()
+    assert not gc.isenabled()
+    first.end()
+    first.end()
+    assert not gc.isenabled()
+    second.end()
+    assert gc.isenabled()
+
+
+def test_a_pause_that_is_gone_has_ended() -> None:
+    pause = Pause()
+    assert not gc.isenabled()
+    del pause
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    try:
+        Pause().end()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_functions_pause_it_also_if_they_fail() -> None:
+    @without_collections
+    def fail(number: int) -> int:
+        assert not gc.isenabled()
+        return 1 // number
+
+    assert fail(1) == 1
+    with pytest.raises(ZeroDivisionError):
+        fail(0)
+    assert fail.__name__ == "fail"
+
+
+def test_threads_may_pause_it_at_once() -> None:
+    both = threading.Barrier(8)
+    found: list[bool] = []
+
+    def work() -> None:
+        both.wait()
+        for _ in range(2000):
+            pause = Pause()
+            found.append(gc.isenabled())
+            pause.end()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Another thread may be about to switch it on; then it is switched off again at once.
+    assert sum(found) < len(found) // 100
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_child_has_only_the_pauses_of_its_thread() -> None:
+    paused, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        pause = Pause()
+        paused.set()
+        over.wait()
+        pause.end()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    paused.wait()
+    assert not gc.isenabled()
+    child = os.fork()
+    if not child:
+        os._exit(gc.isenabled())
+    _, status = os.waitpid(child, 0)
+    over.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 1
+
+
+def test_it_is_paused_while_a_step_is_made_and_compiled() -> None:
+    found: list[bool] = []
+
+    def loss(prediction: lm.Tensor, _target: lm.Tensor) -> lm.Tensor:
+        found.append(gc.isenabled())
+        return lm.ops.mean(prediction * prediction)
+
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
+    model.training(loss=loss, optimizer=lm.SGD(0.1), batch_size=4).release()
+    assert found
+    assert not any(found)
+
+
+def test_compiling_leaves_little_for_the_collector() -> None:
+    def garbage(layers: int) -> int:
+        blocks = [x for _ in range(layers) for x in (lm.Linear(4), lm.ReLU())]
+        network = lm.Sequential(lm.Input(4), *blocks, lm.Linear(2))
+        gc.collect()
+        pause = Pause()
+        network.plan(8, loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1))
+        count = gc.collect()
+        pause.end()
+        return count
+
+    garbage(2)
+    # Graphs and programs are freed by counting references: what is left does not grow with them.
+    assert garbage(20) < garbage(5) + 50
