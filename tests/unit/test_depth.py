@@ -268,17 +268,21 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAMINA_CACHE", "off")
+    # The search for a better plan has a bound of its own.
+    monkeypatch.setattr(memory, "SEARCH_ROUNDS", 0)
 
     def work(layers: int) -> int:
         def compiled() -> None:
-            model = lm.Model(build(layers))
+            model = lm.Model(build(layers), engine="interpreter")
             loss, optimizer = lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9)
-            model.training(loss=loss, optimizer=optimizer, batch_size=4).release()
+            with model.training(loss=loss, optimizer=optimizer, batch_size=4) as training:
+                write_program(training.bill.program, host())
 
         return calls(compiled)
 
     work(8)
-    assert work(48) < 4.4 * work(12)
+    # Less than four times as much, as equal blocks share their kernels.
+    assert work(48) < 3.6 * work(12)
 
 
 @pytest.mark.parametrize("build", [linear, residual])
