@@ -565,7 +565,7 @@ def test_a_layer_as_an_output_is_refused() -> None:
 def test_dimensions_of_an_input_are_whole_numbers_above_zero(shape: tuple) -> None:
     with pytest.raises(ShapeError) as caught:
         lm.Input(*shape)
-    assert caught.value.where == f"Input ({FILE}:{raised_line(caught)})"
+    assert caught.value.where == f"Input, shape ({FILE}:{raised_line(caught)})"
     assert caught.value.facts[1] == ("found", repr(shape[0]))
     assert "Leave the batch out" in caught.value.advice
 
