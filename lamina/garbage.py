@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar, final
@@ -27,21 +28,29 @@ class Pause:
     """No garbage is collected until this is ended, or is gone."""
 
     def __init__(self) -> None:
-        _pauses[id(self)] = threading.get_ident()
+        # Functions in C take it out again, which no signal cuts in two.
+        self._mark = _Mark(self, _pauses.discard)
+        self._mark.thread = threading.get_ident()
+        _pauses.add(self._mark)
         _switch_off()
 
     def end(self) -> None:
         """Lets garbage be collected again, if nobody else has paused it and it was before."""
-        _pauses.pop(id(self), None)
-        if not _pauses:
-            _debts.clear()
-        if _pauses:
-            # Another thread has begun one in between.
-            _switch_off()
+        _pauses.discard(self._mark)
+        _switch_on()
 
     def __del__(self) -> None:
-        # What a signal has interrupted above is done again here.
+        # What a signal has interrupted above is done again here. If one comes here, too, the next
+        # pause that ends switches the collector on.
         self.end()
+
+
+@final
+class _Mark(weakref.ref[Pause]):
+    """Stands for a pause as long as it lives: its thread."""
+
+    __slots__ = ("thread",)
+    thread: int
 
 
 def without_collections(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -66,8 +75,7 @@ class _Debt:
     __del__ = gc.enable
 
 
-# The pauses, and the threads that they belong to.
-_pauses: dict[int, int] = {}
+_pauses: set[_Mark] = set()
 _debts: list[_Debt] = []
 
 
@@ -77,13 +85,20 @@ def _switch_off() -> None:
         gc.disable()
 
 
-def _forget_other_threads() -> None:
-    """In a forked child, which has only the thread that forked."""
-    for pause, thread in list(_pauses.items()):
-        if thread != threading.get_ident():
-            del _pauses[pause]
+def _switch_on() -> None:
     if not _pauses:
         _debts.clear()
+    if _pauses:
+        # Another thread has begun one in between.
+        _switch_off()
+
+
+def _forget_other_threads() -> None:
+    """In a forked child, which has only the thread that forked."""
+    for pause in list(_pauses):
+        if pause.thread != threading.get_ident():
+            _pauses.discard(pause)
+    _switch_on()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
+import weakref
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeAlias
+
+# As signal.getsignal gives it.
+_Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 
 class Interrupt:
@@ -22,6 +27,10 @@ class Interrupt:
         return self.answered
 
 
+class _Block:
+    """Lives as long as a block runs that holds interrupts, however it is left."""
+
+
 @contextmanager
 def held_interrupts() -> Generator[Interrupt]:
     """Remembers Ctrl-C instead of raising at once; a second one raises `KeyboardInterrupt`.
@@ -34,12 +43,18 @@ def held_interrupts() -> Generator[Interrupt]:
         yield interrupt
         return
 
-    def remember(_number: int, _frame: FrameType | None) -> None:
-        if interrupt.pressed:
-            raise KeyboardInterrupt
-        interrupt.pressed = True
-
     before = signal.getsignal(signal.SIGINT)
+    block = _Block()
+    running = weakref.ref(block)
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if running() is None:
+            _hand_back(before, number, frame)
+        elif interrupt.pressed:
+            raise KeyboardInterrupt
+        else:
+            interrupt.pressed = True
+
     try:
         signal.signal(signal.SIGINT, remember)
         yield interrupt
@@ -47,7 +62,23 @@ def held_interrupts() -> Generator[Interrupt]:
         interrupt.answered = True
         raise
     finally:
-        # None stands for a handler that Python did not set and cannot set again.
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        signal.signal(signal.SIGINT, _settable(before))
         if interrupt.pressed and not interrupt.answered:
             raise KeyboardInterrupt
+
+
+def _settable(handler: _Handler) -> _Handler:
+    """None stands for a handler that Python did not set and cannot set again."""
+    return signal.SIG_DFL if handler is None else handler
+
+
+def _hand_back(handler: _Handler, number: int, frame: FrameType | None) -> None:
+    """Lets another handler answer a signal, also from now on.
+
+    The end of the block should have set it, but a signal's handler raised there.
+    """
+    signal.signal(number, _settable(handler))
+    if callable(handler):
+        handler(number, frame)
+    elif handler != signal.SIG_IGN:
+        signal.raise_signal(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Generator
 
@@ -35,6 +36,22 @@ def test_a_pause_that_is_gone_has_ended() -> None:
     pause = Pause()
     assert not gc.isenabled()
     del pause
+
+
+def test_a_pause_whose_end_is_cut_short_twice_is_over_with_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cut_short(_: Pause) -> None:
+        raise KeyboardInterrupt
+
+    pause = Pause()
+    with monkeypatch.context() as signals:
+        signals.setattr(Pause, "__del__", cut_short)
+        # Otherwise pytest keeps the exception, and with it the pause.
+        signals.setattr(sys, "unraisablehook", lambda _: None)
+        del pause
+    Pause().end()
+    assert gc.isenabled()
 
 
 def test_a_collector_that_is_off_stays_off() -> None:

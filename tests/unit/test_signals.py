@@ -332,6 +332,27 @@ def test_ctrl_c_that_was_answered_is_not_raised(pressing: Callable[[], None]) ->
         assert interrupt.answer()
 
 
+def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
+    pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(*_: Any) -> None:
+        raise TimeoutError
+
+    seen: list[int] = []
+
+    def own(number: int, _: Any) -> None:
+        seen.append(number)
+
+    signal.signal(signal.SIGINT, own)
+    with pytest.raises(TimeoutError), held_interrupts():
+        monkeypatch.setattr(signal, "signal", cut_short)
+    monkeypatch.undo()
+    gc.collect()
+    pressing()
+    assert seen == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is own
+
+
 # All of it ----------------------------------------------------------------------------------------
 
 
