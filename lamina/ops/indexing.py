@@ -90,7 +90,8 @@ def _check_places(name: str, indices: Tensor, extent: Dim) -> None:
 
 def _taken_places(node: Tensor) -> tuple[Tensor, Dim]:
     x, indices = node.operands
-    return indices, x.shape[node.attributes["axis"]]
+    axis: int = node.attributes["axis"]
+    return indices, x.shape[axis]
 
 
 def _scattered_places(node: Tensor) -> tuple[Tensor, Dim]:
@@ -259,7 +260,6 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
 
 
 def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
-    _check_indices(name, indices)
     fits = x.rank == indices.rank and all(
         left == right
         for place, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
@@ -277,8 +277,9 @@ def _infer_take_along_axis(
     operands: tuple[Tensor, ...], attributes: Attributes
 ) -> tuple[Shape, DType]:
     x, indices = operands
-    _check_along("take_along_axis", x, indices, attributes["axis"])
-    _check_places("take_along_axis", indices, x.shape[attributes["axis"]])
+    axis: int = attributes["axis"]
+    _check_places("take_along_axis", indices, x.shape[axis])
+    _check_along("take_along_axis", x, indices, axis)
     return indices.shape, x.dtype
 
 
