@@ -47,6 +47,8 @@ class _Task(Generic[Result]):
         self.done.acquire()
 
     def run(self) -> None:
+        if self.finished:  # Whoever asked was interrupted, and asked again.
+            return
         try:
             self.result.append(self.work())
         except BaseException as error:
@@ -55,7 +57,8 @@ class _Task(Generic[Result]):
 
     def finish(self) -> None:
         self.finished = True
-        self.done.release()
+        with suppress(RuntimeError):  # It was asked for twice, and is finished already.
+            self.done.release()
 
 
 @final
@@ -99,8 +102,8 @@ class ShieldedThread:
         """Does some work in the thread, and gives its result or raises its error.
 
         What is raised in the calling thread meanwhile, by the handler of a signal for example, is
-        raised afterwards. Where it comes before the wait has begun it is raised at once, and the
-        work is done all the same: so whatever it makes must be given back by its own destructor.
+        raised when the work is done; before it was asked for at once, and then nothing is done. The
+        result is lost: so whatever the work makes must be given back by its own destructor.
 
         Raises:
             EngineError: if the thread cannot be started, or the process is ending.
@@ -122,13 +125,14 @@ class ShieldedThread:
 
     def _finish(self, task: _Task[Any]) -> BaseException | None:
         """Has something done; gives what was raised here meanwhile."""
-        self._tasks.append(task)
-        self._wake.put(None)
-        if self._left:
-            self._dismiss()
         held: BaseException | None = None
         while not task.finished:
             try:
+                # Once more after each interruption: it may have come before any of these.
+                self._tasks.append(task)
+                self._wake.put(None)
+                if self._left:
+                    self._dismiss()
                 task.done.acquire()
             except BaseException as error:
                 held = error
@@ -193,8 +197,9 @@ class ShieldedThread:
         with suppress(IndexError):
             while True:
                 task = self._tasks.popleft()
-                task.error = SystemExit()
-                task.finish()
+                if not task.finished:
+                    task.error = SystemExit()
+                    task.finish()
 
     def _before_fork(self) -> None:
         held: BaseException | None = None

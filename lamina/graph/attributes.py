@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from lamina.graph.kinds import (
 )
 from lamina.records import frozen_dataclass
 from lamina.shapes import as_whole, converted
-
-if TYPE_CHECKING:
-    pass
 
 # A name of a leaf, an axis, a formula.
 LABEL = Text(longest=1000)

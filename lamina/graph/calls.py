@@ -396,7 +396,7 @@ _PAIR = "Inputs and targets are one argument, a pair: (x, y)."
 _ELSEWHERE = {
     "activation": "nonlinearity",
     "affine": "elementwise_affine scale center",
-    "axes": "axis dim",
+    "axes": "axis dim dims",
     "axis": "dim axes",
     "beta1": "betas b1",
     "beta2": "betas b2",

@@ -27,7 +27,17 @@ from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph.attributes import LABEL, Many, MayLack
 from lamina.graph.kinds import ElementType, Extent, Flag, Instance, Kind, Misfit, Word, refusal
 from lamina.records import frozen_dataclass
-from lamina.shapes import PUBLIC_DTYPES, Array, DType, Shape, Size, as_dtype, converted, shape_text
+from lamina.shapes import (
+    PUBLIC_DTYPES,
+    Array,
+    Dim,
+    DType,
+    Shape,
+    Size,
+    as_dtype,
+    converted,
+    shape_text,
+)
 
 Attributes = Mapping[str, Any]
 
@@ -96,6 +106,7 @@ class Op:
             `gradient`: {result: upstream} of one application -> what `gradient` gives.
         operands: how many there are; of a pair, at least and at most, None for any number.
         attributes: what each attribute may be. The rules above see no other values.
+        places: of an op with indices: result -> those, and the extent of the axis they index.
     """
 
     name: str
@@ -107,6 +118,7 @@ class Op:
     joint_gradient: Callable[[Mapping[Tensor, Tensor]], tuple[Tensor | None, ...]] | None = None
     operands: int | tuple[int, int | None] = 1
     attributes: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
+    places: Callable[[Tensor], tuple[Tensor, Dim]] | None = None
 
     def __post_init__(self) -> None:
         _ops[self.name] = self

@@ -18,6 +18,7 @@ from lamina.layers.scope import (
     InitializerOption,
     RegularizerOption,
     Scope,
+    arrays_while_drawn,
     initializer,
 )
 from lamina.records import frozen_dataclass
@@ -92,6 +93,11 @@ class _ZeroRow:
 
     init: Initializer
     row: int
+
+    @property
+    def arrays_while_drawn(self) -> int:
+        """Those of the other one, or its result and a copy."""
+        return max(arrays_while_drawn(self.init), 2)
 
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
         values = np.array(self.init(shape, seed, stream))

@@ -267,6 +267,8 @@ class Orthogonal(Sourced):
     """
 
     gain: Positive = 1.0
+    # LAPACK works on two of them, beside the random numbers, Q, and Q times its signs.
+    arrays_while_drawn = 5
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         """Random float64 numbers; the same for the same seed and stream."""

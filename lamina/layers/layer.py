@@ -45,7 +45,7 @@ from lamina.graph.kinds import (
     shown,
 )
 from lamina.layers.checks import Sourced
-from lamina.layers.scope import Record, Scope
+from lamina.layers.scope import IndexLimit, Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 
 
@@ -245,7 +245,9 @@ def trace(
     for tensor in topological(outputs):
         if tensor not in tracer.new:
             tracer.build(tensor, *names.get(tensor, ("", "")))
-    return Trace(tuple(leaves), tuple(tracer.new[tensor] for tensor in outputs), tracer.record)
+    results, record = tuple(tracer.new[tensor] for tensor in outputs), tracer.record
+    record.index_limits += _limits_of_ops(results, record.index_limits)
+    return Trace(tuple(leaves), results, record)
 
 
 @final
@@ -322,3 +324,17 @@ class _Tracer:
             else:
                 changed = tuple(self.new[one] for one in tensor.operands)
                 self.new[tensor] = rebuild(tensor, changed)
+
+
+def _limits_of_ops(results: Sequence[Tensor], known: Sequence[IndexLimit]) -> list[IndexLimit]:
+    """What ops expect of their indices, where no layer has said so already."""
+    limited = {(limit.indices, limit.count) for limit in known}
+    advice = "Indices do not count from the end; ops.clip brings them inside."
+    found: list[IndexLimit] = []
+    for node in topological(results):
+        if node.op.places is not None:
+            indices, extent = node.op.places(node)
+            # How long an axis of the batch is, is not known here.
+            if isinstance(extent, int) and (indices, extent) not in limited:
+                found.append(IndexLimit(indices, extent, node.origin, "indices", advice))
+    return found

@@ -65,6 +65,11 @@ def initializer(init: Initializer | None, usual: Initializer) -> Initializer:
     return usual if init is None else init
 
 
+def arrays_while_drawn(init: Initializer) -> int:
+    """How many arrays as large as its result an initializer holds at once; it may say so."""
+    return getattr(init, "arrays_while_drawn", 1)
+
+
 class _PartKind(Kind):
     """A layer, or what has a `forward` as layers have."""
 

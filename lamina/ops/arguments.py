@@ -139,7 +139,7 @@ def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -
         return (read(name, kind, value),)
     entries = entries_of(value)
     if entries is None:
-        raise refused(name, "a whole number for each axis", value)
+        raise refused(name, "a whole number, or a list of them", value)
     try:
         return read_each(kind, entries)
     except Misfit as misfit:

@@ -1,8 +1,8 @@
 """Ops that read or write at places named by data: take, scatter, one_hot.
 
-Indices are integers from 0; they do not count from the end. What lies outside is refused where it
-is known when the op is made. Data is not known then: an index outside names the nearest place
-inside, and gives nothing but zeros in `one_hot`.
+Indices are integers from 0; they do not count from the end. One outside is refused: when the op is
+made if it is known then, and when data arrives if it stands there. One that is computed names the
+nearest place inside. `one_hot` gives nothing but zeros for one outside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from lamina.graph import (
     TensorLike,
     apply,
     described,
-    located,
 )
 from lamina.graph.attributes import Axis
 from lamina.graph.calls import checked_as_given as checked
@@ -55,42 +54,48 @@ def _check_indices(name: str, indices: Tensor) -> None:
         )
 
 
-def _require_somewhere(name: str, indices: Tensor, extent: Dim) -> None:
-    """Raises ShapeError if indices name places on an axis that has none."""
+def _check_places(name: str, indices: Tensor, extent: Dim) -> None:
+    """Checks that indices name places on an axis, as far as it is known what they are.
+
+    Those that are not known name the nearest place inside, so that no data makes a program reach
+    outside its buffers.
+
+    Raises:
+        DTypeError: if they are not integers.
+        ShapeError: if there is no place, or one of them lies outside.
+    """
+    _check_indices(name, indices)
     if extent == 0 and 0 not in indices.shape:
         raise ShapeError(
             f"{name}: an axis of extent 0 has no place that an index could name",
             facts=(("indices", described(indices)),),
         )
+    if indices.op is not CONSTANT:
+        return
+    array: Array = indices.attributes["value"].array
+    outside = array < 0
+    if isinstance(extent, int):
+        outside = outside | (array >= extent)
+    if outside.any():
+        raise ShapeError(
+            f"{name}: there is no place {array[outside][0]}",
+            facts=(
+                ("expected", f"indices from 0, below the extent {extent} of the axis"),
+                ("found", str(array[outside][0])),
+            ),
+            advice="Indices do not count from the end: take the extent less one for the last "
+            "place.",
+        )
 
 
-def _known_inside(name: str, indices: Tensor, extent: Dim) -> Tensor:
-    """The indices; if they are known, none lies outside the axis.
+def _taken_places(node: Tensor) -> tuple[Tensor, Dim]:
+    x, indices = node.operands
+    axis: int = node.attributes["axis"]
+    return indices, x.shape[axis]
 
-    Those that are data name the nearest place inside, so that no data makes a program reach
-    outside its buffers.
 
-    Raises:
-        ShapeError: if one lies outside.
-    """
-    if indices.op is CONSTANT and indices.dtype.kind == "int":
-        array: Array = indices.attributes["value"].array
-        outside = array < 0
-        if isinstance(extent, int):
-            outside = outside | (array >= extent)
-        if outside.any():
-            raise located(
-                ShapeError(
-                    f"{name}: there is no place {array[outside][0]}",
-                    facts=(
-                        ("expected", f"indices from 0, below the extent {extent} of the axis"),
-                        ("found", str(array[outside][0])),
-                    ),
-                    advice="Indices do not count from the end: take the extent less one for the "
-                    "last place.",
-                )
-            )
-    return indices
+def _scattered_places(node: Tensor) -> tuple[Tensor, Dim]:
+    return node.operands[1], node.attributes["size"]
 
 
 def _index_sample(
@@ -106,8 +111,7 @@ def _index_sample(
 def _infer_take(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     x, indices = operands
     axis: int = attributes["axis"]
-    _check_indices("take", indices)
-    _require_somewhere("take", indices, x.shape[axis])
+    _check_places("take", indices, x.shape[axis])
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
 
 
@@ -149,6 +153,7 @@ TAKE = Op(
         Sample(((4, 3), (9,)), {"axis": 0}, -3, 7, ("float", "int64")),
     ),
     operands=2,
+    places=_taken_places,
     attributes={"axis": Axis()},
 )
 
@@ -160,8 +165,8 @@ def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     Args:
         x: any tensor.
         indices: integers of any shape, from 0 to the extent of the axis - 1; negative ones do not
-            count from the end. One outside is refused if it is known, and names the nearest place
-            inside if it is data.
+            count from the end. One outside is refused if it is known, or stands in the data; one
+            that is computed names the nearest place inside.
         axis: the axis of x that is indexed.
 
     Raises:
@@ -169,18 +174,15 @@ def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
-    place = axis_of(x, axis)
-    named = _known_inside("take", as_tensor(indices), x.shape[place])
-    return apply(TAKE, x, named, axis=place)
+    return apply(TAKE, x, as_tensor(indices), axis=axis_of(x, axis))
 
 
 def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     values, indices = operands
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
-    _check_indices("scatter_add", indices)
+    _check_places("scatter_add", indices, size)
     require_numbers(values)
-    _require_somewhere("scatter_add", indices, size)
     end = axis + indices.rank
     if values.shape[axis:end] != indices.shape:
         raise ShapeError(
@@ -232,6 +234,7 @@ SCATTER_ADD = Op(
         _index_sample((2, 0), (0,), size=3, axis=1),
     ),
     operands=2,
+    places=_scattered_places,
     attributes={"size": Extent(), "axis": Axis(between=True)},
 )
 
@@ -250,15 +253,13 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
     values, places = as_tensor(values), as_tensor(indices)
     extent: Dim = read("size", Extent(), size)
     counted = axis_of(values, axis, max(values.rank - places.rank + 1, 0))
-    named = _known_inside("scatter_add", places, extent)
-    return apply(SCATTER_ADD, values, named, size=extent, axis=counted)
+    return apply(SCATTER_ADD, values, places, size=extent, axis=counted)
 
 
 # take_along_axis and its transpose ----------------------------------------------------------------
 
 
 def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
-    _check_indices(name, indices)
     fits = x.rank == indices.rank and all(
         left == right
         for place, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
@@ -276,9 +277,9 @@ def _infer_take_along_axis(
     operands: tuple[Tensor, ...], attributes: Attributes
 ) -> tuple[Shape, DType]:
     x, indices = operands
-    _check_along("take_along_axis", x, indices, attributes["axis"])
     axis: int = attributes["axis"]
-    _require_somewhere("take_along_axis", indices, x.shape[axis])
+    _check_places("take_along_axis", indices, x.shape[axis])
+    _check_along("take_along_axis", x, indices, axis)
     return indices.shape, x.dtype
 
 
@@ -318,6 +319,7 @@ TAKE_ALONG_AXIS = Op(
         Sample(((3, 4), (3, 6)), {"axis": 1}, -3, 7, ("float", "int32")),
     ),
     operands=2,
+    places=_taken_places,
     attributes={"axis": Axis()},
 )
 
@@ -333,9 +335,7 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
-    place = axis_of(x, axis)
-    named = _known_inside("take_along_axis", as_tensor(indices), x.shape[place])
-    return apply(TAKE_ALONG_AXIS, x, named, axis=place)
+    return apply(TAKE_ALONG_AXIS, x, as_tensor(indices), axis=axis_of(x, axis))
 
 
 def _infer_scatter_along_axis(
@@ -343,10 +343,9 @@ def _infer_scatter_along_axis(
 ) -> tuple[Shape, DType]:
     values, indices = operands
     axis: int = attributes["axis"]
-    _check_indices("scatter_along_axis", indices)
-    require_numbers(values)
     size: Dim = attributes["size"]
-    _require_somewhere("scatter_along_axis", indices, size)
+    _check_places("scatter_along_axis", indices, size)
+    require_numbers(values)
     if values.shape != indices.shape:
         raise ShapeError(
             "scatter_along_axis: values and indices differ in shape",
@@ -387,6 +386,7 @@ SCATTER_ALONG_AXIS = Op(
         Sample(((2, 5), (2, 5)), {"size": 3, "axis": 1}, -3, 7, ("float", "uint8")),
     ),
     operands=2,
+    places=_scattered_places,
     attributes={"size": Extent(), "axis": Axis()},
 )
 
@@ -403,8 +403,7 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
     """
     values = as_tensor(values)
     place, extent = axis_of(values, axis), read("size", Extent(), size)
-    named = _known_inside("scatter_along_axis", as_tensor(indices), extent)
-    return apply(SCATTER_ALONG_AXIS, values, named, size=extent, axis=place)
+    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=extent, axis=place)
 
 
 # one_hot ------------------------------------------------------------------------------------------

@@ -62,11 +62,8 @@ def _summable(x: TensorLike) -> Tensor:
 
 
 def _reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
-    keepdims = flag_of("keepdims", keepdims)
     named = axes_of(x, axes)
-    if not named:
-        return x
-    return _kept(apply(op, x, axes=named), x, named, keepdims)
+    return _kept(apply(op, x, axes=named) if named else x, x, named, keepdims)
 
 
 def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:

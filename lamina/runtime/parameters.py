@@ -13,13 +13,13 @@ from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
-from lamina.layers.scope import Variable
+from lamina.layers.scope import Variable, arrays_while_drawn
 from lamina.network import Network, shared_names
 from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.turns import Turns
-from lamina.shapes import Array, DType, shape_text, static
+from lamina.shapes import Array, DType, shape_text, size_of, static
 from lamina.shielded import shielded
 
 
@@ -35,11 +35,21 @@ class _Values:
         self.engine = engine
         self.turns = Turns()
         self.memories: dict[str, Memory] = {}
+        self._bytes = 0
         for name, value in values:
             self.memories[name] = engine.allocate(value.shape, value.dtype)
             self.memories[name].write(value)
+            self._bytes += value.nbytes
 
     def _copies(self) -> list[tuple[str, Array]]:
+        require_room(
+            "a copy of this model needs",
+            # They are read into arrays, then written to memories, or as bytes.
+            [Need("values, and once more on their way", 2 * self._bytes)],
+            self.engine.available_bytes,
+            where=self.engine.device.engine,
+            advice="Free memory, or save the model and load it elsewhere.",
+        )
         with self.turns.lock:
             return list(read_all(self.memories).items())
 
@@ -138,8 +148,7 @@ class Parameters:
             need_of("states of layers", [one for one in buffers if one.kind == "state"]),
         ]
         if drawn and variables:
-            # Initializers give numbers of 64 bits, one array at a time.
-            most = max(buffer.size for buffer in buffers) * np.dtype("float64").itemsize
+            most = max(_drawing_bytes(variable) for variable in variables)
             needs.append(Need("drawing initial values", most))
         require_room(
             "this model needs",
@@ -222,6 +231,12 @@ def write_all(new: Iterable[tuple[Memory, Array]]) -> None:
             memory.write(array)
 
     shielded(write)
+
+
+def _drawing_bytes(variable: Variable) -> int:
+    """What the initializer takes: its numbers have 64 bits."""
+    size = size_of(static(variable.tensor.shape))
+    return size * arrays_while_drawn(variable.init) * np.dtype("float64").itemsize
 
 
 def _first_value(variable: Variable, seed: int, dtype: DType) -> Array:

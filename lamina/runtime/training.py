@@ -265,7 +265,7 @@ class Training(Attached):
         self._require_alive()
         dataset = as_dataset(dataset)
         batches = self._next_batches(dataset, steps, seed, drop_last=drop_last)
-        with self.placed(dataset) as resident, held_interrupts() as interrupt:
+        with held_interrupts() as interrupt, self.placed(dataset) as resident:
             pieces = list(self.pieces(resident, batches, interrupt))
         return joined(pieces).losses
 

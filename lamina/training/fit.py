@@ -61,11 +61,11 @@ def fit(job: Fit, history: History) -> History:
             put back to the end of the last good epoch.
     """
     with ExitStack() as stack:
+        interrupt = stack.enter_context(held_interrupts())
         resident = stack.enter_context(job.training.placed(job.train))
         examined: Mapping[str, Memory] = {}
         if job.evaluation is not None and job.validation is not None:
             examined = stack.enter_context(job.evaluation.placed(job.validation))
-        interrupt = stack.enter_context(held_interrupts())
         shown = stack.enter_context(display(job.progress))
         for epoch in range(len(history), job.epochs):
             started = time.perf_counter()

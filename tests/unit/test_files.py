@@ -659,6 +659,14 @@ OPS: dict[str, tuple[Any, str]] = {
     ),
     "what cannot be hashed": (op("flip", axes={"list": [1]}), "flip: axes must be a tuple of "),
     "a flag that is a number": (op("gelu", approximate=1), "gelu: approximate must be True or"),
+    "an index from the end": (
+        lambda _, definition, __: definition["nodes"].extend((
+            {"op": "constant", "operands": [],
+             "attributes": {"value": {"number": -1, "dtype": "int64"}}},
+            {"op": "take", "operands": [3, 4], "attributes": {"axis": 1}},
+        )),
+        "take: there is no place -1",
+    ),
     "an attribute too many": (op("exp", base=2), "exp: the attributes do not fit"),
     "an attribute too few": (op("sum"), "sum: the attributes do not fit"),
     "an operand too many": (op("exp", (3, 3)), "exp: the number of operands does not fit"),

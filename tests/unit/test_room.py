@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +115,36 @@ def test_initial_values_are_there_once_while_they_are_drawn(initializer: Any) ->
         tracemalloc.stop()
     # The rest is what is in the works while a piece is drawn.
     assert peak < 1.2 * size
+
+
+@pytest.mark.parametrize(
+    ("layer", "arrays"),
+    [
+        (lm.Linear(8, weight_init=lm.init.Orthogonal()), 5),
+        (lm.Embedding(8, 4, padding=0), 2),
+        (lm.Embedding(8, 4, padding=0, weight_init=lm.init.Orthogonal()), 5),
+    ],
+    ids=["orthogonal", "padding", "orthogonal with padding"],
+)
+def test_all_that_an_initializer_holds_at_once_is_counted(
+    layer: lm.Layer, arrays: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeds = isinstance(layer, lm.Embedding)
+    net = lm.Sequential(lm.Input(4, dtype="int64" if embeds else None), layer)
+    needed = 4 * net.parameter_count() + arrays * 8 * 32
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed)
+    lm.Model(net)
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 1)
+    with pytest.raises(EngineError, match="this model needs more memory than there is"):
+        lm.Model(net)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps], ids=lambda one: one.__name__)
+def test_a_copy_that_does_not_fit_is_refused(copied: Any, leave: Callable[[int], None]) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(8)))
+    leave(2 * 4 * 40 - 1)
+    with pytest.raises(EngineError, match="a copy of this model needs more memory than there is"):
+        copied(model)
 
 
 def test_a_model_in_a_file_draws_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
+from types import FrameType
 
 import pytest
 
@@ -80,6 +82,48 @@ def test_what_a_handler_raises_is_raised_when_the_work_is_done(raising: list[int
         THREAD.call(lambda: press_and_work(done))
     assert done == ["all of it"]
     assert raising
+
+
+def test_work_is_over_or_not_begun_wherever_a_handler_raises() -> None:
+    # Whoever hears of the interruption uses what the work changes: it must not be under way.
+    own = {ShieldedThread.call.__code__, ShieldedThread._finish.__code__}
+    begun, over = 0, 0
+
+    def work() -> None:
+        nonlocal begun, over
+        begun += 1
+        time.sleep(0.001)
+        over += 1
+
+    def interrupted_at(place: int) -> bool:
+        places = count()
+
+        def trace(frame: FrameType, event: str, _: object) -> object:
+            frame.f_trace_opcodes = frame.f_code in own
+            if event == "opcode" and next(places) == place:
+                raise Alarm
+            return trace if frame.f_code in own else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            THREAD.call(work)
+        except Alarm:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    THREAD.call(lambda: None)
+    place = 0
+    while interrupted_at(place):
+        seen = begun, over
+        THREAD.call(lambda: None)
+        assert seen == (begun, over), f"at instruction {place} it was still to be done"
+        assert begun == over <= place + 1
+        place += 1
+    assert place > 30
+    assert 0 < over < place
 
 
 @posix_only

@@ -353,6 +353,29 @@ def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
     assert signal.getsignal(signal.SIGINT) is own
 
 
+def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_step(
+    pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = HostMemory.write
+
+    def write(memory: HostMemory, array: Any) -> None:
+        if array.shape == X.shape:
+            pressing()  # A second time would raise at once.
+        plain(memory, array)
+
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+    before, y = model.parameters(), X[:, :3]
+    monkeypatch.setattr(HostMemory, "write", write)
+    history = model.fit((X, y), loss=lm.MSE(), optimizer=lm.SGD(0.1), progress=False)
+    assert history.interrupted
+    assert len(history) == 0
+    with model.training(lm.MSE(), lm.SGD(0.1), 4) as training:
+        with pytest.raises(KeyboardInterrupt):
+            training.run((X, y), 3)
+        assert training.steps_done == 0
+    assert same(before, model.parameters())
+
+
 # All of it ----------------------------------------------------------------------------------------
 
 
