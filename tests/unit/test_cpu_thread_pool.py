@@ -140,28 +140,50 @@ def test_threads_can_sleep_on_a_condition_variable(monkeypatch: pytest.MonkeyPat
     assert not any(helper.is_alive() for helper in pool.helpers)
 
 
-def test_helpers_stay_awake_as_long_as_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    # They sleep at once where somebody else takes their core.
+@pytest.fixture
+def calm_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPool]:
+    """A pool whose helpers do not mind if somebody else takes their core."""
     monkeypatch.setattr(pools, "GAP_SECONDS", 1000.0)
-    pool = ThreadPool()
-    reading = np.zeros(1, np.int64)
-    pools._native().read_ticks(reading.ctypes.data)
-    now = int(reading[0])
     monkeypatch.setattr(pools, "AWAKE_SECONDS", 1000.0)
-    pool.stay_awake(now)
+    pool = ThreadPool()
+    yield pool
+    pool.leave()
+
+
+def reading() -> int:
+    """What the processor's counter says."""
+    place = np.zeros(1, np.int64)
+    pools._native().read_ticks(place.ctypes.data)
+    return int(place[0])
+
+
+def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) -> None:
+    calm_pool.stay_awake(reading())
     counting = Counting(2)
-    counting.run(pool)
+    counting.run(calm_pool)
     time.sleep(0.1)
-    assert not asleep(pool, 1)
-    monkeypatch.setattr(pools, "AWAKE_SECONDS", 0.0)
-    pool.stay_awake(now)
-    end = time.monotonic() + 60.0
+    assert not asleep(calm_pool, 1)
+    calm_pool.stay_awake(reading() - int(2000 * pools.ticks_per_second()))
+    falls_asleep(calm_pool)
+    counting.run(calm_pool)
+    counting.check(2)
+
+
+def test_helpers_sleep_where_the_counter_began_anew(calm_pool: ThreadPool) -> None:
+    # As if they had been asked before a machine slept, which had run for longer then.
+    calm_pool.stay_awake(reading() + int(2000 * pools.ticks_per_second()))
+    counting = Counting(2)
+    counting.run(calm_pool)
+    falls_asleep(calm_pool)
+    counting.check()
+
+
+def falls_asleep(pool: ThreadPool) -> None:
+    """Waits until the helper sleeps."""
+    end = time.monotonic() + 20.0
     while not asleep(pool, 1):
         assert time.monotonic() < end
         time.sleep(0.001)
-    counting.run(pool)
-    counting.check(2)
-    pool.leave()
 
 
 def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

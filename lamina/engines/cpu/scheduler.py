@@ -8,9 +8,9 @@ slices first, so that its core's caches keep what lies there, and then what is l
 the next one; a thread waits only for chunks that somebody has claimed and not yet completed. Which
 thread does a chunk changes nothing about its result.
 
-A thread that spins, or has worked for a millisecond, offers its core to others: at a moment when it
-has claimed nothing. So the system rarely takes the core away in the middle of a chunk, which
-everybody would then wait for.
+A helper that has worked for two milliseconds offers its core to others, at a moment when it has
+claimed nothing. So the system rarely takes the core away in the middle of a chunk, which everybody
+would then wait for.
 
 The state of claims lies in one block of memory that is never freed. Helpers touch the memory of a
 job only while they have a claim, and a job does not end before its claims are completed: a helper
@@ -32,7 +32,8 @@ from lamina.engines.cpu.waiting import (
 from lamina.records import frozen_dataclass
 
 # Turns of spinning before sleep: some 50 microseconds for who runs a job, and four times as long
-# for helpers, so that they are awake if the next job comes soon. Before AWAKE_UNTIL no turn counts.
+# for helpers, so that they are awake if the next job comes soon. No turn counts while helpers are
+# kept awake.
 OWNER_SPINS, HELPER_SPINS, SPINS_WHEN_BUSY = 2000, 8000, 100
 # A helper without a slice of its own lets others begin with theirs.
 _COURTESY_SPINS = 32
@@ -45,13 +46,15 @@ CYCLES_WORTH_SHARING, CYCLES_WORTH_STEALING, CYCLES_AT_ONCE = 1500.0, 50_000.0, 
 # and its first and last unit.
 KERNEL_PARAMETERS = (("section", POINTER), ("thread", I64), ("first", I64), ("last", I64))
 
-# The state of claims, in bytes: each word that several threads write has its own cache line.
-JOB, THREADS, YIELD_TICKS, GAP_TICKS, BUSY_TICKS, AWAKE_UNTIL = 0, 8, 16, 24, 32, 40
+# The state of claims, in bytes: what helpers write has cache lines of its own. Times are kept as the
+# readings since which they run, not until which: the counter may begin anew while a machine sleeps.
+JOB, THREADS, YIELD_TICKS, GAP_TICKS, BUSY_TICKS, AWAKE_TICKS, AWAKE_SINCE = range(0, 56, 8)
 CALLS, LEFT = 64, 128
 GENERATION, FINISHED, LEAVING, SLOTS = 192, 200, 208, 256
 assert CALLS + CALLS_BYTES <= LEFT
-# A slot for each thread: what is left to claim of its slices, and whether it sleeps.
-WORD, ASLEEP, SIGNAL, YIELDED, BUSY_UNTIL = 0, 8, 12, 16, 24
+# A slot for each thread: what is left to claim of its slices, whether it sleeps, when it last offered
+# its core, and when it last found that somebody else had it.
+WORD, ASLEEP, SIGNAL, YIELDED, BUSY_SINCE = 0, 8, 12, 16, 24
 SLOT_BYTES = 64
 # A word of claims: the threads that may claim, how many chunks there are, and the next one.
 _THREADS_SHIFT, _CHUNKS_SHIFT = 48, 24
@@ -506,14 +509,17 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     code = module.function("wait", parameters)
     state, thread, seen, spins = code.parameters
     place, calls = _byte(code, state, GENERATION), _byte(code, state, CALLS)
-    awake_until = _byte(code, state, AWAKE_UNTIL)
+    awake_since = _byte(code, state, AWAKE_SINCE)
+    awake_ticks = code.load(_byte(code, state, AWAKE_TICKS), I64)
+    busy_ticks = code.load(_byte(code, state, BUSY_TICKS), I64)
     slot = _slot(code, state, thread)
     signal, asleep = _byte(code, slot, SIGNAL), _byte(code, slot, ASLEEP)
-    busy = _byte(code, slot, BUSY_UNTIL)
+    busy_since = _byte(code, slot, BUSY_SINCE)
     left, before = code.allocate(1, "i64"), code.allocate(1, "i64")
     code.store(emit_ticks(code, waiting.machine), before)
     code.store(spins, left)
-    with code.when(code.compare("ult", code.load(before, I64), code.load(busy, I64))):
+    since = code.subtract(code.load(before, I64), code.load(busy_since, I64))
+    with code.when(code.compare("ult", since, busy_ticks)):
         few = constant(SPINS_WHEN_BUSY, I64)
         code.store(code.minimum(spins, few), left)
     with code.forever() as behind:
@@ -523,15 +529,14 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
         code.leave_when(code.binary("or", code.compare("ne", now, seen), over), behind)
         emit_pause(code, waiting.machine)
         ticks = emit_ticks(code, waiting.machine)
-        tired = code.compare("ugt", ticks, _load_atomic(code, awake_until, I64, "monotonic"))
-        tired = code.convert("zext", tired, "i64")
+        since = code.subtract(ticks, _load_atomic(code, awake_since, I64, "monotonic"))
+        tired = code.convert("zext", code.compare("uge", since, awake_ticks), "i64")
         code.store(code.subtract(remaining, tired), left)
         gap = code.subtract(ticks, code.load(before, I64))
         code.store(ticks, before)
         # Somebody else had this core.
         with code.when(code.compare("ugt", gap, code.load(_byte(code, state, GAP_TICKS), I64))):
-            memory = code.load(_byte(code, state, BUSY_TICKS), I64)
-            code.store(code.add(ticks, memory), busy)
+            code.store(ticks, busy_since)
             code.store(_ZERO, left)
     with code.when(code.compare("sle", code.load(left, I64), _ZERO)):
         old = _load_atomic(code, signal, I32, "seq_cst")

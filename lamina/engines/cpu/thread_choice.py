@@ -30,7 +30,7 @@ FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 256
 # Of longer jobs every thread takes a part as it comes: one thread alone is never tried.
 LONG_SECONDS = 0.005
 # A longer time between two decisions says nothing of threads: the process was stopped, the machine
-# was asleep, or there is nothing to decide.
+# was asleep, or the job is one of those long ones.
 _STOPPED_SECONDS = 1.0
 # What is known of a way before a trial counts so little after it.
 _STALE = 1e-3

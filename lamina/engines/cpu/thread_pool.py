@@ -255,6 +255,7 @@ class ThreadPool:
             (scheduler.YIELD_TICKS, YIELD_SECONDS),
             (scheduler.GAP_TICKS, GAP_SECONDS),
             (scheduler.BUSY_TICKS, BUSY_SECONDS),
+            (scheduler.AWAKE_TICKS, AWAKE_SECONDS),
         ):
             words[place // 8] = int(seconds * ticks_per_second())
         self._words = words
@@ -287,8 +288,7 @@ class ThreadPool:
 
         A trial of one thread alone is short, and whoever sleeps meanwhile is slow to come back.
         """
-        awake = int(AWAKE_SECONDS * ticks_per_second())
-        self._words[scheduler.AWAKE_UNTIL // 8] = ticks + awake
+        self._words[scheduler.AWAKE_SINCE // 8] = ticks
 
     def _ensure(self, helpers: int) -> None:
         while len(self.helpers) < helpers:
