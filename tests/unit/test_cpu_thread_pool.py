@@ -18,9 +18,9 @@ import pytest
 from lamina.engines.cpu import scheduler, waiting
 from lamina.engines.cpu import thread_pool as pools
 from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Value, constant
+from lamina.engines.cpu.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase, slices
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.scheduler import KERNEL_PARAMETERS, Kernel, Phase, slices
 from lamina.engines.cpu.thread_pool import Job, ThreadPool
 from lamina.shapes import Array
 
@@ -448,7 +448,7 @@ def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int)
     job.run()
     np.testing.assert_array_equal(record, data[rows])
     # Examples that take long to copy are gathered by all threads.
-    assert bool(job._phases[1, scheduler.SHARED]) == (threads > 1 and size == 40_000)
+    assert bool(job._phases[1, SHARED]) == (threads > 1 and size == 40_000)
 
 
 # Processes ----------------------------------------------------------------------------------------
