@@ -166,12 +166,22 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @posix
-@pytest.mark.parametrize("case", ["nobody knows the user", "a user that there is not"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "nobody knows the user",
+        "a user that there is not",
+        "a home that there is not",
+        "the home of another user, that there is not",
+    ],
+)
 def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
-    case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    import pwd
+
+    lacking = tmp_path / "home"
     if case == "nobody knows the user":
-        import pwd
 
         def unknown(_: int) -> None:
             raise KeyError
@@ -179,8 +189,16 @@ def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
         monkeypatch.setattr(pwd, "getpwuid", unknown)
         for name in ("LAMINA_CACHE", "HOME", "XDG_CACHE_HOME"):
             monkeypatch.delenv(name, raising=False)
-    else:
+    elif case == "a user that there is not":
         monkeypatch.setenv("LAMINA_CACHE", "~no-such-user/x")
+    elif case == "a home that there is not":
+        monkeypatch.setenv("HOME", str(lacking))
+        for name in ("LAMINA_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+    else:
+        user: Any = pwd.struct_passwd(("anna", "x", 12345, 12345, "", str(lacking), "/bin/sh"))
+        monkeypatch.setattr(pwd, "getpwnam", lambda _: user)
+        monkeypatch.setenv("LAMINA_CACHE", "~anna/x")
     with caplog.at_level(logging.WARNING, "lamina"):
         unused(Maker())
     (message,) = caplog.messages
@@ -189,6 +207,7 @@ def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
         "there is no home folder. "
         "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without."
     )
+    assert not lacking.exists()
 
 
 @posix
