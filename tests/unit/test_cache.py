@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -367,6 +368,30 @@ def test_a_folder_of_the_users_own_group_may_be_written_by_it(
         assert (folder() is not None) == trusted, (name, members)
 
 
+@posix
+def test_an_access_control_list_may_name_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode shows what it gives to them as the group's."""
+
+    def entry(tag: int, rights: int, who: int = 2**32 - 1) -> bytes:
+        return struct.pack("<HHI", tag, rights, who)
+
+    monkeypatch.setattr(folders, "_is_own_group", lambda _: True)
+    place.mkdir()
+    place.parent.chmod(0o770)
+    assert folder() is not None
+    # The owner, user 1234, the group, the mask, and all others: acl(5).
+    entries = entry(1, 7), entry(2, 7, 1234), entry(4, 7), entry(16, 7), entry(32, 0)
+    access = struct.pack("<I", 2) + b"".join(entries)
+    try:
+        os.setxattr(place.parent, "system.posix_acl_access", access)
+    except (AttributeError, OSError):
+        pytest.skip("there are no such lists here")
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o770
+    assert folder() is None
+
+
 LINKS = ("the path", "a parent", "the folder", "a shard", "the new ones", "the entry")
 
 
@@ -410,7 +435,7 @@ def test_links_that_root_alone_can_make_are_followed_on_the_way(
     (tmp_path / "absolute").symlink_to(real / "home")
     for path in (tmp_path, *tmp_path.parents):
         owned.give(path, 0)
-    monkeypatch.setattr(folders, "_others_may_write", lambda status: False)
+    monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
     for link in ("home", "absolute"):
         monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / link / "cache"))
         cached(link, Maker())
@@ -432,7 +457,7 @@ def test_links_in_a_circle_end(
     (tmp_path / "b").symlink_to("a")
     for path in (tmp_path, *tmp_path.parents):
         owned.give(path, 0)
-    monkeypatch.setattr(folders, "_others_may_write", lambda status: False)
+    monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "a" / "cache"))
     unused(Maker())
 
