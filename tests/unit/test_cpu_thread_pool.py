@@ -263,30 +263,30 @@ def test_without_helpers_the_calling_thread_does_everything(
 
 
 class Blocking:
-    """A job of two phases whose first unit waits until it is let go, if a helper runs it."""
+    """A job of one phase: whoever helps waits in its unit for the gate; the caller for a helper."""
 
     def __init__(self) -> None:
         module = Module(fused=False)
         code = module.function("work", KERNEL_PARAMETERS)
         table, thread, first, last = code.parameters
-        loop = code.begin_loop(first, last)
-        done = code.offset(code.load(table, POINTER), loop.index, "i64")
-        code.instruction(f"atomicrmw add {done}, i64 1 seq_cst", I64)
+        zero = constant(0, I64)
         gate = code.load(code.offset(table, 1, "ptr"), POINTER)
-        helping = code.compare("ne", thread, constant(0, I64))
-        arrived = code.offset(gate, 1, "i64")
+        arrived = code.offset(gate, 8, "i64")
+        helping = code.compare("ne", thread, zero)
         with code.when(helping):
             code.line(f"store atomic i64 1, {arrived} seq_cst, align 8")
+        awaited = code.select(helping, gate, arrived)
+        loop = code.begin_loop(first, last)
         with code.forever() as behind:
-            open_ = code.instruction(f"load atomic i64, {gate} seq_cst, align 8", I64)
-            free = code.compare("ne", open_, constant(0, I64))
-            alone = code.compare("eq", thread, constant(0, I64))
-            code.leave_when(code.binary("or", free, alone), behind)
+            seen = code.instruction(f"load atomic i64, {awaited} seq_cst, align 8", I64)
+            code.leave_when(code.compare("ne", seen, zero), behind)
+        done = code.offset(code.load(table, POINTER), loop.index, "i64")
+        code.instruction(f"atomicrmw add {done}, i64 1 seq_cst", I64)
         code.end_loop(loop)
         code.finish()
         module.export_functions("kernels", ["work"])
         self._library = Library(compiled(module.text(), host()), ("kernels",))
-        self.done, self.gate = np.zeros(64, np.int64), np.zeros(2, np.int64)
+        self.done, self.gate = np.zeros(64, np.int64), np.zeros(16, np.int64)
         table = np.array([self.done.ctypes.data, self.gate.ctypes.data], np.uint64)
         functions = addresses(self._library, 1)
         kernels = [Kernel(0, 0, 64, 1, 2, 0)]
@@ -295,25 +295,20 @@ class Blocking:
 
 def test_a_job_waits_for_claimed_work_alone(own_pool: ThreadPool) -> None:
     blocking = Blocking()
-    # Until the helper is there; with the gate open nobody waits.
-    blocking.gate[0] = 1
-    runs = 0
-    while not blocking.gate[1]:
-        own_pool.run(blocking.job)
-        runs += 1
-        time.sleep(0.001)
-    assert (blocking.done == runs).all()
-    blocking.gate[:] = blocking.done[:] = 0
     worker = threading.Thread(target=own_pool.run, args=(blocking.job,))
     worker.start()
-    # The calling thread does all but what the helper has claimed, and then waits for that.
-    while blocking.done.sum() < 64:
-        time.sleep(0.001)
-    assert (blocking.done == 1).all()
-    if blocking.gate[1]:
+    # The calling thread does all but the unit that the helper has claimed, and waits for that.
+    end = time.monotonic() + 60.0
+    try:
+        while blocking.done.sum() < 63:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        time.sleep(0.01)
+        assert sorted(blocking.done) == [0] + [1] * 63
         assert worker.is_alive()
-    blocking.gate[0] = 1
-    worker.join()
+    finally:
+        blocking.gate[:] = 1
+        worker.join()
     assert (blocking.done == 1).all()
 
 
