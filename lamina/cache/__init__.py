@@ -76,11 +76,15 @@ def _wanted() -> Path | None:
     wanted = os.environ.get("LAMINA_CACHE")
     if wanted is not None and wanted.lower() in ("off", "0", ""):
         return None
+    user = wanted.partition(os.sep)[0] if wanted else "~"
+    home = os.path.expanduser(user)
     try:
         path = Path(wanted or platformdirs.user_cache_dir("lamina")).expanduser()
     except RuntimeError:
         raise OSError("there is no home folder") from None
-    if not wanted and not path.is_absolute():
+    # What is named in full is made where it is not there, but no home folder is.
+    is_lacking = user.startswith("~") and path.is_relative_to(home) and not os.path.isdir(home)
+    if is_lacking or (not wanted and not path.is_absolute()):
         raise OSError("there is no home folder")
     return path
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -200,17 +201,19 @@ def _require_trusted(descriptor: int, path: str) -> bool:
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
         raise RefusedError(f"{path} belongs to somebody else")
-    shared = _others_may_write(status)
+    shared = _others_may_write(status, descriptor)
     if shared and not status.st_mode & stat.S_ISVTX:
         raise RefusedError(f"others may write to {path}")
     return status.st_uid == 0 and not shared
 
 
-def _others_may_write(status: os.stat_result) -> bool:
+def _others_may_write(status: os.stat_result, descriptor: int) -> bool:
     mode = status.st_mode
     if mode & stat.S_IWOTH:
         return True
-    return bool(mode & stat.S_IWGRP) and not _is_own_group(status.st_gid)
+    # These bits also bound what an access control list gives to others: acl(5).
+    in_group = bool(mode & stat.S_IWGRP)
+    return in_group and not (_is_own_group(status.st_gid) and _has_no_list(descriptor))
 
 
 def _is_own_group(group: int) -> bool:
@@ -224,6 +227,18 @@ def _is_own_group(group: int) -> bool:
         return False
     own = user.pw_gid == group and found.gr_name == user.pw_name
     return own and user.pw_uid != 0 and set(found.gr_mem) <= {user.pw_name}
+
+
+def _has_no_list(descriptor: int) -> bool:
+    """Whether a folder has no access control list beside its mode."""
+    if sys.platform != "linux":
+        return True
+    try:
+        # The descriptor itself allows no more than to go on from it (O_PATH).
+        os.getxattr(f"/proc/self/fd/{descriptor}", "system.posix_acl_access")
+    except OSError as error:
+        return error.errno in (errno.ENODATA, errno.ENOTSUP)
+    return False
 
 
 def _require_ours(status: os.stat_result, path: Path) -> None:

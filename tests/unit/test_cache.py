@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -166,12 +167,22 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @posix
-@pytest.mark.parametrize("case", ["nobody knows the user", "a user that there is not"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "nobody knows the user",
+        "a user that there is not",
+        "a home that there is not",
+        "the home of another user, that there is not",
+    ],
+)
 def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
-    case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    import pwd
+
+    lacking = tmp_path / "home"
     if case == "nobody knows the user":
-        import pwd
 
         def unknown(_: int) -> None:
             raise KeyError
@@ -179,8 +190,16 @@ def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
         monkeypatch.setattr(pwd, "getpwuid", unknown)
         for name in ("LAMINA_CACHE", "HOME", "XDG_CACHE_HOME"):
             monkeypatch.delenv(name, raising=False)
-    else:
+    elif case == "a user that there is not":
         monkeypatch.setenv("LAMINA_CACHE", "~no-such-user/x")
+    elif case == "a home that there is not":
+        monkeypatch.setenv("HOME", str(lacking))
+        for name in ("LAMINA_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+    else:
+        user: Any = pwd.struct_passwd(("anna", "x", 12345, 12345, "", str(lacking), "/bin/sh"))
+        monkeypatch.setattr(pwd, "getpwnam", lambda _: user)
+        monkeypatch.setenv("LAMINA_CACHE", "~anna/x")
     with caplog.at_level(logging.WARNING, "lamina"):
         unused(Maker())
     (message,) = caplog.messages
@@ -189,6 +208,7 @@ def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
         "there is no home folder. "
         "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without."
     )
+    assert not lacking.exists()
 
 
 @posix
@@ -348,6 +368,30 @@ def test_a_folder_of_the_users_own_group_may_be_written_by_it(
         assert (folder() is not None) == trusted, (name, members)
 
 
+@posix
+def test_an_access_control_list_may_name_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode shows what it gives to them as the group's."""
+
+    def entry(tag: int, rights: int, who: int = 2**32 - 1) -> bytes:
+        return struct.pack("<HHI", tag, rights, who)
+
+    monkeypatch.setattr(folders, "_is_own_group", lambda _: True)
+    place.mkdir()
+    place.parent.chmod(0o770)
+    assert folder() is not None
+    # The owner, user 1234, the group, the mask, and all others: acl(5).
+    entries = entry(1, 7), entry(2, 7, 1234), entry(4, 7), entry(16, 7), entry(32, 0)
+    access = struct.pack("<I", 2) + b"".join(entries)
+    try:
+        os.setxattr(place.parent, "system.posix_acl_access", access)
+    except (AttributeError, OSError):
+        pytest.skip("there are no such lists here")
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o770
+    assert folder() is None
+
+
 LINKS = ("the path", "a parent", "the folder", "a shard", "the new ones", "the entry")
 
 
@@ -391,7 +435,7 @@ def test_links_that_root_alone_can_make_are_followed_on_the_way(
     (tmp_path / "absolute").symlink_to(real / "home")
     for path in (tmp_path, *tmp_path.parents):
         owned.give(path, 0)
-    monkeypatch.setattr(folders, "_others_may_write", lambda status: False)
+    monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
     for link in ("home", "absolute"):
         monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / link / "cache"))
         cached(link, Maker())
@@ -413,7 +457,7 @@ def test_links_in_a_circle_end(
     (tmp_path / "b").symlink_to("a")
     for path in (tmp_path, *tmp_path.parents):
         owned.give(path, 0)
-    monkeypatch.setattr(folders, "_others_may_write", lambda status: False)
+    monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "a" / "cache"))
     unused(Maker())
 

@@ -96,6 +96,24 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
     assert mean(23e-6, 35e-6, 1.0) < 1.1 * 23e-6
 
 
+@pytest.mark.parametrize("reading", [-(10**15), 0, int(3600 * SECOND)])
+@pytest.mark.parametrize("runs", [0, 1, 2, 1000])
+def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
+    reading: int, runs: int
+) -> None:
+    """As where the machine sleeps, or somebody presses Ctrl-Z."""
+
+    def machine(_: float, is_alone: bool) -> float:
+        return 30e-6 if is_alone else 20e-6
+
+    choice = ThreadChoice(SECOND)
+    for _ in range(runs):
+        choice.ran(int(choice.runs * machine(0.0, choice.alone) * SECOND))
+    choice.ran(reading)
+    mean, _ = simulated(choice, machine, 1.0)
+    assert mean < 1.05 * 20e-6
+
+
 def test_a_trial_of_one_thread_is_said_to_be_one() -> None:
     choice = ThreadChoice(SECOND)
     tried = 0

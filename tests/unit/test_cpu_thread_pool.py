@@ -18,9 +18,9 @@ import pytest
 from lamina.engines.cpu import scheduler, waiting
 from lamina.engines.cpu import thread_pool as pools
 from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Value, constant
+from lamina.engines.cpu.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase, slices
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.scheduler import KERNEL_PARAMETERS, Kernel, Phase, slices
 from lamina.engines.cpu.thread_pool import Job, ThreadPool
 from lamina.shapes import Array
 
@@ -140,28 +140,50 @@ def test_threads_can_sleep_on_a_condition_variable(monkeypatch: pytest.MonkeyPat
     assert not any(helper.is_alive() for helper in pool.helpers)
 
 
-def test_helpers_stay_awake_as_long_as_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    # They sleep at once where somebody else takes their core.
+@pytest.fixture
+def calm_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPool]:
+    """A pool whose helpers do not mind if somebody else takes their core."""
     monkeypatch.setattr(pools, "GAP_SECONDS", 1000.0)
-    pool = ThreadPool()
-    reading = np.zeros(1, np.int64)
-    pools._native().read_ticks(reading.ctypes.data)
-    now = int(reading[0])
     monkeypatch.setattr(pools, "AWAKE_SECONDS", 1000.0)
-    pool.stay_awake(now)
+    pool = ThreadPool()
+    yield pool
+    pool.leave()
+
+
+def reading() -> int:
+    """What the processor's counter says."""
+    place = np.zeros(1, np.int64)
+    pools._native().read_ticks(place.ctypes.data)
+    return int(place[0])
+
+
+def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) -> None:
+    calm_pool.stay_awake(reading())
     counting = Counting(2)
-    counting.run(pool)
+    counting.run(calm_pool)
     time.sleep(0.1)
-    assert not asleep(pool, 1)
-    monkeypatch.setattr(pools, "AWAKE_SECONDS", 0.0)
-    pool.stay_awake(now)
-    end = time.monotonic() + 60.0
+    assert not asleep(calm_pool, 1)
+    calm_pool.stay_awake(reading() - int(2000 * pools.ticks_per_second()))
+    falls_asleep(calm_pool)
+    counting.run(calm_pool)
+    counting.check(2)
+
+
+def test_helpers_sleep_where_the_counter_began_anew(calm_pool: ThreadPool) -> None:
+    # As if they had been asked before a machine slept, which had run for longer then.
+    calm_pool.stay_awake(reading() + int(2000 * pools.ticks_per_second()))
+    counting = Counting(2)
+    counting.run(calm_pool)
+    falls_asleep(calm_pool)
+    counting.check()
+
+
+def falls_asleep(pool: ThreadPool) -> None:
+    """Waits until the helper sleeps."""
+    end = time.monotonic() + 20.0
     while not asleep(pool, 1):
         assert time.monotonic() < end
         time.sleep(0.001)
-    counting.run(pool)
-    counting.check(2)
-    pool.leave()
 
 
 def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,30 +263,30 @@ def test_without_helpers_the_calling_thread_does_everything(
 
 
 class Blocking:
-    """A job of two phases whose first unit waits until it is let go, if a helper runs it."""
+    """A job of one phase: whoever helps waits in its unit for the gate; the caller for a helper."""
 
     def __init__(self) -> None:
         module = Module(fused=False)
         code = module.function("work", KERNEL_PARAMETERS)
         table, thread, first, last = code.parameters
-        loop = code.begin_loop(first, last)
-        done = code.offset(code.load(table, POINTER), loop.index, "i64")
-        code.instruction(f"atomicrmw add {done}, i64 1 seq_cst", I64)
+        zero = constant(0, I64)
         gate = code.load(code.offset(table, 1, "ptr"), POINTER)
-        helping = code.compare("ne", thread, constant(0, I64))
-        arrived = code.offset(gate, 1, "i64")
+        arrived = code.offset(gate, 8, "i64")
+        helping = code.compare("ne", thread, zero)
         with code.when(helping):
             code.line(f"store atomic i64 1, {arrived} seq_cst, align 8")
+        awaited = code.select(helping, gate, arrived)
+        loop = code.begin_loop(first, last)
         with code.forever() as behind:
-            open_ = code.instruction(f"load atomic i64, {gate} seq_cst, align 8", I64)
-            free = code.compare("ne", open_, constant(0, I64))
-            alone = code.compare("eq", thread, constant(0, I64))
-            code.leave_when(code.binary("or", free, alone), behind)
+            seen = code.instruction(f"load atomic i64, {awaited} seq_cst, align 8", I64)
+            code.leave_when(code.compare("ne", seen, zero), behind)
+        done = code.offset(code.load(table, POINTER), loop.index, "i64")
+        code.instruction(f"atomicrmw add {done}, i64 1 seq_cst", I64)
         code.end_loop(loop)
         code.finish()
         module.export_functions("kernels", ["work"])
         self._library = Library(compiled(module.text(), host()), ("kernels",))
-        self.done, self.gate = np.zeros(64, np.int64), np.zeros(2, np.int64)
+        self.done, self.gate = np.zeros(64, np.int64), np.zeros(16, np.int64)
         table = np.array([self.done.ctypes.data, self.gate.ctypes.data], np.uint64)
         functions = addresses(self._library, 1)
         kernels = [Kernel(0, 0, 64, 1, 2, 0)]
@@ -273,25 +295,20 @@ class Blocking:
 
 def test_a_job_waits_for_claimed_work_alone(own_pool: ThreadPool) -> None:
     blocking = Blocking()
-    # Until the helper is there; with the gate open nobody waits.
-    blocking.gate[0] = 1
-    runs = 0
-    while not blocking.gate[1]:
-        own_pool.run(blocking.job)
-        runs += 1
-        time.sleep(0.001)
-    assert (blocking.done == runs).all()
-    blocking.gate[:] = blocking.done[:] = 0
     worker = threading.Thread(target=own_pool.run, args=(blocking.job,))
     worker.start()
-    # The calling thread does all but what the helper has claimed, and then waits for that.
-    while blocking.done.sum() < 64:
-        time.sleep(0.001)
-    assert (blocking.done == 1).all()
-    if blocking.gate[1]:
+    # The calling thread does all but the unit that the helper has claimed, and waits for that.
+    end = time.monotonic() + 60.0
+    try:
+        while blocking.done.sum() < 63:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        time.sleep(0.01)
+        assert sorted(blocking.done) == [0] + [1] * 63
         assert worker.is_alive()
-    blocking.gate[0] = 1
-    worker.join()
+    finally:
+        blocking.gate[:] = 1
+        worker.join()
     assert (blocking.done == 1).all()
 
 
@@ -426,7 +443,7 @@ def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int)
     job.run()
     np.testing.assert_array_equal(record, data[rows])
     # Examples that take long to copy are gathered by all threads.
-    assert bool(job._phases[1, scheduler.SHARED]) == (threads > 1 and size == 40_000)
+    assert bool(job._phases[1, SHARED]) == (threads > 1 and size == 40_000)
 
 
 # Processes ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.engines.cpu import llvm, scheduler
+from lamina.engines.cpu import jobs, llvm
 from lamina.engines.cpu.machine_code import assemble, listing
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.thread_pool import Job, ThreadPool
@@ -251,8 +251,8 @@ def test_a_job_that_is_interrupted_while_it_is_set_to_one_run_is_set_again() -> 
         job.once()
     job._words = words
     job.once()
-    assert words[scheduler.RUNS] == 1
-    assert words[scheduler.OUTPUTS] == 0
+    assert words[jobs.RUNS] == 1
+    assert words[jobs.OUTPUTS] == 0
 
 
 @pytest.mark.parametrize("left", [0, -1])
@@ -263,8 +263,8 @@ def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(
     found: list[int] = []
 
     def start(self: Job, *, alone: bool) -> None:
-        found.extend(range(self._words[scheduler.FROM], self._words[scheduler.RUNS]))
-        self._words[scheduler.ELAPSED] += 1000
+        found.extend(range(self._words[jobs.FROM], self._words[jobs.RUNS]))
+        self._words[jobs.ELAPSED] += 1000
 
     monkeypatch.setattr(Job, "_start", start)
     job._left = left

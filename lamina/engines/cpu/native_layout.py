@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lamina.engines.cpu.scheduler import Kernel, Phase
+from lamina.engines.cpu.jobs import Kernel, Phase
 from lamina.records import frozen_dataclass
 
 
@@ -16,7 +16,7 @@ class Entry:
         threads: how many threads it is worth; 0 if there is nothing to run.
         functions: how many functions its kernels call. Where the module exports their addresses
             is `exported_name`.
-        kernels, phases: what is run; see `scheduler`.
+        kernels, phases: what is run; see `jobs`.
     """
 
     threads: int

@@ -10,18 +10,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from lamina.engines.cpu.ir import I64, OpenLoop, constant
-from lamina.engines.cpu.loops import Part
-from lamina.engines.cpu.native_layout import Entry, Layout, exported_name
-from lamina.engines.cpu.overlap import Extents, LastTouched, extents_of
-from lamina.engines.cpu.parts import Parts, RepeatedParts, write_parts
-from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.scheduler import (
+from lamina.engines.cpu.jobs import (
     CYCLES_WORTH_SHARING,
     KERNEL_PARAMETERS,
     Kernel,
     Phase,
     slices,
 )
+from lamina.engines.cpu.loops import Part
+from lamina.engines.cpu.native_layout import Entry, Layout, exported_name
+from lamina.engines.cpu.overlap import Extents, LastTouched, extents_of
+from lamina.engines.cpu.parts import Parts, RepeatedParts, write_parts
+from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.workspaces import SLOTS
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass

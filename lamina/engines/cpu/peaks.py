@@ -9,9 +9,9 @@ import numpy as np
 
 from lamina.engines.cpu.executable import CpuProgram
 from lamina.engines.cpu.ir import I64, POINTER, Module, constant
+from lamina.engines.cpu.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.scheduler import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.thread_pool import Job
 from lamina.engines.cpu.tiles import VECTORS, Tile, emit_tile, most_rows
 from lamina.engines.engine import Peaks

@@ -1,16 +1,14 @@
 """The native code with which threads share the kernels of a job.
 
-A job is a list of kernels in phases: the kernels of a phase are independent of each other, and the
-next phase needs all of them. Work is claimed, not assigned. Each kernel of a phase is cut into
-slices, one for each thread, and each slice into chunks. A thread claims the chunks of its own
-slices first, so that its core's caches keep what lies there, and then what is left of others'
-(work stealing). Who is there does all of it. Whoever completes the last chunk of a phase publishes
-the next one; a thread waits only for chunks that somebody has claimed and not yet completed. Which
-thread does a chunk changes nothing about its result.
+Work is claimed, not assigned. A thread claims the chunks of its own slices first, so that its
+core's caches keep what lies there, and then what is left of others' (work stealing). Who is there
+does all of it. Whoever completes the last chunk of a phase publishes the next one; a thread waits
+only for chunks that somebody has claimed and not yet completed. Which thread does a chunk changes
+nothing about its result. `jobs` says what kernels, phases, slices and chunks are.
 
-A thread that spins, or has worked for a millisecond, offers its core to others: at a moment when it
-has claimed nothing. So the system rarely takes the core away in the middle of a chunk, which
-everybody would then wait for.
+A helper that has worked for two milliseconds offers its core to others, at a moment when it has
+claimed nothing. So the system rarely takes the core away in the middle of a chunk, which everybody
+would then wait for.
 
 The state of claims lies in one block of memory that is never freed. Helpers touch the memory of a
 job only while they have a claim, and a job does not end before its claims are completed: a helper
@@ -20,7 +18,30 @@ that comes late finds nothing to claim, and does no harm.
 from __future__ import annotations
 
 from lamina.engines.cpu.clock import emit_ticks
-from lamina.engines.cpu.ir import I8, I32, I64, POINTER, Function, Module, Type, Value, constant
+from lamina.engines.cpu.ir import I32, I64, POINTER, Function, Module, Type, Value, constant
+from lamina.engines.cpu.jobs import (
+    ALONE,
+    BEFORE,
+    ELAPSED,
+    FROM,
+    ITERATION,
+    JOB_THREADS,
+    LIMITS,
+    MOST_CHUNKS,
+    ONE,
+    PHASE,
+    PHASE_COUNT,
+    RUN,
+    RUNS,
+    SHARED,
+    START,
+    TICKS,
+    ZERO,
+    emit_jobs,
+    phase_of,
+    set_word,
+    word_of,
+)
 from lamina.engines.cpu.waiting import (
     CALLS_BYTES,
     Waiting,
@@ -29,108 +50,28 @@ from lamina.engines.cpu.waiting import (
     emit_wake,
     emit_yield,
 )
-from lamina.records import frozen_dataclass
 
 # Turns of spinning before sleep: some 50 microseconds for who runs a job, and four times as long
-# for helpers, so that they are awake if the next job comes soon. Before AWAKE_UNTIL no turn counts.
+# for helpers, so that they are awake if the next job comes soon. No turn counts while helpers are
+# kept awake.
 OWNER_SPINS, HELPER_SPINS, SPINS_WHEN_BUSY = 2000, 8000, 100
 # A helper without a slice of its own lets others begin with theirs.
 _COURTESY_SPINS = 32
 
-# A slice is worth so many cycles. Slices of more are cut into chunks of about so many, so that
-# other threads can help.
-CYCLES_WORTH_SHARING, CYCLES_WORTH_STEALING, CYCLES_AT_ONCE = 1500.0, 50_000.0, 10_000.0
-
-# What every kernel is called with: a section of the table of addresses, the number of the thread,
-# and its first and last unit.
-KERNEL_PARAMETERS = (("section", POINTER), ("thread", I64), ("first", I64), ("last", I64))
-
-# The state of claims, in bytes: each word that several threads write has its own cache line.
-JOB, THREADS, YIELD_TICKS, GAP_TICKS, BUSY_TICKS, AWAKE_UNTIL = 0, 8, 16, 24, 32, 40
+# The state of claims, in bytes: what helpers write has cache lines of its own. Times are kept as
+# the readings since which they run: a counter that begins anew, when a machine wakes, ends them.
+JOB, THREADS, YIELD_TICKS, GAP_TICKS, BUSY_TICKS, AWAKE_TICKS, AWAKE_SINCE = range(0, 56, 8)
 CALLS, LEFT = 64, 128
 GENERATION, FINISHED, LEAVING, SLOTS = 192, 200, 208, 256
 assert CALLS + CALLS_BYTES <= LEFT
-# A slot for each thread: what is left to claim of its slices, and whether it sleeps.
-WORD, ASLEEP, SIGNAL, YIELDED, BUSY_UNTIL = 0, 8, 12, 16, 24
+# A slot for each thread: what is left to claim of its slices, whether it sleeps, when it last
+# offered its core, and when it last found that somebody else had it.
+WORD, ASLEEP, SIGNAL, YIELDED, BUSY_SINCE = 0, 8, 12, 16, 24
 SLOT_BYTES = 64
 # A word of claims: the threads that may claim, how many chunks there are, and the next one.
 _THREADS_SHIFT, _CHUNKS_SHIFT = 48, 24
-MOST_CHUNKS = (1 << _CHUNKS_SHIFT) - 1
+assert MOST_CHUNKS < 1 << _CHUNKS_SHIFT
 MOST_THREADS = 1024
-
-# A job, in words: what it is, which runs of it are wanted, and how far it is.
-KERNELS, PHASES, LIMITS, PHASE_COUNT, JOB_THREADS, ITERATION, TICKS = range(7)
-START, FROM, RUNS, ALONE, ROWS, BATCH, INPUTS, INPUT_LIST, OUTPUTS, OUTPUT_LIST = range(7, 17)
-PHASE, RUN, BEFORE, ELAPSED = range(17, 21)
-JOB_WORDS = 21
-# A kernel and a phase, in words.
-FUNCTION, SECTION, UNITS, AT_ONCE, SHARE, OFFSET = range(6)
-KERNEL_WORDS = 6
-FIRST, LAST, SHARED, BACK, ITERATIONS = range(5)
-PHASE_WORDS = 5
-
-
-@frozen_dataclass
-class Kernel:
-    """A call of a function that threads share.
-
-    Attributes:
-        function: its number among the functions of the program.
-        section: where the addresses of its step begin in the table of addresses, in words.
-        units: how many there are.
-        at_once: of how many a chunk consists.
-        share: into how many slices they are cut.
-        offset: whose slot has the first slice; the following slots have the following ones.
-    """
-
-    function: int
-    section: int
-    units: int
-    at_once: int
-    share: int
-    offset: int
-
-    def chunks(self, slot: int, threads: int) -> int:
-        """How many chunks of it are in a thread's slot."""
-        number = (slot - self.offset) % threads
-        if number >= self.share:
-            return 0
-        first, last = (self.units * n // self.share for n in (number, number + 1))
-        return -(-(last - first) // self.at_once)
-
-
-@frozen_dataclass
-class Phase:
-    """Kernels that are independent of each other.
-
-    Attributes:
-        first, last: the number of the first kernel, and of the one behind the last.
-        shared: whether they are worth sharing; otherwise one thread runs them, the one that has
-            completed the phase before.
-        back: if the phase ends a repeated part of the program, the phase that begins it.
-        iterations: how often that part is run; 0 if the phase ends none.
-    """
-
-    first: int
-    last: int
-    shared: bool
-    back: int = 0
-    iterations: int = 0
-
-
-def slices(units: int, cycles: float, threads: int) -> tuple[int, int]:
-    """Into how many slices a kernel is cut, and of how many units a chunk consists.
-
-    Args:
-        units: how many the kernel has.
-        cycles: what all of them cost, roughly.
-        threads: how many there are.
-    """
-    share = max(1, min(threads, units, int(cycles / CYCLES_WORTH_SHARING)))
-    at_once = -(-units // share)
-    if cycles >= share * CYCLES_WORTH_STEALING:
-        at_once = max(1, int(units * CYCLES_AT_ONCE / cycles))
-    return share, max(at_once, -(-units // MOST_CHUNKS))
 
 
 def emit_scheduler(waiting: Waiting) -> Module:
@@ -144,16 +85,11 @@ def emit_scheduler(waiting: Waiting) -> Module:
     module = Module(fused=False)
     emit_sleep(module, waiting)
     emit_wake(module, waiting)
-    _emit_copy(module)
-    _emit_gather(module)
-    _emit_record(module)
+    emit_jobs(module)
     _emit_wake_sleeper(module)
     _emit_publish(module)
-    _emit_run_phase(module)
-    _emit_next_phase(module)
     _emit_advance(module, waiting.machine)
     _emit_complete(module)
-    _emit_run_chunk(module)
     _emit_give_way(module, waiting.machine)
     _emit_work(module)
     _emit_wait(module, waiting)
@@ -167,20 +103,11 @@ def emit_scheduler(waiting: Waiting) -> Module:
 
 EXPORTED = ("run_job", "help", "leave", "gather", "read_ticks")
 
-_ZERO, _ONE = constant(0, I64), constant(1, I64)
 _STATE, _JOB, _THREAD = ("state", POINTER), ("job", POINTER), ("thread", I64)
 
 
 def _byte(code: Function, base: Value, offset: int) -> Value:
     return code.offset(base, offset, "i8")
-
-
-def _word(code: Function, record: Value, number: int, type: Type = I64) -> Value:
-    return code.load(code.offset(record, number, "i64"), type)
-
-
-def _set_word(code: Function, record: Value, number: int, value: Value) -> None:
-    code.store(value, code.offset(record, number, "i64"))
 
 
 def _load_atomic(code: Function, place: Value, type: Type, order: str) -> Value:
@@ -194,71 +121,6 @@ def _store_atomic(code: Function, value: Value, place: Value, order: str) -> Non
 def _slot(code: Function, state: Value, number: Value) -> Value:
     first = _byte(code, state, SLOTS)
     return code.offset(first, code.multiply(number, constant(SLOT_BYTES, I64)), "i8")
-
-
-def _record(code: Function, base: Value, number: Value, words: int) -> Value:
-    return code.offset(base, code.multiply(number, constant(words, I64)), "i64")
-
-
-def _phase(code: Function, job: Value, number: Value) -> Value:
-    return _record(code, _word(code, job, PHASES, POINTER), number, PHASE_WORDS)
-
-
-def _emit_copy(module: Module) -> None:
-    """`copy(target, source, bytes)`, 64 bytes at a time and then one by one."""
-    parameters = (("target", POINTER), ("source", POINTER), ("bytes", I64))
-    code = module.function("copy", parameters)
-    target, source, size = code.parameters
-    whole = code.binary("and", size, constant(-64, I64))
-    for start, stop, step, type in (
-        (_ZERO, whole, 64, I8.wide(64)),
-        (whole, size, 1, I8),
-    ):
-        loop = code.begin_loop(start, stop, step)
-        value = code.load(code.offset(source, loop.index, "i8"), type)
-        code.store(value, code.offset(target, loop.index, "i8"))
-        code.end_loop(loop)
-    code.finish()
-
-
-def _entry(code: Function, entries: Value, number: Value) -> tuple[Value, Value, Value]:
-    """(source, target, bytes) of an entry of a list."""
-    start = _record(code, entries, number, 3)
-    return _word(code, start, 0, POINTER), _word(code, start, 1, POINTER), _word(code, start, 2)
-
-
-def _emit_gather(module: Module) -> None:
-    """`gather(job, thread, first, last)`: copies examples of this run into the inputs' buffers."""
-    code = module.function("gather", KERNEL_PARAMETERS, internal=False)
-    job, _, first, last = code.parameters
-    start = code.multiply(_word(code, job, RUN), _word(code, job, BATCH))
-    rows = code.offset(_word(code, job, ROWS, POINTER), start, "i64")
-    entries = _word(code, job, INPUT_LIST, POINTER)
-    each = code.begin_loop(_ZERO, _word(code, job, INPUTS))
-    source, target, size = _entry(code, entries, each.index)
-    examples = code.begin_loop(first, last)
-    example = code.load(code.offset(rows, examples.index, "i64"), I64)
-    code.call_void(
-        "copy",
-        code.offset(target, code.multiply(examples.index, size), "i8"),
-        code.offset(source, code.multiply(example, size), "i8"),
-        size,
-    )
-    code.end_loop(examples)
-    code.end_loop(each)
-    code.finish()
-
-
-def _emit_record(module: Module) -> None:
-    """`record(job)`: copies the results of a run to where they are kept."""
-    code = module.function("record", (_JOB,))
-    (job,) = code.parameters
-    run, entries = _word(code, job, RUN), _word(code, job, OUTPUT_LIST, POINTER)
-    each = code.begin_loop(_ZERO, _word(code, job, OUTPUTS))
-    source, target, size = _entry(code, entries, each.index)
-    code.call_void("copy", code.offset(target, code.multiply(run, size), "i8"), source, size)
-    code.end_loop(each)
-    code.finish()
 
 
 def _emit_wake_sleeper(module: Module) -> None:
@@ -278,68 +140,27 @@ def _emit_publish(module: Module) -> None:
     """`publish(state, job)`: lets threads claim the chunks of the job's phase."""
     code = module.function("publish", (_STATE, _JOB))
     state, job = code.parameters
-    threads = _word(code, job, JOB_THREADS)
+    threads = word_of(code, job, JOB_THREADS)
     # A row of limits: how many chunks each slot has, and how many there are in all.
-    columns = code.add(threads, _ONE)
-    row = code.multiply(_word(code, job, PHASE), columns)
-    limits = code.offset(_word(code, job, LIMITS, POINTER), row, "i64")
+    columns = code.add(threads, ONE)
+    row = code.multiply(word_of(code, job, PHASE), columns)
+    limits = code.offset(word_of(code, job, LIMITS, POINTER), row, "i64")
     total = code.load(code.offset(limits, threads, "i64"), I64)
     _store_atomic(code, total, _byte(code, state, LEFT), "monotonic")
     allowed = code.binary("shl", threads, constant(_THREADS_SHIFT, I64))
-    each = code.begin_loop(_ZERO, threads)
+    each = code.begin_loop(ZERO, threads)
     chunks = code.load(code.offset(limits, each.index, "i64"), I64)
     shifted = code.binary("shl", chunks, constant(_CHUNKS_SHIFT, I64))
     word = code.binary("or", allowed, shifted)
     _store_atomic(code, word, _byte(code, _slot(code, state, each.index), WORD), "release")
     code.end_loop(each)
     code.instruction(f"atomicrmw add {_byte(code, state, GENERATION)}, i64 1 seq_cst", I64)
-    each = code.begin_loop(_ZERO, threads)
+    each = code.begin_loop(ZERO, threads)
     chunks = code.load(code.offset(limits, each.index, "i64"), I64)
-    with code.when(code.compare("ne", chunks, _ZERO)):
+    with code.when(code.compare("ne", chunks, ZERO)):
         code.call_void("wake_sleeper", state, _slot(code, state, each.index))
     code.end_loop(each)
     code.finish()
-
-
-def _call_kernel(code: Function, kernel: Value, thread: Value, first: Value, last: Value) -> None:
-    function, section = (
-        _word(code, kernel, FUNCTION, POINTER),
-        _word(code, kernel, SECTION, POINTER),
-    )
-    arguments = ", ".join(map(str, (section, thread, first, last)))
-    code.line(f"call void {function.text}({arguments})")
-
-
-def _emit_run_phase(module: Module) -> None:
-    """`run_phase(job, thread)`: runs the whole phase of a job in this thread."""
-    code = module.function("run_phase", (_JOB, _THREAD))
-    job, thread = code.parameters
-    phase = _phase(code, job, _word(code, job, PHASE))
-    kernels = _word(code, job, KERNELS, POINTER)
-    each = code.begin_loop(_word(code, phase, FIRST), _word(code, phase, LAST))
-    kernel = _record(code, kernels, each.index, KERNEL_WORDS)
-    _call_kernel(code, kernel, thread, _ZERO, _word(code, kernel, UNITS))
-    code.end_loop(each)
-    code.finish()
-
-
-def _emit_next_phase(module: Module) -> None:
-    """`next_phase(job)`: the number of the phase that follows the one that is complete."""
-    code = module.function("next_phase", (_JOB,), result=I64)
-    (job,) = code.parameters
-    number = _word(code, job, PHASE)
-    phase = _phase(code, job, number)
-    following = code.allocate(1, "i64")
-    code.store(code.add(number, _ONE), following)
-    iterations = _word(code, phase, ITERATIONS)
-    with code.when(code.compare("ne", iterations, _ZERO)):
-        place = _word(code, job, ITERATION, POINTER)
-        done = code.add(code.load(place, I64), _ONE)
-        again = code.compare("slt", done, iterations)
-        code.store(code.select(again, done, _ZERO), place)
-        back, on = _word(code, phase, BACK), code.load(following, I64)
-        code.store(code.select(again, back, on), following)
-    code.finish(code.load(following, I64))
 
 
 def _emit_advance(module: Module, machine: str) -> None:
@@ -350,34 +171,34 @@ def _emit_advance(module: Module, machine: str) -> None:
     """
     code = module.function("advance", (_STATE, _JOB, _THREAD))
     state, job, thread = code.parameters
-    alone = code.compare("ne", _word(code, job, ALONE), _ZERO)
-    count = _word(code, job, PHASE_COUNT)
+    alone = code.compare("ne", word_of(code, job, ALONE), ZERO)
+    count = word_of(code, job, PHASE_COUNT)
     with code.forever() as behind:
-        ticks = _word(code, job, TICKS, POINTER)
+        ticks = word_of(code, job, TICKS, POINTER)
         with code.when(code.instruction(f"icmp ne {ticks}, null", Type("i1"))):
             now = emit_ticks(code, machine)
-            place = code.offset(ticks, _word(code, job, PHASE), "i64")
-            spent = code.subtract(now, _word(code, job, BEFORE))
+            place = code.offset(ticks, word_of(code, job, PHASE), "i64")
+            spent = code.subtract(now, word_of(code, job, BEFORE))
             code.store(code.add(code.load(place, I64), spent), place)
-            _set_word(code, job, BEFORE, now)
+            set_word(code, job, BEFORE, now)
         following = code.call("next_phase", I64, job)
-        _set_word(code, job, PHASE, following)
+        set_word(code, job, PHASE, following)
         over = code.compare("eq", following, count)
         with code.when(over):
             code.call_void("record", job)
-            run = code.add(_word(code, job, RUN), _ONE)
-            _set_word(code, job, RUN, run)
-            _set_word(code, job, PHASE, _word(code, job, START))
-            finished = code.compare("eq", run, _word(code, job, RUNS))
+            run = code.add(word_of(code, job, RUN), ONE)
+            set_word(code, job, RUN, run)
+            set_word(code, job, PHASE, word_of(code, job, START))
+            finished = code.compare("eq", run, word_of(code, job, RUNS))
             with code.when(code.binary("and", finished, _not(code, alone))):
-                _store_atomic(code, _ONE, _byte(code, state, FINISHED), "release")
+                _store_atomic(code, ONE, _byte(code, state, FINISHED), "release")
                 generation = _byte(code, state, GENERATION)
                 code.instruction(f"atomicrmw add {generation}, i64 1 seq_cst", I64)
-                code.call_void("wake_sleeper", state, _slot(code, state, _ZERO))
+                code.call_void("wake_sleeper", state, _slot(code, state, ZERO))
             code.leave_when(finished, behind)
         with code.when(_not(code, over)):
-            phase = _phase(code, job, following)
-            shared = code.compare("ne", _word(code, phase, SHARED), _ZERO)
+            phase = phase_of(code, job, following)
+            shared = code.compare("ne", word_of(code, phase, SHARED), ZERO)
             shared = code.binary("and", shared, _not(code, alone))
             with code.when(shared):
                 code.call_void("publish", state, job)
@@ -394,49 +215,12 @@ def _emit_complete(module: Module) -> None:
     """`complete(state, thread, chunks)`: notes chunks as completed; the last one advances."""
     code = module.function("complete", (_STATE, _THREAD, ("chunks", I64)))
     state, thread, chunks = code.parameters
-    with code.when(code.compare("ne", chunks, _ZERO)):
+    with code.when(code.compare("ne", chunks, ZERO)):
         job = code.load(_byte(code, state, JOB), POINTER)
         left = _byte(code, state, LEFT)
         before = code.instruction(f"atomicrmw sub {left}, {chunks} acq_rel", I64)
         with code.when(code.compare("eq", before, chunks)):
             code.call_void("advance", state, job, thread)
-    code.finish()
-
-
-def _emit_run_chunk(module: Module) -> None:
-    """`run_chunk(job, thread, slot, number)`: runs a chunk that was claimed from a slot.
-
-    The chunks of a slot are those of the phase's first kernel, then of the second one, and so on.
-    """
-    parameters = (_JOB, _THREAD, ("slot", I64), ("number", I64))
-    code = module.function("run_chunk", parameters)
-    job, thread, slot, number = code.parameters
-    left, which = code.allocate(1, "i64"), code.allocate(1, "i64")
-    threads, kernels = _word(code, job, JOB_THREADS), _word(code, job, KERNELS, POINTER)
-    phase = _phase(code, job, _word(code, job, PHASE))
-    code.store(number, left)
-    code.store(_word(code, phase, FIRST), which)
-    with code.forever() as behind:
-        kernel = _record(code, kernels, code.load(which, I64), KERNEL_WORDS)
-        share, at_once = _word(code, kernel, SHARE), _word(code, kernel, AT_ONCE)
-        distance = code.subtract(code.add(slot, threads), _word(code, kernel, OFFSET))
-        slice_ = code.binary("urem", distance, threads)
-        units = _word(code, kernel, UNITS)
-        first, last = (
-            code.binary("udiv", code.multiply(units, edge), share)
-            for edge in (slice_, code.add(slice_, _ONE))
-        )
-        rounded = code.subtract(code.add(code.subtract(last, first), at_once), _ONE)
-        chunks = code.binary("udiv", rounded, at_once)
-        chunks = code.select(code.compare("slt", slice_, share), chunks, _ZERO)
-        ahead = code.load(left, I64)
-        here = code.compare("slt", ahead, chunks)
-        with code.when(here):
-            start = code.add(first, code.multiply(ahead, at_once))
-            _call_kernel(code, kernel, thread, start, code.minimum(code.add(start, at_once), last))
-        code.leave_when(here, behind)
-        code.store(code.subtract(ahead, chunks), left)
-        code.store(code.add(code.load(which, I64), _ONE), which)
     code.finish()
 
 
@@ -454,7 +238,7 @@ def _emit_give_way(module: Module, machine: str) -> None:
     patience = code.load(_byte(code, state, YIELD_TICKS), I64)
     with code.when(code.compare("ugt", since, patience)):
         code.call_void("complete", state, thread, chunks)
-        code.store(_ZERO, left)
+        code.store(ZERO, left)
         emit_yield(code, _byte(code, state, CALLS))
         code.store(emit_ticks(code, machine), yielded)
     code.finish(code.load(left, I64))
@@ -465,10 +249,10 @@ def _emit_work(module: Module) -> None:
     code = module.function("work", (_STATE, _THREAD), result=I64)
     state, thread = code.parameters
     open_, found = code.allocate(1, "i64"), code.allocate(1, "i64")
-    code.store(_ZERO, open_)
-    code.store(_ZERO, found)
+    code.store(ZERO, open_)
+    code.store(ZERO, found)
     threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
-    slots = code.begin_loop(_ZERO, threads)
+    slots = code.begin_loop(ZERO, threads)
     number = code.binary("urem", code.add(thread, slots.index), threads)
     place = _byte(code, _slot(code, state, number), WORD)
     mask = constant(MOST_CHUNKS, I64)
@@ -480,18 +264,18 @@ def _emit_work(module: Module) -> None:
         allowed = code.binary("lshr", word, constant(_THREADS_SHIFT, I64))
         nothing = code.compare("uge", following, chunks)
         code.leave_when(code.binary("or", nothing, code.compare("uge", thread, allowed)), behind)
-        claimed = code.add(word, _ONE)
+        claimed = code.add(word, ONE)
         pair = code.instruction(
             f"cmpxchg {place}, {word}, {claimed} acq_rel acquire", Type("{ i64, i1 }")
         )
         with code.when(code.instruction(f"extractvalue {pair}, 1", Type("i1"))):
             job = code.load(_byte(code, state, JOB), POINTER)
             code.call_void("run_chunk", job, thread, number, following)
-            code.store(code.add(code.load(open_, I64), _ONE), open_)
-            with code.when(code.compare("ne", thread, _ZERO)):
+            code.store(code.add(code.load(open_, I64), ONE), open_)
+            with code.when(code.compare("ne", thread, ZERO)):
                 done = code.load(open_, I64)
                 code.store(code.call("give_way", I64, state, thread, done), open_)
-            code.store(_ONE, found)
+            code.store(ONE, found)
     code.end_loop(slots)
     code.call_void("complete", state, thread, code.load(open_, I64))
     code.finish(code.load(found, I64))
@@ -506,34 +290,36 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     code = module.function("wait", parameters)
     state, thread, seen, spins = code.parameters
     place, calls = _byte(code, state, GENERATION), _byte(code, state, CALLS)
-    awake_until = _byte(code, state, AWAKE_UNTIL)
+    awake_since = _byte(code, state, AWAKE_SINCE)
+    awake_ticks = code.load(_byte(code, state, AWAKE_TICKS), I64)
+    busy_ticks = code.load(_byte(code, state, BUSY_TICKS), I64)
     slot = _slot(code, state, thread)
     signal, asleep = _byte(code, slot, SIGNAL), _byte(code, slot, ASLEEP)
-    busy = _byte(code, slot, BUSY_UNTIL)
+    busy_since = _byte(code, slot, BUSY_SINCE)
     left, before = code.allocate(1, "i64"), code.allocate(1, "i64")
     code.store(emit_ticks(code, waiting.machine), before)
     code.store(spins, left)
-    with code.when(code.compare("ult", code.load(before, I64), code.load(busy, I64))):
+    since = code.subtract(code.load(before, I64), code.load(busy_since, I64))
+    with code.when(code.compare("ult", since, busy_ticks)):
         few = constant(SPINS_WHEN_BUSY, I64)
         code.store(code.minimum(spins, few), left)
     with code.forever() as behind:
         now = _load_atomic(code, place, I64, "acquire")
         remaining = code.load(left, I64)
-        over = code.compare("sle", remaining, _ZERO)
+        over = code.compare("sle", remaining, ZERO)
         code.leave_when(code.binary("or", code.compare("ne", now, seen), over), behind)
         emit_pause(code, waiting.machine)
         ticks = emit_ticks(code, waiting.machine)
-        tired = code.compare("ugt", ticks, _load_atomic(code, awake_until, I64, "monotonic"))
-        tired = code.convert("zext", tired, "i64")
+        since = code.subtract(ticks, _load_atomic(code, awake_since, I64, "monotonic"))
+        tired = code.convert("zext", code.compare("uge", since, awake_ticks), "i64")
         code.store(code.subtract(remaining, tired), left)
         gap = code.subtract(ticks, code.load(before, I64))
         code.store(ticks, before)
         # Somebody else had this core.
         with code.when(code.compare("ugt", gap, code.load(_byte(code, state, GAP_TICKS), I64))):
-            memory = code.load(_byte(code, state, BUSY_TICKS), I64)
-            code.store(code.add(ticks, memory), busy)
-            code.store(_ZERO, left)
-    with code.when(code.compare("sle", code.load(left, I64), _ZERO)):
+            code.store(ticks, busy_since)
+            code.store(ZERO, left)
+    with code.when(code.compare("sle", code.load(left, I64), ZERO)):
         old = _load_atomic(code, signal, I32, "seq_cst")
         code.instruction(f"atomicrmw xchg {asleep}, i32 1 seq_cst", I32)
         now = _load_atomic(code, place, I64, "seq_cst")
@@ -553,20 +339,20 @@ def _emit_take_part(module: Module, machine: str) -> None:
     with code.forever() as behind:
         seen = _load_atomic(code, _byte(code, state, GENERATION), I64, "acquire")
         over = _load_atomic(code, end, I64, "acquire")
-        code.leave_when(code.compare("ne", over, _ZERO), behind)
+        code.leave_when(code.compare("ne", over, ZERO), behind)
         word = _load_atomic(code, own, I64, "monotonic")
         of_own = code.binary("lshr", word, constant(_CHUNKS_SHIFT, I64))
         of_own = code.binary("and", of_own, constant(MOST_CHUNKS, I64))
-        with code.when(code.compare("eq", of_own, _ZERO)):
+        with code.when(code.compare("eq", of_own, ZERO)):
             courtesy = code.begin_loop(0, _COURTESY_SPINS)
             emit_pause(code, machine)
             code.end_loop(courtesy)
         found = code.call("work", I64, state, thread)
-        with code.when(code.compare("eq", found, _ZERO)):
+        with code.when(code.compare("eq", found, ZERO)):
             # Who has no part in this job need not be awake for its next phase.
             threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
             taking_part = code.compare("slt", thread, threads)
-            code.call_void("wait", state, thread, seen, code.select(taking_part, spins, _ZERO))
+            code.call_void("wait", state, thread, seen, code.select(taking_part, spins, ZERO))
     code.finish()
 
 
@@ -575,23 +361,23 @@ def _emit_run_job(module: Module, machine: str) -> None:
     code = module.function("run_job", (_STATE, _JOB), internal=False)
     state, job = code.parameters
     started = emit_ticks(code, machine)
-    _set_word(code, job, PHASE, _word(code, job, START))
-    _set_word(code, job, RUN, _word(code, job, FROM))
-    _set_word(code, job, BEFORE, started)
+    set_word(code, job, PHASE, word_of(code, job, START))
+    set_word(code, job, RUN, word_of(code, job, FROM))
+    set_word(code, job, BEFORE, started)
     # In a forked child it may be that of a run which its parent goes on with.
-    code.store(_ZERO, _word(code, job, ITERATION, POINTER))
-    shared = code.compare("eq", _word(code, job, ALONE), _ZERO)
+    code.store(ZERO, word_of(code, job, ITERATION, POINTER))
+    shared = code.compare("eq", word_of(code, job, ALONE), ZERO)
     with code.when(shared):
         code.store(job, _byte(code, state, JOB))
-        threads = _word(code, job, JOB_THREADS)
+        threads = word_of(code, job, JOB_THREADS)
         _store_atomic(code, threads, _byte(code, state, THREADS), "monotonic")
-        _store_atomic(code, _ZERO, _byte(code, state, FINISHED), "monotonic")
-    code.call_void("advance", state, job, _ZERO)
+        _store_atomic(code, ZERO, _byte(code, state, FINISHED), "monotonic")
+    code.call_void("advance", state, job, ZERO)
     with code.when(shared):
         end, spins = _byte(code, state, FINISHED), constant(OWNER_SPINS, I64)
-        code.call_void("take_part", state, _ZERO, end, spins)
+        code.call_void("take_part", state, ZERO, end, spins)
     spent = code.subtract(emit_ticks(code, machine), started)
-    _set_word(code, job, ELAPSED, code.add(_word(code, job, ELAPSED), spent))
+    set_word(code, job, ELAPSED, code.add(word_of(code, job, ELAPSED), spent))
     code.finish()
 
 
@@ -607,9 +393,9 @@ def _emit_leave(module: Module) -> None:
     """`leave(state, threads)`: every helper leaves; none of them has a claim."""
     code = module.function("leave", (_STATE, ("threads", I64)), internal=False)
     state, threads = code.parameters
-    _store_atomic(code, _ONE, _byte(code, state, LEAVING), "seq_cst")
+    _store_atomic(code, ONE, _byte(code, state, LEAVING), "seq_cst")
     code.instruction(f"atomicrmw add {_byte(code, state, GENERATION)}, i64 1 seq_cst", I64)
-    each = code.begin_loop(_ZERO, threads)
+    each = code.begin_loop(ZERO, threads)
     code.call_void("wake_sleeper", state, _slot(code, state, each.index))
     code.end_loop(each)
     code.finish()

@@ -29,6 +29,9 @@ _BAD_TRIAL_SECONDS = 0.001
 FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 256
 # Of longer jobs every thread takes a part as it comes: one thread alone is never tried.
 LONG_SECONDS = 0.005
+# A longer time between two decisions says nothing of threads: the process was stopped, the machine
+# was asleep, or the job is one of those long ones.
+_STOPPED_SECONDS = 1.0
 # What is known of a way before a trial counts so little after it.
 _STALE = 1e-3
 
@@ -109,6 +112,9 @@ class ThreadChoice:
     def ran(self, ticks: int) -> None:
         """Takes note of what `runs` runs took, and decides about the next ones."""
         way, other = self._ways()
+        # A counter may also begin anew while the machine sleeps.
+        if not 0 < ticks < _STOPPED_SECONDS * self._second:
+            return
         if self._first:
             # Its memory was not in the caches yet.
             self._first = False

@@ -19,10 +19,10 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.engines.cpu import scheduler, waiting
+from lamina.engines.cpu import jobs, scheduler, waiting
+from lamina.engines.cpu.jobs import Kernel, Phase, slices
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.scheduler import Kernel, Phase, slices
 from lamina.engines.cpu.thread_choice import TRIAL_SECONDS, ThreadChoice
 from lamina.engines.host import aligned
 from lamina.shapes import Array
@@ -50,7 +50,7 @@ class Job:
 
     Args:
         functions: the addresses of the kernels' functions.
-        kernels, phases: what is run; see `scheduler`.
+        kernels, phases: what is run; see `jobs`.
         threads: how many may take part.
         table: the addresses of the buffers, uint64.
         iteration: where the iteration of repeated phases is noted, int64.
@@ -72,11 +72,11 @@ class Job:
         self.runs = 1
         self._native = _native()
         self._table, self._iteration = table, iteration
-        self._words = words = np.zeros(scheduler.JOB_WORDS, np.int64)
+        self._words = words = np.zeros(jobs.JOB_WORDS, np.int64)
         self.address = int(words.ctypes.data)
         # In front: the phase that runs begin behind, and the one that gathers their examples.
-        self._kernels = _rows(1 + len(kernels), scheduler.KERNEL_WORDS)
-        self._phases = _rows(_IN_FRONT + len(phases), scheduler.PHASE_WORDS)
+        self._kernels = _rows(1 + len(kernels), jobs.KERNEL_WORDS)
+        self._phases = _rows(_IN_FRONT + len(phases), jobs.PHASE_WORDS)
         self._limits = _rows(_IN_FRONT + len(phases), threads + 1)
         for number, kernel in enumerate(kernels, 1):
             section = table.ctypes.data + table.itemsize * kernel.section
@@ -88,16 +88,16 @@ class Job:
             if phase.shared:
                 self._limit(number, kernels[phase.first : phase.last])
         self._ticks = np.zeros(len(self._phases), np.int64)
-        words[scheduler.KERNELS] = self._kernels.ctypes.data
-        words[scheduler.PHASES] = self._phases.ctypes.data
-        words[scheduler.LIMITS] = self._limits.ctypes.data
-        words[scheduler.PHASE_COUNT] = len(self._phases)
-        words[scheduler.JOB_THREADS] = threads
-        words[scheduler.ITERATION] = iteration.ctypes.data
-        words[scheduler.TICKS] = self._ticks.ctypes.data if timed else 0
-        words[scheduler.ALONE] = threads == 1
-        words[scheduler.RUNS] = 1
-        words[scheduler.START] = _ONCE
+        words[jobs.KERNELS] = self._kernels.ctypes.data
+        words[jobs.PHASES] = self._phases.ctypes.data
+        words[jobs.LIMITS] = self._limits.ctypes.data
+        words[jobs.PHASE_COUNT] = len(self._phases)
+        words[jobs.JOB_THREADS] = threads
+        words[jobs.ITERATION] = iteration.ctypes.data
+        words[jobs.TICKS] = self._ticks.ctypes.data if timed else 0
+        words[jobs.ALONE] = threads == 1
+        words[jobs.RUNS] = 1
+        words[jobs.START] = _ONCE
         self._choice = ThreadChoice(ticks_per_second()) if threads > 1 and not timed else None
         # Runs until the choice is made anew.
         self._left = 1
@@ -116,9 +116,9 @@ class Job:
             return
         self.runs = 1
         words = self._words
-        words[scheduler.START] = _ONCE
-        words[scheduler.FROM], words[scheduler.RUNS] = 0, 1
-        words[scheduler.OUTPUTS] = 0
+        words[jobs.START] = _ONCE
+        words[jobs.FROM], words[jobs.RUNS] = 0, 1
+        words[jobs.OUTPUTS] = 0
         # Last: whoever is interrupted here begins again.
         self._kept = ()
 
@@ -139,18 +139,18 @@ class Job:
         self._kept = (rows, *lists)
         self.runs, batch = rows.shape
         words = self._words
-        words[scheduler.START] = _GATHERING
-        words[scheduler.FROM], words[scheduler.RUNS] = 0, self.runs
-        words[scheduler.BATCH] = batch
-        words[scheduler.ROWS] = rows.ctypes.data
-        words[scheduler.INPUTS], words[scheduler.OUTPUTS] = map(len, lists)
-        words[scheduler.INPUT_LIST] = lists[0].ctypes.data
-        words[scheduler.OUTPUT_LIST] = lists[1].ctypes.data
+        words[jobs.START] = _GATHERING
+        words[jobs.FROM], words[jobs.RUNS] = 0, self.runs
+        words[jobs.BATCH] = batch
+        words[jobs.ROWS] = rows.ctypes.data
+        words[jobs.INPUTS], words[jobs.OUTPUTS] = map(len, lists)
+        words[jobs.INPUT_LIST] = lists[0].ctypes.data
+        words[jobs.OUTPUT_LIST] = lists[1].ctypes.data
         cycles = batch * sum(size for _, _, size in inputs) / _COPIED_PER_CYCLE
         share, at_once = slices(batch, cycles, self.threads)
         kernel = Kernel(0, 0, batch, at_once, share, 0)
         self._kernels[0] = (self._native.gather, self.address, batch, at_once, share, 0)
-        self._phases[_GATHERING + 1, : scheduler.BACK] = (0, 1, share > 1)
+        self._phases[_GATHERING + 1, : jobs.BACK] = (0, 1, share > 1)
         self._limit(_GATHERING + 1, [kernel] if share > 1 else [])
 
     def run(self) -> None:
@@ -169,7 +169,7 @@ class Job:
         words, done = self._words, 0
         while done < self.runs:
             following = min(self._left, self.runs - done)
-            words[scheduler.FROM], words[scheduler.RUNS] = done, done + following
+            words[jobs.FROM], words[jobs.RUNS] = done, done + following
             self._start(alone=self._choice.alone)
             done += following
             self._left -= following
@@ -180,21 +180,21 @@ class Job:
         if alone or not pool().run(self):
             if self.threads > 1:
                 # One thread is alone from the beginning.
-                self._words[scheduler.ALONE] = True
+                self._words[jobs.ALONE] = True
             self._native.run_job(None, self.address)
 
     def _choose(self, choice: ThreadChoice) -> None:
         words = self._words
-        elapsed = int(words[scheduler.ELAPSED])
+        elapsed = int(words[jobs.ELAPSED])
         choice.ran(elapsed)
-        words[scheduler.ELAPSED] = 0
+        words[jobs.ELAPSED] = 0
         self._left = choice.runs
         if choice.trial and choice.alone:
-            pool().stay_awake(int(words[scheduler.BEFORE]) + elapsed)
+            pool().stay_awake(int(words[jobs.BEFORE]) + elapsed)
 
     def share(self) -> None:
         """The next run may be helped with."""
-        self._words[scheduler.ALONE] = False
+        self._words[jobs.ALONE] = False
 
     def phase_ticks(self) -> Array:
         """The ticks of each phase since they were last asked for."""
@@ -255,6 +255,7 @@ class ThreadPool:
             (scheduler.YIELD_TICKS, YIELD_SECONDS),
             (scheduler.GAP_TICKS, GAP_SECONDS),
             (scheduler.BUSY_TICKS, BUSY_SECONDS),
+            (scheduler.AWAKE_TICKS, AWAKE_SECONDS),
         ):
             words[place // 8] = int(seconds * ticks_per_second())
         self._words = words
@@ -287,8 +288,7 @@ class ThreadPool:
 
         A trial of one thread alone is short, and whoever sleeps meanwhile is slow to come back.
         """
-        awake = int(AWAKE_SECONDS * ticks_per_second())
-        self._words[scheduler.AWAKE_UNTIL // 8] = ticks + awake
+        self._words[scheduler.AWAKE_SINCE // 8] = ticks
 
     def _ensure(self, helpers: int) -> None:
         while len(self.helpers) < helpers:
