@@ -17,13 +17,14 @@ import math
 from typing import final
 
 # Usual times are remembered for about so long, or so many runs; long waits as well.
-USUAL_SECONDS, USUAL_RUNS = 0.005, 10.0
+USUAL_SECONDS, USUAL_RUNS = 0.005, 50.0
 RARE_SECONDS, RARE_RUNS = 0.1, 1000.0
 # What a window takes beyond so many times its usual time is a long wait.
 _RARE = 3.0
 # The time between two decisions; that of a trial, and of one that soon looks bad.
 WINDOW_SECONDS, TRIAL_SECONDS, MOST_RUNS = 0.0005, 0.002, 1000
 _BAD_TRIAL_SECONDS = 0.001
+_TRIAL_RUNS, _BAD_TRIAL_RUNS = 10, 5
 # Which part of the time trials of the other way may cost: at first, and when they have confirmed
 # the choice again and again.
 FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 256
@@ -105,8 +106,9 @@ class ThreadChoice:
         self._together, self._alone = _Way(ticks_per_second), _Way(ticks_per_second)
         self._first = True
         self._budget = FIRST_BUDGET
-        # The ticks of the trial so far, and what trials may still cost.
+        # The ticks and runs of the trial so far, and what trials may still cost.
         self._tried = 0.0
+        self._tried_runs = 0
         self._credit = 0.0
 
     def ran(self, ticks: int) -> None:
@@ -123,6 +125,7 @@ class ThreadChoice:
             # Helpers wake up in the first window of a trial.
             counts = self._tried > 0.0 or not way.known
             self._tried += ticks
+            self._tried_runs += self.runs
             if counts:
                 way.ran(ticks, self.runs)
                 self._judge(way, other)
@@ -142,11 +145,14 @@ class ThreadChoice:
     def _judge(self, way: _Way, other: _Way) -> None:
         """Ends a trial that has lasted long enough, or looks bad."""
         if way.mean() >= other.mean():
-            if self._tried >= _BAD_TRIAL_SECONDS * self._second:
+            if self._has_tried(_BAD_TRIAL_SECONDS, _BAD_TRIAL_RUNS):
                 self.trial, self.alone = False, not self.alone
                 self._budget = max(self._budget / 2, LAST_BUDGET)
-        elif self._tried >= TRIAL_SECONDS * self._second:
+        elif self._has_tried(TRIAL_SECONDS, _TRIAL_RUNS):
             self.trial, self._budget = False, FIRST_BUDGET
+
+    def _has_tried(self, seconds: float, runs: int) -> bool:
+        return self._tried >= seconds * self._second and self._tried_runs >= runs
 
     def _consider(self, way: _Way, other: _Way) -> None:
         """Tries the other way if it is thought to be better, or if that can be afforded."""
@@ -158,8 +164,8 @@ class ThreadChoice:
             more = other.mean() - way.mean()
             if more < 0.0:
                 self._budget = FIRST_BUDGET
-            elif self._credit < more * other.window(_BAD_TRIAL_SECONDS):
+            elif self._credit < more * max(other.window(_BAD_TRIAL_SECONDS), _BAD_TRIAL_RUNS):
                 return
             other.doubt()
-        self.trial, self._tried = True, 0.0
+        self.trial, self._tried, self._tried_runs = True, 0.0, 0
         self.alone = not self.alone
