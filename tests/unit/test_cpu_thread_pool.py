@@ -157,6 +157,19 @@ def reading() -> int:
     return int(place[0])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the wish is one of Linux")
+def test_threads_that_ask_for_short_slices_stay_as_nice_as_they_were() -> None:
+    code = (
+        "import os, platform\n"
+        "from lamina.engines.cpu.waiting import ask_for_short_slices\n"
+        "os.nice(7)\n"
+        "ask_for_short_slices(platform.machine())\n"
+        "assert os.getpriority(os.PRIO_PROCESS, 0) >= 7\n"
+        "assert os.sched_getscheduler(0) == os.SCHED_OTHER\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) -> None:
     calm_pool.stay_awake(reading())
     counting = Counting(2)

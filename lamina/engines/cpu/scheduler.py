@@ -6,7 +6,7 @@ does all of it. Whoever completes the last chunk of a phase publishes the next o
 only for chunks that somebody has claimed and not yet completed. Which thread does a chunk changes
 nothing about its result. `jobs` says what kernels, phases, slices and chunks are.
 
-A helper that has worked for two milliseconds offers its core to others, at a moment when it has
+A thread that has worked for two milliseconds offers its core to others, at a moment when it has
 claimed nothing. So the system rarely takes the core away in the middle of a chunk, which everybody
 would then wait for.
 
@@ -55,6 +55,8 @@ from lamina.engines.cpu.waiting import (
 # for helpers, so that they are awake if the next job comes soon. No turn counts while helpers are
 # kept awake.
 OWNER_SPINS, HELPER_SPINS, SPINS_WHEN_BUSY = 2000, 8000, 100
+# Who runs jobs has done something else if it has not yielded for so many times as long as usual.
+_YIELDS_MISSED = 8
 # A helper without a slice of its own lets others begin with theirs.
 _COURTESY_SPINS = 32
 
@@ -272,9 +274,8 @@ def _emit_work(module: Module) -> None:
             job = code.load(_byte(code, state, JOB), POINTER)
             code.call_void("run_chunk", job, thread, number, following)
             code.store(code.add(code.load(open_, I64), ONE), open_)
-            with code.when(code.compare("ne", thread, ZERO)):
-                done = code.load(open_, I64)
-                code.store(code.call("give_way", I64, state, thread, done), open_)
+            done = code.load(open_, I64)
+            code.store(code.call("give_way", I64, state, thread, done), open_)
             code.store(ONE, found)
     code.end_loop(slots)
     code.call_void("complete", state, thread, code.load(open_, I64))
@@ -372,6 +373,13 @@ def _emit_run_job(module: Module, machine: str) -> None:
         threads = word_of(code, job, JOB_THREADS)
         _store_atomic(code, threads, _byte(code, state, THREADS), "monotonic")
         _store_atomic(code, ZERO, _byte(code, state, FINISHED), "monotonic")
+        # After a while without jobs the thread may have slept, and its core is its own anew.
+        yielded = _byte(code, _slot(code, state, ZERO), YIELDED)
+        since = code.subtract(started, code.load(yielded, I64))
+        patience = code.load(_byte(code, state, YIELD_TICKS), I64)
+        many = code.multiply(patience, constant(_YIELDS_MISSED, I64))
+        with code.when(code.compare("ugt", since, many)):
+            code.store(started, yielded)
     code.call_void("advance", state, job, ZERO)
     with code.when(shared):
         end, spins = _byte(code, state, FINISHED), constant(OWNER_SPINS, I64)

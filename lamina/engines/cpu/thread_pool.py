@@ -259,6 +259,8 @@ class ThreadPool:
         ):
             words[place // 8] = int(seconds * ticks_per_second())
         self._words = words
+        # Whether a thread that runs jobs has asked for short slices.
+        self._callers = threading.local()
         # Helpers that were started.
         self.helpers: list[threading.Thread] = []
         self._over = False
@@ -279,6 +281,9 @@ class ThreadPool:
                 # Whole: a helper that is started and not noted would share its number, and so its
                 # memory, with the next one.
                 shielded(lambda: self._ensure(job.threads - 1))
+            if not hasattr(self._callers, "asked"):
+                waiting.ask_for_short_slices(self._native.waiting.machine)
+                self._callers.asked = True
             job.share()
             self._native.run_job(self._state, job.address)
             return True

@@ -8,6 +8,7 @@ linking.
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import sys
 from typing import Any
@@ -21,6 +22,9 @@ CALLS_BYTES = 64
 
 _FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "arm64": 98}
 _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274}
+_GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}
+# struct sched_attr of sched_setattr(2): size, policy, flags, nice, priority, runtime, ...
+_ATTRIBUTES, _POLICY, _RUNTIME = struct.Struct("=IIQiIQQQ"), 1, 5
 SLICE_NANOSECONDS = 100_000
 _FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_PRIVATE = 0, 1, 128
 _NAMES = {
@@ -84,14 +88,20 @@ def fill_calls(words: Any, waiting: Waiting) -> list[Any]:
 def ask_for_short_slices(machine: str) -> None:
     """Asks the system to give this thread a core soon after it wakes, for a short time.
 
-    Its part of the processor's time stays the same. Systems that know no such wish (Linux before
-    6.12) refuse it, which does no harm.
+    Its part of the processor's time stays the same, and so do its policy and its nice value.
+    Threads with another policy than the usual one are left alone. Systems that know no such wish
+    (Linux before 6.12) ignore or refuse it, which does no harm.
     """
-    if sys.platform == "linux" and machine in _SET_ATTRIBUTES:
-        # struct sched_attr of sched_setattr(2): size, policy, flags, nice, priority, runtime, ...
-        attributes = struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, SLICE_NANOSECONDS, 0, 0)
-        library: Any = ctypes.CDLL(None)
-        library.syscall(_SET_ATTRIBUTES[machine], 0, attributes, 0)
+    if sys.platform != "linux" or machine not in _SET_ATTRIBUTES:
+        return
+    library: Any = ctypes.CDLL(None)
+    buffer = ctypes.create_string_buffer(_ATTRIBUTES.size)
+    if library.syscall(_GET_ATTRIBUTES[machine], 0, buffer, _ATTRIBUTES.size, 0):
+        return
+    fields = list(_ATTRIBUTES.unpack(buffer.raw))
+    if fields[_POLICY] == os.SCHED_OTHER:
+        fields[_RUNTIME] = SLICE_NANOSECONDS
+        library.syscall(_SET_ATTRIBUTES[machine], 0, _ATTRIBUTES.pack(*fields), 0)
 
 
 def emit_pause(code: Function, machine: str) -> None:
