@@ -23,7 +23,7 @@ from lamina.graph.kinds import (
     Whole,
     as_number,
     read_each,
-    tuple_like,
+    read_in_turn,
 )
 from lamina.records import frozen_dataclass
 from lamina.shapes import as_whole, converted
@@ -164,16 +164,8 @@ class Fields(Kind):
         items = cast(tuple[Any, ...], value) if isinstance(value, tuple) else None
         if items is None or len(items) != len(self.kinds):
             raise Misfit(f"a tuple ({', '.join(self.kinds)})")
-        found: list[Any] = []
-        changed = False
-        for (name, kind), item in zip(self.kinds.items(), items, strict=True):
-            try:
-                kept = kind.read(item, operands)
-            except Misfit as misfit:
-                raise misfit.within(f".{name}", item) from None
-            found.append(kept)
-            changed = changed or kept is not item
-        return tuple_like(items, found) if changed else items
+        names = tuple(self.kinds)
+        return read_in_turn(self.kinds.values(), items, lambda n: f".{names[n]}", operands)
 
 
 @final

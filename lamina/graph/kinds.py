@@ -18,7 +18,7 @@ import math
 import os
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, final
@@ -463,13 +463,33 @@ def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> t
     Raises:
         Misfit: which names the first that is none of the kind by its number.
     """
+    return read_in_turn([kind] * len(values), values, "[{}]".format, operands)
+
+
+def read_in_turn(
+    kinds: Iterable[Kind],
+    values: tuple[Any, ...],
+    label: Callable[[int], str],
+    operands: Operands = (),
+) -> tuple[Any, ...]:
+    """The values in their plain form, each read by its own kind, in the same type of tuple.
+
+    Args:
+        kinds: as many as values.
+        values: what is read.
+        label: how the value of a number is called behind the name of the whole.
+        operands: of the op that they are attributes of.
+
+    Raises:
+        Misfit: which names the first value that is not of its kind.
+    """
     found: list[Any] = []
     changed = False
-    for number, value in enumerate(values):
+    for number, (kind, value) in enumerate(zip(kinds, values, strict=True)):
         try:
             kept = kind.read(value, operands)
         except Misfit as misfit:
-            raise misfit.within(f"[{number}]", value) from None
+            raise misfit.within(label(number), value) from None
         found.append(kept)
         changed = changed or kept is not value
     return tuple_like(values, found) if changed else values

@@ -373,7 +373,7 @@ def _emit_run_job(module: Module, machine: str) -> None:
         threads = word_of(code, job, JOB_THREADS)
         _store_atomic(code, threads, _byte(code, state, THREADS), "monotonic")
         _store_atomic(code, ZERO, _byte(code, state, FINISHED), "monotonic")
-        # After a while without jobs the thread may have slept, and its core is its own anew.
+        # After a while without jobs the thread has most likely slept: its time begins anew.
         yielded = _byte(code, _slot(code, state, ZERO), YIELDED)
         since = code.subtract(started, code.load(yielded, I64))
         patience = code.load(_byte(code, state, YIELD_TICKS), I64)
