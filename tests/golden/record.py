@@ -2,6 +2,7 @@
 
     python tests/golden/record.py trajectories    # needs PyTorch; after a change of `cases.py`
     python tests/golden/record.py texts           # after a change of the compiler that is meant
+    python tests/golden/record.py workloads       # the same; also of what writes machine code
 
 Read the difference (`git diff tests/golden`) before it is committed: it is the proof that a
 refactoring changed nothing, or the description of what an improvement improved.
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cases import CASES, RECORDED, torch_trajectory
 from texts import FOLDER, TEXTS
+from workloads import CHECKSUMS, FIGURES, VECTORS, WORKLOADS, checksum, figures
 
 
 def record_trajectories() -> None:
@@ -38,8 +40,19 @@ def record_texts() -> None:
         print(FOLDER / name)
 
 
+def record_workloads() -> None:
+    """Writes what the workloads' programs cost, and the checksums of their machine code's text."""
+    CHECKSUMS.write_text("".join(f"{checksum(w, v)}\n" for w in WORKLOADS for v in VECTORS))
+    FIGURES.write_text("".join(f"{figures(w)}\n" for w in WORKLOADS))
+    print(CHECKSUMS, FIGURES, sep="\n")
+
+
 if __name__ == "__main__":
-    kinds = {"trajectories": record_trajectories, "texts": record_texts}
+    kinds = {
+        "trajectories": record_trajectories,
+        "texts": record_texts,
+        "workloads": record_workloads,
+    }
     if sys.argv[1:] and set(sys.argv[1:]) <= kinds.keys():
         for kind in sys.argv[1:]:
             kinds[kind]()

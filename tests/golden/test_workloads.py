@@ -1,0 +1,21 @@
+"""The workloads cost what they did, and become the machine code that they did.
+
+Where a change is meant: `python tests/golden/record.py workloads`, and read the difference.
+"""
+
+from __future__ import annotations
+
+import pytest
+from workloads import CHECKSUMS, FIGURES, VECTORS, WORKLOADS, checksum, figures
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_program_costs_what_is_recorded(workload: str) -> None:
+    assert figures(workload) in FIGURES.read_text().splitlines()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_machine_code_is_written_as_recorded(workload: str) -> None:
+    recorded = CHECKSUMS.read_text().splitlines()
+    for vectors in VECTORS:
+        assert checksum(workload, vectors) in recorded

@@ -1,0 +1,89 @@
+"""What becomes of the workloads: their programs in figures, and the text of their machine code.
+
+The figures are what a program costs: its steps, what they compute and move, and its arena. The
+text is known by its checksum for each kind of vectors, written for one made-up processor, so that
+it is the same on every machine. The names of functions do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import Processor
+from lamina.program.cost import cost_of
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+from lamina.workloads import WORKLOADS
+
+FIGURES = Path(__file__).parent / "workload_figures.txt"
+CHECKSUMS = Path(__file__).parent / "workload_checksums.txt"
+VECTORS: Mapping[str, tuple[int, int, bool]] = {
+    "avx512": (64, 32, True),
+    "avx2": (32, 16, True),
+    "sse2": (16, 16, False),
+}
+
+
+def processor(vectors: str) -> Processor:
+    """A processor with two threads and caches of a common size."""
+    vector_bytes, registers, fused = VECTORS[vectors]
+    return Processor(
+        name="x86-64",
+        triple="x86_64-unknown-linux-gnu",
+        features="",
+        description="made up",
+        vectors=vectors,
+        vector_bytes=vector_bytes,
+        registers=registers,
+        fused=fused,
+        level1_bytes=48 << 10,
+        level2_bytes=1 << 20,
+        level3_bytes=32 << 20,
+        threads=2,
+    )
+
+
+@cache
+def program_of(workload: str) -> Program:
+    """The program that is timed."""
+    one = WORKLOADS[workload]
+    return one.network().plan(one.batch, one.loss, one.optimizer).program
+
+
+def figures(workload: str) -> str:
+    """A line: what the program costs."""
+    program = program_of(workload)
+    contractions = sum(isinstance(step, Contraction) for step in program.steps)
+    moved = operations = 0
+    for number, step in enumerate(program.steps):
+        repeat = program.repeated(number)
+        cost = cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
+        moved += cost.bytes
+        operations += cost.operations
+    return (
+        f"{workload}: {len(program.steps)} steps, {contractions} contractions, "
+        f"{operations} operations, {moved} bytes moved, {program.plan.arena_bytes} bytes of arena"
+    )
+
+
+def checksum(workload: str, vectors: str) -> str:
+    """A line: a checksum of the text that is written for the program."""
+    text = _without_names(write_program(program_of(workload), processor(vectors)).text)
+    return f"{workload} {vectors}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _without_names(text: str) -> str:
+    """The text with functions and tables called by numbers, in the order in which they come."""
+    numbers: dict[str, str] = {}
+
+    def number(name: re.Match[str]) -> str:
+        if name[0].startswith("@llvm."):
+            return name[0]
+        return numbers.setdefault(name[0], f"@{len(numbers)}")
+
+    return re.sub(r"@[\w.]+", number, text)
