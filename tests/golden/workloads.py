@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import Processor
 from lamina.program.cost import cost_of
 from lamina.program.program import Program

@@ -1,4 +1,4 @@
-"""The polynomials of `lamina.engines.cpu.functions`, computed in high precision.
+"""The polynomials of `lamina.codegen.functions`, computed in high precision.
 
 `python tests/unit/polynomials.py` prints them. They interpolate at Chebyshev nodes, which comes
 within a small factor of the best polynomial (Trefethen, Approximation Theory and Approximation

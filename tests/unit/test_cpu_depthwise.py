@@ -11,8 +11,8 @@ from harness import OF_A_GRAPH, Leaves, check
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.cpu.emit.native_program import text_of_step
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.native_program import text_of_step
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients

@@ -11,10 +11,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from lamina.engines.cpu import functions
-from lamina.engines.cpu.ir import I64, POINTER, Module, Type, Value, constant
-from lamina.engines.cpu.machine_code import Library, assemble, listing
+from lamina.codegen import functions
+from lamina.codegen.llvm import I64, POINTER, Module, Type, Value, constant
 from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.run.machine_code import Library, assemble, listing
 from lamina.shapes import Array
 
 MOST_ULP = 4.0

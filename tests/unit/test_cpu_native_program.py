@@ -17,16 +17,16 @@ import pytest
 
 import lamina as lm
 from lamina.engines.cpu.compilation import compile_program
-from lamina.engines.cpu.native_program import (
+from lamina.engines.cpu.emit.native_program import (
     Entry,
     NativeProgram,
     exported_name,
     write_program,
 )
-from lamina.engines.cpu.parts import write_parts
+from lamina.engines.cpu.emit.parts import write_parts
+from lamina.engines.cpu.emit.workspaces import Workspaces
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.thread_pool import Job
-from lamina.engines.cpu.workspaces import Workspaces
+from lamina.engines.cpu.run.thread_pool import Job
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
@@ -360,7 +360,7 @@ def test_a_program_that_was_compiled_before_is_not_written_again(
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     program = training_program(classifier(20, 40, 10), 8)
     first = compile_program(program, PROCESSOR)
-    monkeypatch.setattr("lamina.engines.cpu.native_program.write_program", None)
+    monkeypatch.setattr("lamina.engines.cpu.emit.native_program.write_program", None)
     assert compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR) == first
     others: tuple[dict[str, Any], ...] = (
         {"program": training_program(classifier(20, 41, 10), 8), "processor": PROCESSOR},

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lamina.engines.cpu.thread_choice import LONG_SECONDS, ThreadChoice
+from lamina.engines.cpu.run.thread_choice import LONG_SECONDS, ThreadChoice
 
 # A counter of a nanosecond.
 SECOND = 1e9

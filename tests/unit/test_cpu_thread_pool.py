@@ -15,13 +15,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lamina.engines.cpu import scheduler, waiting
-from lamina.engines.cpu import thread_pool as pools
-from lamina.engines.cpu.ir import I64, POINTER, Function, Module, Value, constant
-from lamina.engines.cpu.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase, slices
-from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.codegen.llvm import I64, POINTER, Function, Module, Value, constant
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.thread_pool import Job, ThreadPool
+from lamina.engines.cpu.run import scheduler, waiting
+from lamina.engines.cpu.run import thread_pool as pools
+from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase, slices
+from lamina.engines.cpu.run.machine_code import Library, compiled
+from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.shapes import Array
 
 UNITS, ROUNDS = 8, 2000
@@ -161,7 +161,7 @@ def reading() -> int:
 def test_threads_that_ask_for_short_slices_stay_as_nice_as_they_were() -> None:
     code = (
         "import os, platform\n"
-        "from lamina.engines.cpu.waiting import ask_for_short_slices\n"
+        "from lamina.engines.cpu.run.waiting import ask_for_short_slices\n"
         "os.nice(7)\n"
         "ask_for_short_slices(platform.machine())\n"
         "assert os.getpriority(os.PRIO_PROCESS, 0) >= 7\n"

@@ -15,14 +15,14 @@ from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines.cpu import winograd
-from lamina.engines.cpu.contractions import windows_of
+from lamina.engines.cpu.emit import winograd
+from lamina.engines.cpu.emit.contractions import windows_of
+from lamina.engines.cpu.emit.implicit_gemm import windowed
+from lamina.engines.cpu.emit.native_program import write_program
+from lamina.engines.cpu.emit.parts import write_parts
+from lamina.engines.cpu.emit.windows import Windowed
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.parts import write_parts
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.window_way import Windowed
-from lamina.engines.cpu.windowed import windowed
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients

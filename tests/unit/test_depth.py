@@ -25,7 +25,7 @@ from lamina import ops
 from lamina.compiler import memory
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.precedence import Precedence, cycles
-from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf, topological
 from lamina.graph.tensor import path_after

@@ -19,8 +19,8 @@ import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.unroll import unroll
-from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.parts import write_parts
+from lamina.engines.cpu.emit.native_program import write_program
+from lamina.engines.cpu.emit.parts import write_parts
 from lamina.engines.cpu.processor import host
 from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError, ShapeError

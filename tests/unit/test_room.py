@@ -16,8 +16,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.engines import host, machine_memory, room
-from lamina.engines.cpu import executable
 from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.run import executable
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError, ShapeError
 

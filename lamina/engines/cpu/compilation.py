@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 from lamina.cache import find, folder, keep, key_of, sources_checksum
-from lamina.engines.cpu.machine_code import VERSIONS, assemble
-from lamina.engines.cpu.native_layout import Layout
 from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.run.machine_code import VERSIONS, assemble
+from lamina.engines.cpu.run.native_layout import Layout
 from lamina.garbage import without_collections
 from lamina.lazy import loading
 from lamina.program.encoding import checksum
@@ -36,7 +36,7 @@ def compile_program(
     def make() -> bytes:
         # Only now: where the machine code is known already, half of this folder is not needed.
         with loading:
-            from lamina.engines.cpu.native_program import write_program
+            from lamina.engines.cpu.emit.native_program import write_program
 
         native = write_program(program, processor, timed=timed)
         layout = json.dumps(native.layout, default=vars).encode()
@@ -59,7 +59,10 @@ def compile_program(
 
 
 # As they are now, when they are imported: an upgrade may exchange them while the process runs.
-_SOURCES = ("lamina", "lamina.program", "lamina.engines.cpu")
+_SOURCES = (
+    *("lamina", "lamina.program", "lamina.codegen", "lamina.engines.cpu"),
+    *("lamina.engines.cpu.decide", "lamina.engines.cpu.emit", "lamina.engines.cpu.run"),
+)
 _OUR_VERSION = sources_checksum(*_SOURCES)
 
 

@@ -8,10 +8,10 @@ from typing import Any, final
 import numpy as np
 
 from lamina.engines import machine_memory
-from lamina.engines.cpu.executable import CpuProgram
-from lamina.engines.cpu.machine_code import listing
-from lamina.engines.cpu.peaks import measured_peaks
 from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.run.executable import CpuProgram
+from lamina.engines.cpu.run.machine_code import listing
+from lamina.engines.cpu.run.peaks import measured_peaks
 from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.host import (
     Changes,
@@ -67,13 +67,13 @@ class CpuEngine:
     def listing(self, program: Program, step: int, language: str) -> str:
         if language == "program":
             return str(program.steps[step])
-        from lamina.engines.cpu.native_program import text_of_step  # as in compilation.py
+        from lamina.engines.cpu.emit.native_program import text_of_step  # as in compilation.py
 
         text = text_of_step(program, step, self.processor)
         return text if language == "llvm" else listing(text, self.processor)
 
     def workspace_bytes(self, program: Program) -> int:
-        from lamina.engines.cpu.native_program import write_program  # as in compilation.py
+        from lamina.engines.cpu.emit.native_program import write_program  # as in compilation.py
 
         return write_program(program, self.processor).layout.total_bytes
 

@@ -1,0 +1,309 @@
+"""The scalar primitives of `lamina.program.scalar` as vector instructions.
+
+Values of a dtype are held in the LLVM type of the same width; bools as one bit, stored as bytes.
+Signed and unsigned integers share a type, so every emitter is told the dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lamina.codegen import functions
+from lamina.codegen.llvm import Function, Value, constant, constants
+from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
+from lamina.shapes import DType
+
+# The element in registers, and in memory where that differs.
+_ELEMENTS = {
+    "bool": "i1",
+    "uint8": "i8",
+    "int32": "i32",
+    "uint32": "i32",
+    "int64": "i64",
+    "float32": "float",
+    "float64": "double",
+}
+_BOOL_IN_MEMORY = "i8"
+
+Emitter = Callable[[Function, DType, tuple[Value, ...]], Value]
+
+
+def element(dtype: DType) -> str:
+    """The LLVM element that holds a value of the dtype."""
+    return _ELEMENTS[dtype.name]
+
+
+def memory_element(dtype: DType) -> str:
+    """The LLVM element as which the dtype lies in memory."""
+    return _BOOL_IN_MEMORY if dtype.kind == "bool" else element(dtype)
+
+
+def is_unsigned(dtype: DType) -> bool:
+    """Whether integers of the dtype have no sign; bools count as such."""
+    return dtype.name in ("bool", "uint8", "uint32")
+
+
+def from_memory(code: Function, value: Value, dtype: DType) -> Value:
+    """A value as it was loaded, as it is computed with."""
+    if dtype.kind != "bool":
+        return value
+    return code.compare("ne", value, constant(0, value.type))
+
+
+def to_memory(code: Function, value: Value, dtype: DType) -> Value:
+    """A value as it is stored."""
+    return code.convert("zext", value, _BOOL_IN_MEMORY) if dtype.kind == "bool" else value
+
+
+def cast(code: Function, value: Value, source: DType, target: DType) -> Value:
+    """A conversion between any two dtypes; floats that no integer holds give the nearest one."""
+    wanted = element(target)
+    if source == target:
+        return value
+    if target.kind == "bool":
+        return code.compare("une" if source.is_float else "ne", value, constant(0, value.type))
+    if source.is_float and target.is_float:
+        return code.convert("fpext" if target.itemsize > 4 else "fptrunc", value, wanted)
+    if source.is_float:
+        kind = "fptoui" if is_unsigned(target) else "fptosi"
+        type = value.type.of(wanted)
+        name = f"llvm.{kind}.sat.{type.suffix}.{value.type.suffix}"
+        code.module.declare(name, str(type), [value.type])
+        return code.call(name, type, value)
+    if target.is_float:
+        return code.convert("uitofp" if is_unsigned(source) else "sitofp", value, wanted)
+    wider = target.itemsize - (source.itemsize if source.kind != "bool" else 0)
+    if wider == 0:
+        return value
+    operation = "trunc" if wider < 0 else "zext" if is_unsigned(source) else "sext"
+    return code.convert(operation, value, wanted)
+
+
+def _arithmetic(operation: str) -> Emitter:
+    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+        return code.binary(f"f{operation}" if dtype.is_float else operation, *operands)
+
+    return emit
+
+
+def _function(emit: Callable[[Function, Value], Value]) -> Emitter:
+    return lambda code, dtype, operands: emit(code, operands[0])
+
+
+def _is_number(value: Value) -> bool:
+    """Whether the operand is a constant that is not NaN."""
+    return not value.text.startswith("%") and "0x7FF8" not in value.text
+
+
+def _extreme(relation: str) -> Emitter:
+    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+        left, right = operands
+        if not dtype.is_float:
+            order = ("u" if is_unsigned(dtype) else "s") + relation
+            return code.select(code.compare(order, left, right), left, right)
+        if _is_number(left):
+            left, right = right, left
+        # If the comparison with a NaN on the left fails, the NaN is chosen.
+        chosen = code.select(code.compare(f"o{relation}", right, left), right, left)
+        if _is_number(right):
+            return chosen
+        return code.select(code.compare("uno", right, right), right, chosen)
+
+    return emit
+
+
+def _compare(ordered: str) -> Emitter:
+    """A comparison; the dtype is that of the operands."""
+
+    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+        if dtype.is_float:
+            relation = "une" if ordered == "ne" else f"o{ordered}"
+        elif ordered in ("eq", "ne"):
+            relation = ordered
+        else:
+            relation = ("u" if is_unsigned(dtype) else "s") + ordered
+        return code.compare(relation, *operands)
+
+    return emit
+
+
+def _negative(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return code.negate(operands[0])
+
+
+def _absolute(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    (value,) = operands
+    if dtype.is_float:
+        return code.intrinsic("fabs", value)
+    if is_unsigned(dtype):
+        return value
+    below = code.compare("slt", value, constant(0, value.type))
+    return code.select(below, code.negate(value), value)
+
+
+def _sign(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    (value,) = operands
+    zero, one = constant(0, value.type), constant(1, value.type)
+    if not dtype.is_float and is_unsigned(dtype):
+        return code.select(code.compare("ne", value, zero), one, zero)
+    above, below = ("ogt", "olt") if dtype.is_float else ("sgt", "slt")
+    middle = zero
+    if dtype.is_float:
+        middle = code.select(code.compare("uno", value, value), value, zero)
+    negative = code.select(code.compare(below, value, zero), constant(-1, value.type), middle)
+    return code.select(code.compare(above, value, zero), one, negative)
+
+
+def _floor(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    (value,) = operands
+    return functions.floor(code, value) if dtype.is_float else value
+
+
+def _floor_division(*, remainder: bool) -> Emitter:
+    """Of integers, rounding down; by zero it gives zero, as in NumPy."""
+
+    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+        value, divisor = operands
+        zero, one = constant(0, value.type), constant(1, value.type)
+        by_zero = code.compare("eq", divisor, zero)
+        if is_unsigned(dtype):
+            safe = code.select(by_zero, one, divisor)
+            result = code.binary("urem" if remainder else "udiv", value, safe)
+            return code.select(by_zero, zero, result)
+        # The most negative number by -1 would trap: negate instead.
+        by_minus_one = code.compare("eq", divisor, constant(-1, value.type))
+        safe = code.select(code.binary("or", by_zero, by_minus_one), one, divisor)
+        quotient = code.binary("sdiv", value, safe)
+        rest = code.subtract(value, code.multiply(quotient, safe))
+        # The quotient was cut off towards zero: one too high if the signs differ.
+        differ = code.compare("slt", code.binary("xor", rest, divisor), zero)
+        down = code.binary("and", code.compare("ne", rest, zero), differ)
+        if remainder:
+            result = code.select(down, code.add(rest, divisor), rest)
+            return code.select(by_zero, zero, result)
+        result = code.select(down, code.subtract(quotient, one), quotient)
+        result = code.select(by_minus_one, code.negate(value), result)
+        return code.select(by_zero, zero, result)
+
+    return emit
+
+
+def _reciprocal(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return code.divide(constant(1, operands[0].type), operands[0])
+
+
+def _square_root(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return code.intrinsic("sqrt", operands[0])
+
+
+def _power(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return functions.power(code, *operands)
+
+
+def _logical_not(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    (value,) = operands
+    return code.binary("xor", value, constant(1, value.type))
+
+
+def _select(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return code.select(*operands)
+
+
+def _shift_right(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return code.binary("lshr", *operands)
+
+
+def _random_bits(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    """Philox 4x32-10 as in `lamina.program.philox`: one block in each lane, of which one word."""
+    seed, step, position, stream = operands
+    wide = position.type
+    block = code.binary("lshr", position, constant(2, wide))
+    words = _philox(code, block, seed, step, stream)
+    word = code.binary("and", position, constant(3, wide))
+    result = words[0]
+    for number in (1, 2, 3):
+        chosen = code.compare("eq", word, constant(number, wide))
+        result = code.select(chosen, words[number], result)
+    return code.convert("trunc", result, "i32")
+
+
+def random_words(
+    code: Function, start: Value, lanes: int, seed: Value, step: Value, stream: Value
+) -> Value:
+    """The same for consecutive positions from a multiple of four on: every word of each block."""
+    blocks = -(-lanes // 4)
+    # Halves are joined, so there are as many as a power of two.
+    width = 1 << (blocks - 1).bit_length() if blocks > 1 else 2
+    first = code.binary("lshr", start, constant(2, start.type))
+    block = code.add(code.splat(first, width), constants(range(width), "i64"))
+    spread = [code.splat(value, width) for value in (seed, step, stream)]
+    words = [code.convert("trunc", word, "i32") for word in _philox(code, block, *spread)]
+    pairs = [code.shuffle(words[number], words[number + 1], range(2 * width)) for number in (0, 2)]
+    picks = [lane % 4 * width + lane // 4 for lane in range(lanes)]
+    return code.shuffle(pairs[0], pairs[1], picks)
+
+
+def _philox(code: Function, block: Value, seed: Value, step: Value, stream: Value) -> list[Value]:
+    """The four words of each block, in the low halves of integers of 64 bits."""
+    wide = block.type
+    low = constant(0xFFFFFFFF, wide)
+    shift = constant(32, wide)
+
+    def low_word(value: Value) -> Value:
+        return code.binary("and", value, low)
+
+    def high_word(value: Value) -> Value:
+        return code.binary("lshr", value, shift)
+
+    counter = [low_word(block), low_word(step), high_word(step), low_word(stream)]
+    keys = [low_word(seed), high_word(seed)]
+    for number in range(ROUNDS):
+        if number:
+            keys = [
+                low_word(code.add(key, constant(increment, wide)))
+                for key, increment in zip(keys, KEY_INCREMENTS, strict=True)
+            ]
+        left = code.multiply(counter[0], constant(MULTIPLIERS[0], wide))
+        right = code.multiply(counter[2], constant(MULTIPLIERS[1], wide))
+        counter = [
+            code.binary("xor", code.binary("xor", high_word(right), counter[1]), keys[0]),
+            low_word(right),
+            code.binary("xor", code.binary("xor", high_word(left), counter[3]), keys[1]),
+            low_word(left),
+        ]
+    return counter
+
+
+# Every primitive of lamina.program.scalar but "cast". Comparisons are given their operands' dtype,
+# all others their result's.
+EMITTERS: Mapping[str, Emitter] = {
+    "add": _arithmetic("add"),
+    "subtract": _arithmetic("sub"),
+    "multiply": _arithmetic("mul"),
+    "divide": _arithmetic("div"),
+    "floor_divide": _floor_division(remainder=False),
+    "remainder": _floor_division(remainder=True),
+    "power": _power,
+    "maximum": _extreme("gt"),
+    "minimum": _extreme("lt"),
+    "negative": _negative,
+    "absolute": _absolute,
+    "sign": _sign,
+    "floor": _floor,
+    "square_root": _square_root,
+    "reciprocal": _reciprocal,
+    **{name: _function(emit) for name, emit in functions.FUNCTIONS.items()},
+    "equal": _compare("eq"),
+    "not_equal": _compare("ne"),
+    "less": _compare("lt"),
+    "less_equal": _compare("le"),
+    "greater": _compare("gt"),
+    "greater_equal": _compare("ge"),
+    "logical_and": lambda code, dtype, operands: code.binary("and", *operands),
+    "logical_or": lambda code, dtype, operands: code.binary("or", *operands),
+    "logical_not": _logical_not,
+    "select": _select,
+    "random_bits": _random_bits,
+    "shift_right": _shift_right,
+}
+COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

@@ -1,0 +1,203 @@
+"""How reductions combine values: what they carry from point to point, and across lanes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import final
+
+from lamina.codegen.axes import Replacing
+from lamina.codegen.llvm import Function, Type, Value, constant, constants
+from lamina.codegen.points import Points
+from lamina.codegen.primitives import EMITTERS, element
+from lamina.program.index import axis_index, flatten
+from lamina.program.scalar import Apply, Position
+from lamina.program.steps import Reduce
+from lamina.shapes import DType, int64, size_of
+
+# The point where the axes have the values that they have.
+_HERE = Replacing({})
+# The number of a point is carried in so many bits if that suffices: so wide are most values.
+_FEW_BITS = 31
+
+
+class Combiner(ABC):
+    """A reduction while it runs; what it carries is one value or several, of equal lanes."""
+
+    def __init__(self, stage: Reduce, code: Function) -> None:
+        self._stage = stage
+        self._code = code
+
+    @abstractmethod
+    def start(self, lanes: int) -> tuple[Value, ...]:
+        """What is carried before the first value; the lanes stay as they are to the end."""
+
+    @abstractmethod
+    def step(
+        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+    ) -> tuple[Value, ...]:
+        """What is carried after the current point, which may have fewer lanes.
+
+        `at` puts numbers in the place of the inner axes, where points are written one by one.
+        """
+
+    def result(self, carried: tuple[Value, ...]) -> Value:
+        """The result, in as many lanes as were carried."""
+        return carried[-1]
+
+    @abstractmethod
+    def finish(self, carried: tuple[Value, ...]) -> Value:
+        """All lanes combined, always in the same order."""
+
+
+def combiner(stage: Reduce, code: Function) -> Combiner:
+    """The way in which a reduction combines."""
+    kind = _Position if stage.combine in ("argmax", "argmin") else _Plain
+    return kind(stage, code)
+
+
+@final
+class _Plain(Combiner):
+    """Sums, products, maxima and minima."""
+
+    def _neutral(self) -> float:
+        dtype = self._stage.dtype
+        combine = self._stage.combine
+        if combine in ("sum", "product"):
+            return 0 if combine == "sum" else 1
+        return _lowest(dtype) if combine == "maximum" else _highest(dtype)
+
+    def start(self, lanes: int) -> tuple[Value, ...]:
+        return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
+
+    def step(
+        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+    ) -> tuple[Value, ...]:
+        (total,) = carried
+        lanes, value = total.type.lanes, at.scalar(self._stage.value)
+        summed = self._stage.combine == "sum" and value.dtype.is_float
+        if summed and isinstance(value, Apply) and value.primitive == "multiply":
+            left, right = (
+                self._code.padded(points.vector(part), lanes, 0) for part in value.operands
+            )
+            return (self._code.multiply_add(left, right, total),)
+        added = self._code.padded(points.vector(value), lanes, self._neutral())
+        return (self._combined(total, added),)
+
+    def _combined(self, left: Value, right: Value) -> Value:
+        words = {"sum": "add", "product": "multiply"}
+        name = words.get(self._stage.combine, self._stage.combine)
+        return EMITTERS[name](self._code, self._stage.dtype, (left, right))
+
+    def finish(self, carried: tuple[Value, ...]) -> Value:
+        (total,) = carried
+        lanes = total.type.lanes
+        while lanes > 1:
+            lanes //= 2
+            low = self._code.shuffle(total, None, range(lanes))
+            high = self._code.shuffle(total, None, range(lanes, 2 * lanes))
+            total = self._combined(low, high)
+        return self._code.extract(total, 0)
+
+
+@final
+class _Position(Combiner):
+    """The first position of the largest or smallest value; NaN comes before all numbers."""
+
+    def _place_type(self) -> str:
+        count = size_of([axis.extent for axis in self._stage.axes])
+        return "i32" if count < 1 << _FEW_BITS else "i64"
+
+    def start(self, lanes: int) -> tuple[Value, ...]:
+        # A position below zero says that there was no value yet.
+        dtype = self._stage.value.dtype
+        return (
+            constant(0, Type(element(dtype), lanes)),
+            constant(-1, Type(self._place_type(), lanes)),
+        )
+
+    def step(
+        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+    ) -> tuple[Value, ...]:
+        best, place = carried
+        lanes = best.type.lanes
+        axes = self._stage.axes
+        offset = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+        value = points.vector(at.scalar(self._stage.value))
+        found = points.vector(Position(at.index(offset), int64))
+        if self._place_type() == "i32":
+            found = self._code.convert("trunc", found, "i32")
+        if value.type.lanes != lanes:
+            # The missing lanes repeat the last value, at the same place: it is not better.
+            own = value.type.lanes
+            value, found = self._repeated(value, lanes), self._repeated(found, lanes)
+            present = constants([1 if lane < own else 0 for lane in range(lanes)], "i1")
+        else:
+            present = None
+        better = self._better(value, best)
+        better = self._code.binary(
+            "or", better, self._code.compare("slt", place, constant(0, place.type))
+        )
+        if present is not None:
+            better = self._code.binary("and", better, present)
+        return (
+            self._code.select(better, value, best),
+            self._code.select(better, found, place),
+        )
+
+    def result(self, carried: tuple[Value, ...]) -> Value:
+        _, place = carried
+        return place if place.type.element == "i64" else self._code.convert("sext", place, "i64")
+
+    def _repeated(self, value: Value, lanes: int) -> Value:
+        own = value.type.lanes
+        return self._code.shuffle(value, None, [min(lane, own - 1) for lane in range(lanes)])
+
+    def _better(self, value: Value, best: Value) -> Value:
+        code = self._code
+        dtype = self._stage.value.dtype
+        name = "greater" if self._stage.combine == "argmax" else "less"
+        better = EMITTERS[name](code, dtype, (value, best))
+        if not dtype.is_float:
+            return better
+        first_nan = code.binary(
+            "and", code.compare("uno", value, value), code.compare("ord", best, best)
+        )
+        return code.binary("or", better, first_nan)
+
+    def finish(self, carried: tuple[Value, ...]) -> Value:
+        code = self._code
+        values, places = carried
+        best, place = code.extract(values, 0), code.extract(places, 0)
+        for lane in range(1, values.type.lanes):
+            value, found = code.extract(values, lane), code.extract(places, lane)
+            filled = code.compare("sge", found, constant(0, found.type))
+            # As good and earlier: neither is better than the other.
+            worse = self._better(best, value)
+            earlier = code.binary(
+                "and",
+                code.binary("xor", worse, constant(1, worse.type)),
+                code.compare("slt", found, place),
+            )
+            chosen = code.binary("or", self._better(value, best), earlier)
+            chosen = code.binary("and", chosen, filled)
+            empty = code.compare("slt", place, constant(0, place.type))
+            chosen = code.binary("or", chosen, empty)
+            best = code.select(chosen, value, best)
+            place = code.select(chosen, found, place)
+        return self.result((best, place))
+
+
+def _lowest(dtype: DType) -> float:
+    if dtype.is_float:
+        return -math.inf
+    return -(2 ** (8 * dtype.itemsize - 1)) if dtype.name in ("int32", "int64") else 0
+
+
+def _highest(dtype: DType) -> float:
+    if dtype.is_float:
+        return math.inf
+    if dtype.kind == "bool":
+        return 1
+    bits = 8 * dtype.itemsize
+    return 2 ** (bits - 1) - 1 if dtype.name in ("int32", "int64") else 2**bits - 1

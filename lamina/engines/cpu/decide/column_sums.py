@@ -1,0 +1,93 @@
+"""Loops that ride along with a contraction: sums over the rows that it has just stored.
+
+The gradient of a bias is the sum of the gradient that goes on to the layer before, over the
+examples. Such a loop runs as soon as a panel of columns is done, by the thread that made it, while
+the panel is still in its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lamina.codegen.axes import merged_axes
+from lamina.engines.cpu.decide.matrix import as_matrix
+from lamina.engines.cpu.decide.overlap import LastTouched, extents_of
+from lamina.engines.cpu.emit.contractions import is_tiled, windows_of
+from lamina.engines.cpu.emit.forms import Forms
+from lamina.engines.cpu.processor import Processor
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.program import Program
+from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, writes_of
+
+# Whether two buffers share memory.
+Meet = Callable[[str, str], bool]
+
+
+def riders_of(
+    program: Program, meet: Meet, processor: Processor, forms: Forms
+) -> dict[int, tuple[int, Loop]]:
+    """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
+    found: dict[int, tuple[int, Loop]] = {}
+    # Of steps without names, and of their buffers that share memory.
+    known: dict[object, bool] = {}
+
+    def carries(carrier: Contraction, loop: Loop) -> bool:
+        (one, other), names = forms.numbered(carrier, loop)
+        assert isinstance(one, Contraction)
+        assert isinstance(other, Loop)
+        meeting = frozenset(
+            (str(n), str(m))
+            for n, name in enumerate(names)
+            for m, another in enumerate(names)
+            if meet(name, another)
+        )
+        key = (one, other, meeting)
+        if key not in known:
+            known[key] = _carries(one, other, lambda n, m: (n, m) in meeting, processor)
+        return known[key]
+
+    extents = extents_of(program)
+    read, written = LastTouched(extents), LastTouched(extents)
+    for number, step in enumerate(program.steps):
+        reads, writes = reads_of(step), writes_of(step)
+        if isinstance(step, Loop) and program.repeated(number) is None:
+            # Nothing that the loop writes may be in use, and what it reads must be there.
+            made = written.last(reads)
+            carrier = program.steps[made]
+            if (
+                made > max(written.last(writes), read.last(writes))
+                and program.repeated(made) is None
+                and isinstance(carrier, Contraction)
+                and carries(carrier, step)
+            ):
+                found[number] = (made, step)
+        read.touch(reads, number)
+        written.touch(writes, number)
+    return found
+
+
+def _carries(step: Contraction, loop: Loop, meet: Meet, processor: Processor) -> bool:
+    """Whether each point of the loop needs only one column of what the contraction stores."""
+    if not is_tiled(step, processor) or step.extents[0] != 1:
+        return False
+    if windows_of(step, processor) is not None:
+        return False
+    loop = merged_axes(loop)
+    if len(loop.axes) != 1 or any(isinstance(stage, Scan) for stage in loop.stages):
+        return False
+    (axis,) = loop.axes
+    matrix = as_matrix(step)
+    stores = {store.buffer: store for store in matrix.step.stores}
+    for load in loads_of(loop):
+        if any(meet(load.buffer, name) for name in stores):
+            store = stores.get(load.buffer)
+            if store is None or store.accumulate or axis.extent != matrix.column.extent:
+                return False
+            if not (_is_in(store.index, matrix.column) and _is_in(load.index, axis)):
+                return False
+    return True
+
+
+def _is_in(index: Index, column: Axis) -> bool:
+    """Whether the position lies in this column of rows that are as long as there are columns."""
+    return index % column.extent == axis_index(column)

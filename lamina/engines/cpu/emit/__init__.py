@@ -1,0 +1,1 @@
+"""Writing the machine code of a program: loops, micro-kernels, packing, convolutions."""

@@ -1,0 +1,304 @@
+"""The left operand of a contraction over windows, as tiles read it: addresses and strides.
+
+A view whose elements lie at `scale * place + slope * element` along some axes of a buffer shows
+most numbers many times. Where it has no bounds, tiles read the buffer itself. Where it has (that is
+padding), the numbers behind a block of places are copied once, with zeros around them, into a small
+image in the thread's own memory; how much is copied has nothing to do with the size of a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lamina.codegen.axes import Replacing
+from lamina.codegen.llvm import I64, Value, constant
+from lamina.codegen.points import Points
+from lamina.codegen.primitives import element
+from lamina.engines.cpu.emit.packing import TILE
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.scalar import Apply, Bound, Load, Scalar
+from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
+
+
+@frozen_dataclass
+class Side:
+    """One side of an image.
+
+    Attributes:
+        axis: runs along it.
+        place, element: the axes of the view that move along it, if there are such.
+        scale, slope: by how much they do.
+        shift: where along it the first element of the first place is.
+    """
+
+    axis: Axis
+    place: Axis | None
+    element: Axis | None
+    scale: int = 1
+    slope: int = 1
+    shift: int = 0
+
+    def length(self, places: int) -> int:
+        """How long it is for so many places."""
+        elements = self.element.extent if self.element else 1
+        return self.scale * (places - 1) + abs(self.slope) * (elements - 1) + 1
+
+
+@frozen_dataclass
+class Image:
+    """A view as addresses and strides.
+
+    Attributes:
+        view: over the axes of the sides; where it is read directly, over the outer axes alone.
+        outer: the places that have images of their own.
+        places: the other ones; blocks of the first of them have images of their own.
+        elements: the axes of a window's elements.
+        sides: of an image, channels among them; none where the view is read directly.
+        strides: of places and elements where the view is read directly.
+    """
+
+    view: Scalar
+    outer: tuple[Axis, ...]
+    places: tuple[Axis, ...]
+    elements: tuple[Axis, ...]
+    sides: tuple[Side, ...]
+    strides: Mapping[Axis, int]
+
+    @property
+    def is_direct(self) -> bool:
+        return not self.sides
+
+    def lengths(self, block: int) -> list[int]:
+        """The lengths of the sides for a block of places."""
+        first = self.places[0] if self.places else None
+        return [
+            side.length(block if side.place == first else side.place.extent)
+            if side.place is not None
+            else side.length(1)
+            for side in self.sides
+        ]
+
+    def size(self, block: int) -> int:
+        """How many elements the image of a block has."""
+        return 0 if self.is_direct else size_of(self.lengths(block))
+
+    def moves(self, block: int) -> tuple[dict[Axis, int], int]:
+        """How far apart places, and elements, lie; and where the first ones are."""
+        if self.is_direct:
+            return dict(self.strides), 0
+        strides: dict[Axis, int] = {}
+        start, pitch = 0, 1
+        for side, length in zip(reversed(self.sides), reversed(self.lengths(block)), strict=True):
+            if side.place is not None:
+                strides[side.place] = side.scale * pitch
+            if side.element is not None:
+                strides[side.element] = side.slope * pitch
+            start += side.shift * pitch
+            pitch *= length
+        return strides, start
+
+
+def image_of(
+    view: Scalar, places: Sequence[Axis], elements: Sequence[Axis], *, direct_outer: int
+) -> Image | None:
+    """The view as an image; None if it is none.
+
+    Args:
+        view: a load, possibly cast.
+        places, elements: its axes, apart from those of a batch.
+        direct_outer: how many of the places count as outer ones where it is read directly.
+    """
+    load = view
+    while isinstance(load, Apply) and load.primitive == "cast":
+        load = load.operands[0]
+    if not isinstance(load, Load):
+        return None
+    indices = (load.index, *(bound.index for bound in load.bounds))
+    if not all(isinstance(atom, Axis) for index in indices for atom, _ in index.terms):
+        return None
+    steps = {atom: step for atom, step in load.index.terms if isinstance(atom, Axis)}
+    own = {*places, *elements}
+    if load is view and not load.bounds:
+        outer = tuple(places[:direct_outer])
+        rest = tuple(places[direct_outer:])
+        strides = {axis: steps.get(axis, 0) for axis in (*rest, *elements)}
+        terms = tuple(term for term in load.index.terms if term[0] not in strides)
+        there = Load(load.buffer, Index(load.index.constant, terms), load.dtype)
+        return Image(there, outer, rest, tuple(elements), (), strides)
+    paired: dict[Axis, Side] = {}
+    for number, bound in enumerate(load.bounds):
+        side = _side(number, bound, steps, places, elements)
+        moved = [axis for axis, _ in bound.index.terms]
+        if side is None or any(axis in paired or axis not in own for axis in moved):
+            return None
+        paired |= {axis: side for axis in (side.place, side.element) if axis is not None}
+    lead = 0
+    while lead < len(places) and places[lead] not in paired:
+        lead += 1
+    if lead == len(places):
+        lead = max(len(places) - 1, 0)
+    sides = [paired.get(axis) or Side(axis, axis, None) for axis in places[lead:]]
+    alone = [axis for axis in elements if axis not in paired or paired[axis].place is None]
+    # The numbers that lie side by side in the buffer do so in the image.
+    alone.sort(key=lambda axis: -abs(steps.get(axis, 0)))
+    sides += [paired.get(axis) or Side(axis, None, axis) for axis in alone]
+    return Image(
+        _over_sides(view, load, sides),
+        tuple(places[:lead]),
+        tuple(places[lead:]),
+        tuple(elements),
+        tuple(sides),
+        {},
+    )
+
+
+def _side(
+    number: int,
+    bound: Bound,
+    steps: Mapping[Axis, int],
+    places: Sequence[Axis],
+    elements: Sequence[Axis],
+) -> Side | None:
+    """The side along which a bound holds."""
+    moved = {atom: step for atom, step in bound.index.terms if isinstance(atom, Axis)}
+    place = [axis for axis in places if axis in moved]
+    element_ = [axis for axis in elements if axis in moved]
+    if len(place) > 1 or len(element_) > 1:
+        return None
+    scale = moved[place[0]] if place else 1
+    slope = moved[element_[0]] if element_ else 1
+    pitches = {divmod(steps.get(axis, 0), moved[axis]) for axis in (*place, *element_)}
+    if scale < 1 or len(pitches) != 1 or next(iter(pitches))[1]:
+        return None
+    elements_ = element_[0].extent if element_ else 1
+    shift = -min(slope * (elements_ - 1), 0)
+    side = Side(
+        Axis(f"side{number}", 0),
+        place[0] if place else None,
+        element_[0] if element_ else None,
+        *(scale, slope, shift),
+    )
+    length = side.length(place[0].extent if place else 1)
+    return replace(side, axis=Axis(f"side{number}", length))
+
+
+def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
+    """The view at the points of an image."""
+    replacements: dict[Axis, Index] = {}
+    for side in sides:
+        # Only for bounds and indices in which both move along: an element stays where it is.
+        along = axis_index(side.axis) - side.shift
+        if side.element is not None:
+            replacements[side.element] = along if side.place is None else Index()
+        if side.place is not None:
+            replacements[side.place] = along
+    scaled = {axis: side.scale for side in sides for axis in [side.place] if axis is not None}
+    scaled |= {
+        axis: side.slope
+        for side in sides
+        for axis in [side.element]
+        if axis is not None and side.place is None
+    }
+    change = Replacing(replacements)
+
+    def moved(index: Index) -> Index:
+        terms = tuple(
+            (atom, step // scaled[atom] if isinstance(atom, Axis) and atom in scaled else step)
+            for atom, step in index.terms
+        )
+        return change.index(Index(index.constant, terms))
+
+    bounds = tuple(Bound(moved(b.index), b.low, b.high) for b in load.bounds)
+    at = replace(load, index=moved(load.index), bounds=tuple(b for b in bounds if not b.always))
+    scalar: Scalar = at
+    casts: list[Apply] = []
+    inner = view
+    while isinstance(inner, Apply):
+        casts.append(inner)
+        inner = inner.operands[0]
+    for cast in reversed(casts):
+        scalar = Apply(cast.primitive, (scalar,), cast.dtype)
+    return scalar
+
+
+def pack_image(
+    points: Points, image: Image, block: int, first: Value, target: Value, lanes: int
+) -> None:
+    """Writes the copying of the image of a block of places.
+
+    Args:
+        points: inside the outer axes.
+        image: which one; not read directly.
+        block: how many places along the first of them.
+        first: the first one.
+        target: where the image lies.
+        lanes: of a vector.
+    """
+    code, kind = points.code, element(image.view.dtype)
+    lengths = image.lengths(block)
+    pitches = [size_of(lengths[number + 1 :]) for number in range(len(lengths))]
+    # Vectors run along the side that has most neighbours in the buffer: the last or a long one.
+    last = len(lengths) - 1
+    along = last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)
+    order = [number for number in range(len(lengths)) if number != along]
+
+    def fill(remaining: Sequence[int], place: Value) -> None:
+        if remaining:
+            number, *rest = remaining
+            opened = code.begin_loop(0, lengths[number])
+            value = _absolute(points, image, number, opened.index, first)
+            with points.bound(image.sides[number].axis, value, before=opened.before):
+                skipped = code.multiply(opened.index, constant(pitches[number], I64))
+                fill(rest, code.add(place, skipped))
+                code.end_loop(opened)
+            return
+        length, pitch = lengths[along], pitches[along]
+        whole = length - length % lanes
+        if whole:
+            opened = code.begin_loop(0, whole, lanes)
+            with points.bound(TILE, opened.index, before=opened.before):
+                _copy(points, image, along, first, opened.index, lanes, place, pitch, target, kind)
+                code.end_loop(opened)
+        if whole < length:
+            start = constant(whole, I64)
+            width = length - whole
+            _copy(points, image, along, first, start, width, place, pitch, target, kind)
+
+    fill(order, constant(0, I64))
+
+
+def _absolute(points: Points, image: Image, number: int, value: Value, first: Value) -> Value:
+    """A position along a side, counted from the first place of all."""
+    side = image.sides[number]
+    if not image.places or side.place != image.places[0]:
+        return value
+    code = points.code
+    return code.add(value, code.multiply(first, constant(side.scale, I64)))
+
+
+def _copy(
+    points: Points,
+    image: Image,
+    along: int,
+    first: Value,
+    start: Value,
+    width: int,
+    place: Value,
+    pitch: int,
+    target: Value,
+    kind: str,
+) -> None:
+    """One vector of the image."""
+    code = points.code
+    position = _absolute(points, image, along, start, first)
+    with points.along(image.sides[along].axis, position, width):
+        value = points.vector(image.view)
+    at = code.add(place, code.multiply(start, constant(pitch, I64)))
+    address = code.offset(target, at, kind)
+    if pitch == 1:
+        code.store(value, address)
+        return
+    for lane in range(width):
+        code.store(code.extract(value, lane), code.offset(address, lane * pitch, kind))

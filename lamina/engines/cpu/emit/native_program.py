@@ -1,0 +1,207 @@
+"""A program as native code: kernels in phases, which threads share, or one function.
+
+Every step becomes one or more parts. A part is a kernel; parts that do not need each other form a
+phase. What is worth one thread only is one function that calls all parts in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from lamina.codegen.llvm import I64, OpenLoop, constant
+from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
+from lamina.engines.cpu.emit.loops import Part
+from lamina.engines.cpu.emit.parts import Parts, RepeatedParts, write_parts
+from lamina.engines.cpu.emit.workspaces import SLOTS
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.run.jobs import (
+    CYCLES_WORTH_SHARING,
+    KERNEL_PARAMETERS,
+    Kernel,
+    Phase,
+    slices,
+)
+from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
+from lamina.program.program import Program
+from lamina.records import frozen_dataclass
+
+# Threads are worth waking for parts of so many cycles each; once they are awake, they take their
+# share of smaller parts as well.
+CYCLES_WORTH_WAKING = 4000.0
+
+
+@frozen_dataclass
+class NativeProgram:
+    """The text of a program, and how it is to be run.
+
+    Attributes:
+        text: the module in LLVM's assembly language; it exports a table of functions for each
+            entry that has kernels.
+        layout: what it needs to run.
+    """
+
+    text: str
+    layout: Layout
+
+
+def write_program(program: Program, processor: Processor, *, timed: bool = False) -> NativeProgram:
+    """Writes the text of a program for one processor.
+
+    Args:
+        program: what to write.
+        processor: what it is written for.
+        timed: whether each part is a phase of its own, so that its time can be taken.
+    """
+    written = write_parts(program, processor, _meeting(program))
+    extents = extents_of(program, written.workspaces.extents)
+    load = Entry(0, 0, (), ())
+    if written.load:
+        load = _entry(written, "load", written.load, (), extents, processor)
+    used = [number for number, part in enumerate(written.parts) if part.units]
+    loops = [
+        RepeatedParts(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
+        for loop in written.loops
+    ]
+    entry = _entry(
+        written,
+        "program",
+        [written.parts[number] for number in used],
+        [loop for loop in loops if loop.first < loop.last],
+        extents,
+        processor,
+        timed=timed,
+    )
+    workspaces = written.workspaces
+    layout = Layout(
+        program=entry,
+        load=load,
+        thread_bytes=workspaces.thread_bytes,
+        placed_bytes=workspaces.placed_bytes,
+        placed_offsets=tuple(written.placed.values()),
+        places=_places(program, written),
+        steps=tuple(written.steps[number] for number in used),
+    )
+    return NativeProgram(written.module.text(), layout)
+
+
+def text_of_step(program: Program, number: int, processor: Processor) -> str:
+    """What is written for one step of a program, as a module of its own."""
+    written = write_parts(program, processor, _meeting(program), only=number)
+    return written.module.text()
+
+
+def _places(program: Program, written: Parts) -> tuple[int, ...]:
+    """What stands at each place of the table of addresses, in numbers."""
+    names = (*program.buffers, *written.placed)
+    numbers = {name: number for number, name in enumerate(names)}
+    places: list[int] = []
+    for section in written.sections:
+        places += range(-len(SLOTS), 0)
+        places += (numbers[name] for name in section)
+    return tuple(places)
+
+
+def _entry(
+    written: Parts,
+    name: str,
+    parts: Sequence[Part],
+    loops: Sequence[RepeatedParts],
+    extents: Extents,
+    processor: Processor,
+    *,
+    timed: bool = False,
+) -> Entry:
+    """Kernels and phases for parts, and the table of their functions in the module."""
+    threads = _threads(parts, loops, processor)
+    if not parts or (threads == 1 and not timed):
+        _write_sequence(written, name, parts, loops)
+        written.module.export_functions(exported_name(name), [name])
+        return Entry(1, 1, (Kernel(0, 0, 1, 1, 1, 0),), (Phase(0, 1, False),))
+    numbers = {part.function: 0 for part in parts}
+    numbers = {function: number for number, function in enumerate(numbers)}
+    written.module.export_functions(exported_name(name), list(numbers))
+    begins = [True] * len(parts) if timed else _begins(extents, parts, loops)
+    kernels: list[Kernel] = []
+    phases: list[Phase] = []
+    # Which phase begins with a part.
+    phase_of: dict[int, int] = {}
+    ends = {loop.last: loop for loop in loops}
+    edges = [number for number, begin in enumerate(begins) if begin]
+    for first, last in zip(edges, [*edges[1:], len(parts)], strict=True):
+        phase_of[first] = len(phases)
+        offset = 0
+        for part in parts[first:last]:
+            share, at_once = slices(part.units, part.cycles, threads)
+            number = numbers[part.function]
+            # What all threads share, each finds in the same slot all the time.
+            where = offset if share < threads else 0
+            kernels.append(Kernel(number, part.section, part.units, at_once, share, where))
+            offset = (offset + share) % threads
+        cycles = sum(part.cycles for part in parts[first:last])
+        several = last - first > 1 or kernels[-1].share > 1
+        shared = several and cycles >= 2 * CYCLES_WORTH_SHARING
+        loop = ends.get(last)
+        back, iterations = (phase_of[loop.first], loop.turns) if loop is not None else (0, 0)
+        phases.append(Phase(first, last, shared, back, iterations))
+    return Entry(threads, len(numbers), tuple(kernels), tuple(phases))
+
+
+def _threads(parts: Sequence[Part], loops: Sequence[RepeatedParts], processor: Processor) -> int:
+    """How many threads parts are worth."""
+    turns = {n: loop.turns for loop in loops for n in range(loop.first, loop.last)}
+
+    def worth(number: int, part: Part) -> int:
+        cycles = part.cycles * turns.get(number, 1)
+        return max(1, min(processor.threads, part.units, int(cycles / CYCLES_WORTH_WAKING)))
+
+    return max((worth(number, part) for number, part in enumerate(parts)), default=1)
+
+
+def _meeting(program: Program) -> Callable[[str, str], bool]:
+    """Whether two buffers share memory."""
+    extents = extents_of(program)
+
+    def meet(one: str, other: str) -> bool:
+        (start, end), (first, last) = extents[one], extents[other]
+        return start < last and first < end
+
+    return meet
+
+
+def _begins(extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedParts]) -> list[bool]:
+    """Whether a phase begins with each part: it needs what others of the last phase have done."""
+    # At the beginning of each iteration, and behind the last one.
+    edges = {edge for loop in loops for edge in (loop.first, loop.last)}
+    read, written = LastTouched(extents), LastTouched(extents)
+    result: list[bool] = []
+    phase = 0
+    for number, part in enumerate(parts):
+        used = max(written.last(part.reads), written.last(part.writes), read.last(part.writes))
+        begins = number == 0 or number in edges or used >= phase
+        phase = number if begins else phase
+        read.touch(part.reads, number)
+        written.touch(part.writes, number)
+        result.append(begins)
+    return result
+
+
+def _write_sequence(
+    written: Parts, name: str, parts: Sequence[Part], loops: Sequence[RepeatedParts]
+) -> None:
+    """A function that calls all parts in order."""
+    code = written.module.function(name, KERNEL_PARAMETERS)
+    table, thread, *_ = code.parameters
+    first = {loop.first: loop for loop in loops}
+    last = {loop.last for loop in loops}
+    opened: OpenLoop | None = None
+    for number, part in enumerate(parts):
+        if number in first:
+            opened = code.begin_loop(0, first[number].turns)
+            code.store(opened.index, written.workspaces.iteration_place(code, table))
+        section = code.offset(table, part.section, "ptr")
+        code.call_void(part.function, section, thread, constant(0, I64), constant(part.units, I64))
+        if number + 1 in last and opened is not None:
+            code.end_loop(opened)
+            opened = None
+    code.finish()

@@ -1,0 +1,1 @@
+"""Running machine code: compiling and keeping it, threads, jobs, executables."""

@@ -1,0 +1,246 @@
+"""A program as machine code, bound to its buffers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import final
+
+import numpy as np
+
+from lamina.engines import machine_memory
+from lamina.engines.cpu.compilation import compile_program
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.run.machine_code import Library
+from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
+from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
+from lamina.engines.engine import Memory
+from lamina.engines.host import (
+    ALIGNMENT_BYTES,
+    HostArena,
+    address_of,
+    aligned,
+    host_array,
+    host_memory,
+)
+from lamina.engines.room import Need, needs_of_program, require_room
+from lamina.program.program import Program
+from lamina.program.steps import writes_of
+from lamina.shapes import Array
+
+# Larger inputs of a single run are read where the caller has them, smaller ones are copied: to ask
+# where an array lies takes as long as to copy so much.
+COPIED_BYTES = 4096
+# Kinds of buffers that lie outside of a program and outlast it.
+_OUTSIDE = ("parameter", "state")
+
+
+@final
+class CpuProgram:
+    """A program as machine code, with its constants, and its place in an arena.
+
+    In the arena lie the temporaries, the inputs, and all workspaces that hold nothing from one
+    run to the next.
+
+    Args:
+        program: what is run.
+        memories: of its parameters and states.
+        arena: shared with programs that never run at the same time.
+        processor: what it is compiled for.
+        timed: whether the time of its steps is taken.
+    """
+
+    synchronous = True
+
+    def __init__(
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        arena: HostArena,
+        processor: Processor,
+        *,
+        timed: bool = False,
+    ) -> None:
+        layout, code = compile_program(program, processor, timed=timed)
+        require_room(
+            "this step needs",
+            (*needs_of_program(program), Need("workspaces", layout.total_bytes)),
+            machine_memory.available_bytes,
+            reused=arena.bytes,
+            where="cpu",
+            advice="Take a smaller batch, or fewer threads: LAMINA_THREADS=1.",
+        )
+        entries = {"program": layout.program, "load": layout.load}
+        entries = {name: entry for name, entry in entries.items() if entry.threads}
+        self._library = Library(code, tuple(map(exported_name, entries)))
+        self._program = program
+        self._layout = layout
+        self._arrays = _outside_of(program, memories)
+        self._steps = layout.steps
+        self._iteration = np.zeros(1, np.int64)
+        # Operands packed by `load` stay from run to run.
+        self._packed = aligned(layout.placed_bytes if layout.load.threads else 0)
+        self._table = np.zeros(len(layout.places), np.uint64)
+        jobs = {name: self._job_of(name, entry, timed=timed) for name, entry in entries.items()}
+        self._job, self._load = jobs["program"], jobs.get("load")
+        self._watch(memories)
+        self._arena = arena
+        arena.enter(self, sum(_padded(size) for size in _sizes_in_arena(program, layout)))
+
+    def _job_of(self, name: str, entry: Entry, *, timed: bool) -> Job:
+        address = self._library.address(exported_name(name))
+        functions = list((ctypes.c_uint64 * entry.functions).from_address(address))
+        timed = timed and name == "program"
+        return Job(
+            functions,
+            entry.kernels,
+            entry.phases,
+            entry.threads,
+            self._table,
+            self._iteration,
+            timed=timed,
+        )
+
+    def move_to(self, block: Array) -> None:
+        program, layout = self._program, self._layout
+        parts = _cut(block, _sizes_in_arena(program, layout))
+        own, placed, temporaries = parts[:3]
+        for place in program.plan.allocations:
+            buffer = program.buffers[place.buffer]
+            part = temporaries[place.offset : place.offset + buffer.bytes]
+            self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
+        for buffer, part in zip(program.of_kind("input"), parts[3:], strict=True):
+            self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
+        self._outputs = {
+            name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
+            for name, buffer in program.outputs
+        }
+        self._table[:] = self._addresses(layout, own, self._packed if self._load else placed)
+        self._take_inputs(layout)
+
+    def _addresses(self, layout: Layout, own: Array, placed: Array) -> Array:
+        """The table of addresses, as the layout wants it."""
+        addresses = [self._arrays[name].ctypes.data for name in self._program.buffers]
+        start = placed.ctypes.data
+        addresses += [start + offset for offset in layout.placed_offsets]
+        addresses += [own.ctypes.data, layout.thread_bytes]
+        addresses.append(self._iteration.ctypes.data)
+        return np.array(addresses, np.uint64)[list(layout.places)]
+
+    def _take_inputs(self, layout: Layout) -> None:
+        """Decides which inputs of a single run are copied, and which are read in place."""
+        self._inputs = self._program.of_kind("input")
+        numbers = {name: number for number, name in enumerate(self._program.buffers)}
+        self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
+        # Inputs that are results, too, must outlast the run.
+        returned = {buffer for _, buffer in self._program.outputs}
+        # The number of the input, and its staging or its places in the table.
+        self._copied: list[tuple[int, Array]] = []
+        self._read_in_place: list[tuple[int, list[int]]] = []
+        for number, buffer in enumerate(self._inputs):
+            if buffer.bytes <= COPIED_BYTES or buffer.name in returned:
+                self._copied.append((number, self._staging[number]))
+            else:
+                own = numbers[buffer.name]
+                places = [place for place, found in enumerate(layout.places) if found == own]
+                self._read_in_place.append((number, places))
+
+    def _watch(self, memories: Mapping[str, Memory]) -> None:
+        """Sees when memories change: what was packed from them is then packed again."""
+        program = self._program
+        used = [host_memory(memories[b.name]) for kind in _OUTSIDE for b in program.of_kind(kind)]
+        # Those of a model share one counter; what was copied or unpickled may have another.
+        self._changes = tuple({id(memory.changes): memory.changes for memory in used}.values())
+        written = {name for step in program.steps for name in writes_of(step)}
+        self._changes_memories = any(program.buffers[n].kind in _OUTSIDE for n in written)
+        self._loaded = -1
+
+    def run(self, inputs: Sequence[Array]) -> None:
+        for number, staging in self._copied:
+            staging[...] = inputs[number]
+        for number, places in self._read_in_place:
+            self._table[places] = address_of(inputs[number])
+        self._job.once()
+        self._run()
+
+    def _run(self) -> None:
+        if self._load is not None:
+            count = sum(changes.count for changes in self._changes)
+            if count != self._loaded:
+                self._load.run()
+                self._loaded = count
+        if self._changes_memories:
+            # Before the run: when Ctrl-C was pressed meanwhile, nothing after it is done.
+            for changes in self._changes:
+                changes.count += 1
+            # What was packed depends on nothing that the program itself changes.
+            self._loaded += len(self._changes)
+        self._job.run()
+
+    def run_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> dict[str, Array]:
+        rows = np.ascontiguousarray(rows, np.int64)
+        inputs: list[tuple[int, int, int]] = []
+        for buffer, staging in zip(self._inputs, self._staging, strict=True):
+            source = host_array(resident[buffer.name])
+            inputs.append((source.ctypes.data, staging.ctypes.data, staging[:1].nbytes))
+        kept: dict[str, Array] = {}
+        outputs: list[tuple[int, int, int]] = []
+        for name in recorded:
+            array = self._outputs[name]
+            kept[name] = np.empty((len(rows), *array.shape), array.dtype)
+            outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
+        for number, places in self._read_in_place:
+            self._table[places] = self._staging[number].ctypes.data
+        self._job.many(rows, inputs, outputs)
+        self._run()
+        return kept
+
+    def step_seconds(self) -> Array:
+        ticks = np.zeros(len(self._program.steps), np.int64)
+        np.add.at(ticks, list(self._steps), self._job.phase_ticks())
+        return ticks / ticks_per_second()
+
+    def output(self, name: str) -> Array:
+        return self._outputs[name].copy()
+
+    def scalar(self, name: str) -> float:
+        return self._outputs[name].item()
+
+    def release(self) -> None:
+        self._library.release()
+        self._arena.leave(self)
+        self._arrays, self._outputs, self._staging, self._copied = {}, {}, [], []
+        self._packed = aligned(0)
+
+
+def _outside_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, Array]:
+    """An array for every buffer that lies in memory of its own, or in a model's memories."""
+    arrays: dict[str, Array] = {}
+    for name, value in program.constants.items():
+        arrays[name] = np.ascontiguousarray(value)
+    for kind in _OUTSIDE:
+        for buffer in program.of_kind(kind):
+            arrays[buffer.name] = host_array(memories[buffer.name])
+    return arrays
+
+
+def _sizes_in_arena(program: Program, layout: Layout) -> list[int]:
+    """The bytes of what lies in the arena: workspaces, temporaries, and each of the inputs."""
+    threads = layout.thread_bytes * layout.threads
+    placed = 0 if layout.load.threads else layout.placed_bytes
+    inputs = [buffer.bytes for buffer in program.of_kind("input")]
+    return [threads, placed, program.plan.arena_bytes, *inputs]
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _cut(block: Array, sizes: Sequence[int]) -> list[Array]:
+    """Parts of a block, one behind the other, each of which starts at a cache line."""
+    ends = accumulate(_padded(size) for size in sizes)
+    starts = (end - _padded(size) for end, size in zip(ends, sizes, strict=True))
+    return [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]

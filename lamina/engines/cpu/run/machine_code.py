@@ -1,0 +1,54 @@
+"""From the text of a module to machine code that can be called."""
+
+from __future__ import annotations
+
+from typing import final
+
+from lamina.cache import cached, key_of
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.run import llvm
+from lamina.engines.cpu.run.llvm import VERSIONS as VERSIONS
+
+
+def assemble(text: str, processor: Processor) -> bytes:
+    """The object code of a module in LLVM's assembly language."""
+    return llvm.assemble(text, _target(processor))
+
+
+def compiled(text: str, processor: Processor) -> bytes:
+    """The same, from the cache on disk if it was assembled before.
+
+    The text holds all that Lamina decides, so of versions only those of LLVM matter.
+    """
+    target = (processor.triple, processor.name, processor.features)
+    return cached(key_of((*VERSIONS, *target, text)), lambda: assemble(text, processor))
+
+
+def listing(text: str, processor: Processor) -> str:
+    """The machine code of a module in the processor's assembly language, for people."""
+    return llvm.listing(text, _target(processor))
+
+
+def _target(processor: Processor) -> llvm.Target:
+    return llvm.Target(processor.name, processor.triple, processor.features)
+
+
+@final
+class Library:
+    """Machine code in memory, until it is released or collected.
+
+    Args:
+        code: object code that `assemble` made; it must not come from anyone else.
+        exported: the functions whose addresses are wanted.
+    """
+
+    def __init__(self, code: bytes, exported: tuple[str, ...] = ("program",)) -> None:
+        self._code = llvm.load(code, exported)
+
+    def address(self, name: str) -> int:
+        """Where an exported function begins."""
+        return self._code.addresses[name]
+
+    def release(self) -> None:
+        """Frees the code; none of its functions may be running."""
+        llvm.unload(self._code)

@@ -1,0 +1,97 @@
+"""What this processor can do at most, measured: the roof that steps are compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from lamina.codegen.llvm import I64, POINTER, Module, constant
+from lamina.engines.cpu.emit.tiles import VECTORS, Tile, emit_tile, most_rows
+from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.run.executable import CpuProgram
+from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.run.machine_code import Library, compiled
+from lamina.engines.cpu.run.thread_pool import Job
+from lamina.engines.engine import Peaks
+from lamina.engines.host import HostArena, HostMemory
+from lamina.program.index import Axis, axis_index
+from lamina.program.program import Buffer, Plan, Program
+from lamina.program.scalar import Apply, Literal, Load
+from lamina.program.steps import Loop, Store, Write
+from lamina.shapes import DType
+
+# The best of so many runs counts: others may use the machine as well.
+_RUNS = 7
+_CALLS = 4000
+# The inner extent of the multiply-adds; both operands stay in the first cache.
+_INNER = 128
+_LEAST_BYTES = 96 << 20
+
+
+def measured_peaks(processor: Processor, dtype: DType) -> Peaks:
+    """Multiply-adds in registers by all threads, and sums of arrays larger than every cache."""
+    return Peaks(_operations(processor, dtype), _bytes(processor, dtype))
+
+
+def _operations(processor: Processor, dtype: DType) -> float:
+    lanes = processor.vector_bytes // dtype.itemsize
+    name = {4: "float", 8: "double"}[dtype.itemsize]
+    rows, width = most_rows(processor, VECTORS), VECTORS * lanes
+    module = Module(fused=processor.fused)
+    own_sums = tuple(row * width for row in range(rows))
+    loops = ((_INNER, rows),)
+    tile = Tile(tuple(range(rows)), own_sums, VECTORS, lanes, lanes, name, loops, width)
+    kernel = emit_tile(module, tile)
+    code = module.function("program", KERNEL_PARAMETERS, internal=False)
+    table, _, thread, _ = code.parameters
+    # Left operand, right operand and sums of a thread, one after the other.
+    starts = (0, _INNER * rows, _INNER * (rows + width))
+    each = starts[-1] + rows * width
+    base = code.load(table, POINTER)
+    own = code.offset(base, code.multiply(thread, constant(each, I64)), name)
+    left, right, sums = (code.offset(own, start, name) for start in starts)
+    loop = code.begin_loop(0, _CALLS)
+    code.call_void(kernel, left, right, sums)
+    code.end_loop(loop)
+    code.finish()
+    library = Library(compiled(module.text(), processor))
+    memory = HostMemory((processor.threads, each), dtype.numpy)
+    memory.array[:] = 1.0 / _INNER
+    addresses = np.array([memory.array.ctypes.data], np.uint64)
+    threads = processor.threads
+    kernels, phases = [Kernel(0, 0, threads, 1, threads, 0)], [Phase(0, 1, threads > 1)]
+    iteration = np.zeros(1, np.int64)
+    job = Job([library.address("program")], kernels, phases, threads, addresses, iteration)
+    seconds = _best(job.run)
+    library.release()
+    return 2.0 * _CALLS * _INNER * rows * width * processor.threads / seconds
+
+
+def _bytes(processor: Processor, dtype: DType) -> float:
+    """The triad of McCalpin's STREAM: a = b + 3 c."""
+    size = max(4 * processor.level3_bytes, _LEAST_BYTES) // 3 // dtype.itemsize
+    axis = Axis("i", size)
+    names = ("a", "b", "c")
+    buffers = {name: Buffer(name, "parameter", (size,), dtype) for name in names}
+    b, c = (Load(name, axis_index(axis), dtype) for name in ("b", "c"))
+    scaled = Apply("multiply", (c, Literal(3.0, dtype)), dtype)
+    store = Store("a", axis_index(axis), Apply("add", (b, scaled), dtype))
+    loop = Loop("triad", (axis,), (Write((), (store,)),))
+    program = Program("peak", buffers, (loop,), (), {}, Plan(0, 0, ()))
+    memories = {name: HostMemory((size,), dtype.numpy) for name in names}
+    executable = CpuProgram(program, memories, HostArena(), processor)
+    seconds = _best(lambda: executable.run(()))
+    executable.release()
+    return sum(buffer.bytes for buffer in buffers.values()) / seconds
+
+
+def _best(call: Callable[[], None]) -> float:
+    """Seconds."""
+    found: list[float] = []
+    for _ in range(_RUNS):
+        started = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - started)
+    return min(found)

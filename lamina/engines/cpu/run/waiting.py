@@ -1,0 +1,170 @@
+"""How a thread waits in native code: by spinning, by giving way to others, by sleeping.
+
+Threads sleep on a futex where the system is Linux, and on a condition variable of the C library
+elsewhere. The addresses of the library's functions stand in memory, so that the code needs no
+linking.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from typing import Any
+
+from lamina.codegen.llvm import I32, I64, POINTER, Function, Module, Value, constant
+from lamina.records import frozen_dataclass
+
+# Words of a table of the C library's functions, and of a lock that all threads share.
+YIELD, FUTEX, LOCK, UNLOCK, WAIT, BROADCAST, MUTEX, CONDITION = range(8)
+CALLS_BYTES = 64
+
+_FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "arm64": 98}
+_SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274}
+_GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}
+# struct sched_attr of sched_setattr(2): size, policy, flags, nice, priority, runtime, ...
+_ATTRIBUTES, _POLICY, _RUNTIME = struct.Struct("=IIQiIQQQ"), 1, 5
+SLICE_NANOSECONDS = 100_000
+_FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_PRIVATE = 0, 1, 128
+_NAMES = {
+    YIELD: "sched_yield",
+    LOCK: "pthread_mutex_lock",
+    UNLOCK: "pthread_mutex_unlock",
+    WAIT: "pthread_cond_wait",
+    BROADCAST: "pthread_cond_broadcast",
+}
+# Larger than any system's mutex or condition variable.
+_LOCK_BYTES = 256
+
+
+@frozen_dataclass
+class Waiting:
+    """How threads wait on this machine.
+
+    Attributes:
+        machine: the processor's architecture, `"x86_64"`.
+        futex: whether they sleep on a futex, not on a condition variable.
+    """
+
+    machine: str
+    futex: bool
+
+
+def waiting_for(machine: str) -> Waiting:
+    """The best way to wait on this system."""
+    return Waiting(machine, sys.platform == "linux" and machine in _FUTEX_NUMBER)
+
+
+def fill_calls(words: Any, waiting: Waiting) -> list[Any]:
+    """Writes the addresses of the C library's functions into a table of CALLS_BYTES.
+
+    Args:
+        words: the table, uint64.
+        waiting: how threads wait.
+
+    Returns:
+        What must live as long as the table.
+    """
+    library: Any = ctypes.CDLL(None)
+
+    def address(name: str) -> int:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+    words[YIELD] = address(_NAMES[YIELD])
+    if waiting.futex:
+        words[FUTEX] = address("syscall")
+        return []
+    for place in (LOCK, UNLOCK, WAIT, BROADCAST):
+        words[place] = address(_NAMES[place])
+    kept: list[Any] = []
+    for place, kind in ((MUTEX, "mutex"), (CONDITION, "cond")):
+        kept.append(ctypes.create_string_buffer(_LOCK_BYTES))
+        getattr(library, f"pthread_{kind}_init")(kept[-1], None)
+        words[place] = ctypes.addressof(kept[-1])
+    return kept
+
+
+def ask_for_short_slices(machine: str) -> None:
+    """Asks the system to give this thread a core soon after it wakes, for a short time.
+
+    Its part of the processor's time stays the same, and so do its policy and its nice value.
+    Threads with another policy than the usual one are left alone. Systems that know no such wish
+    (Linux before 6.12) ignore or refuse it, which does no harm.
+    """
+    if sys.platform != "linux" or machine not in _SET_ATTRIBUTES:
+        return
+    library: Any = ctypes.CDLL(None)
+    buffer = ctypes.create_string_buffer(_ATTRIBUTES.size)
+    if library.syscall(_GET_ATTRIBUTES[machine], 0, buffer, _ATTRIBUTES.size, 0):
+        return
+    fields = list(_ATTRIBUTES.unpack(buffer.raw))
+    if fields[_POLICY] == os.SCHED_OTHER:
+        fields[_RUNTIME] = SLICE_NANOSECONDS
+        library.syscall(_SET_ATTRIBUTES[machine], 0, _ATTRIBUTES.pack(*fields), 0)
+
+
+def emit_pause(code: Function, machine: str) -> None:
+    """Tells the processor that this thread waits in a loop."""
+    if machine in ("x86_64", "AMD64"):
+        code.module.declare("llvm.x86.sse2.pause", "void", [])
+        code.call_void("llvm.x86.sse2.pause")
+    else:
+        code.module.declare("llvm.aarch64.hint", "void", [I32])
+        # 1 is the number of YIELD.
+        code.call_void("llvm.aarch64.hint", constant(1, I32))
+
+
+def emit_yield(code: Function, calls: Value) -> None:
+    """Lets another thread have this core, if one wants it."""
+    code.line(f"call i32 {_call(code, calls, YIELD).text}()")
+
+
+def emit_sleep(module: Module, waiting: Waiting) -> None:
+    """Writes `sleep(calls, word, old)`: sleeps while the i32 word is the old one.
+
+    It may return for nothing.
+    """
+    parameters = (("calls", POINTER), ("word", POINTER), ("old", I32))
+    code = module.function("sleep", parameters)
+    calls, word, old = code.parameters
+    if waiting.futex:
+        _call_futex(code, waiting, _FUTEX_WAIT, old)
+    else:
+        mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
+        code.line(f"call i32 {_call(code, calls, LOCK).text}({mutex})")
+        seen = code.instruction(f"load atomic i32, {word} seq_cst, align 4", I32)
+        with code.when(code.compare("eq", seen, old)):
+            code.line(f"call i32 {_call(code, calls, WAIT).text}({condition}, {mutex})")
+        code.line(f"call i32 {_call(code, calls, UNLOCK).text}({mutex})")
+    code.finish()
+
+
+def emit_wake(module: Module, waiting: Waiting) -> None:
+    """Writes `wake(calls, word)`: changes the i32 word and wakes who sleeps on it."""
+    code = module.function("wake", (("calls", POINTER), ("word", POINTER)))
+    calls, word = code.parameters
+    if waiting.futex:
+        code.instruction(f"atomicrmw add {word}, i32 1 seq_cst", I32)
+        _call_futex(code, waiting, _FUTEX_WAKE, constant(1, I32))
+    else:
+        mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
+        code.line(f"call i32 {_call(code, calls, LOCK).text}({mutex})")
+        code.instruction(f"atomicrmw add {word}, i32 1 seq_cst", I32)
+        code.line(f"call i32 {_call(code, calls, BROADCAST).text}({condition})")
+        code.line(f"call i32 {_call(code, calls, UNLOCK).text}({mutex})")
+    code.finish()
+
+
+def _call_futex(code: Function, waiting: Waiting, operation: int, value: Value) -> None:
+    """Calls futex(2); the function's first parameters are the calls and the word."""
+    calls, word, *_ = code.parameters
+    code.line(
+        f"call i64 (i64, ...) {_call(code, calls, FUTEX).text}"
+        f"(i64 {_FUTEX_NUMBER[waiting.machine]}, {word}, "
+        f"i32 {operation | _FUTEX_PRIVATE}, {value}, ptr null, ptr null, i32 0)"
+    )
+
+
+def _call(code: Function, calls: Value, place: int) -> Value:
+    return code.load(code.offset(calls, constant(place, I64), "ptr"), POINTER)
