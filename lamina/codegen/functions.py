@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from lamina.codegen.llvm import Function, Type, Value, constant
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import Type, Value, constant
 from lamina.records import frozen_dataclass
 
 

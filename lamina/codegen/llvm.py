@@ -12,92 +12,43 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
 
-
-@dataclass(frozen=True, slots=True)
-class Type:
-    """An LLVM type: a scalar, or a vector of `lanes` of them.
-
-    Attributes:
-        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i32"`, `"i64"` or `"ptr"`.
-        lanes: 0 for a scalar.
-    """
-
-    element: str
-    lanes: int = 0
-
-    @property
-    def scalar(self) -> Type:
-        return Type(self.element)
-
-    @property
-    def is_float(self) -> bool:
-        return self.element in ("float", "double")
-
-    @property
-    def bits(self) -> int:
-        """The size of an element; a pointer counts as 64."""
-        return {"float": 32, "double": 64, "ptr": 64}.get(self.element) or int(self.element[1:])
-
-    def of(self, element: str) -> Type:
-        """The type with as many lanes of another element."""
-        return Type(element, self.lanes)
-
-    def wide(self, lanes: int) -> Type:
-        """The type with another number of lanes."""
-        return Type(self.element, lanes)
-
-    @property
-    def suffix(self) -> str:
-        """The type as it stands in the names of intrinsics."""
-        letter = {"float": "f32", "double": "f64", "ptr": "p0"}.get(self.element, self.element)
-        return f"v{self.lanes}{letter}" if self.lanes else letter
-
-    def __str__(self) -> str:
-        return f"<{self.lanes} x {self.element}>" if self.lanes else self.element
+from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant, constants, undefined
 
 
-I1, I8, I32, I64 = Type("i1"), Type("i8"), Type("i32"), Type("i64")
-FLOAT, DOUBLE, POINTER = Type("float"), Type("double"), Type("ptr")
+def type_text(type: Type) -> str:
+    """A type as LLVM writes it."""
+    return f"<{type.lanes} x {type.element}>" if type.lanes else type.element
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An operand: a register, a parameter or a constant."""
+def operand(value: Value) -> str:
+    """A value as it stands where its type is known."""
+    if value.number is None:
+        return "poison" if value.name == "undefined" else value.name
+    scalar = value.type.scalar
+    if isinstance(value.number, tuple):
+        lanes = ", ".join(f"{scalar.element} {_number(n, scalar)}" for n in value.number)
+        return f"<{lanes}>"
+    number = _number(value.number, scalar)
+    return f"splat ({scalar.element} {number})" if value.type.lanes else number
 
-    text: str
-    type: Type
 
-    def __str__(self) -> str:
-        return f"{self.type} {self.text}"
+def typed(value: Value) -> str:
+    """A value with its type in front."""
+    return f"{type_text(value.type)} {operand(value)}"
 
 
-def float_text(value: float, element: str) -> str:
-    """A floating constant, exact; for `"float"` rounded to float32."""
-    if element == "float":
+def _number(value: float, type: Type) -> str:
+    """A number, exact; for `"float"` rounded to float32."""
+    if type.element == "i1":
+        return "true" if value else "false"
+    if not type.is_float:
+        return str(value)
+    if type.element == "float":
         try:
             value = struct.unpack("<f", struct.pack("<f", value))[0]
         except OverflowError:
             value = float("inf") if value > 0 else float("-inf")
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-
-
-def constant(value: float, type: Type) -> Value:
-    """A constant; for a vector type the same number in every lane."""
-    if type.is_float:
-        text = float_text(float(value), type.element)
-    elif type.element == "i1":
-        text = "true" if value else "false"
-    else:
-        text = str(int(value))
-    if type.lanes:
-        text = f"splat ({type.element} {text})"
-    return Value(text, type)
-
-
-def constants(values: Sequence[float], element: str) -> Value:
-    """A vector constant with a number for each lane."""
-    parts = [str(constant(value, Type(element))) for value in values]
-    return Value("<" + ", ".join(parts) + ">", Type(element, len(parts)))
 
 
 @dataclass(slots=True)
@@ -169,16 +120,14 @@ class Module:
 
     def declare(self, name: str, result: str, parameters: Sequence[Type]) -> None:
         """Declares an external function, once."""
-        text = f"declare {result} @{name}({', '.join(map(str, parameters))})"
+        text = f"declare {result} @{name}({', '.join(map(type_text, parameters))})"
         self._declared.setdefault(name, text)
 
     def table(self, name: str, values: Sequence[Value]) -> Value:
         """A constant array in the module; gives a pointer to it."""
-        parts = ", ".join(map(str, values))
-        self._globals.append(
-            f"@{name} = internal unnamed_addr constant [{len(values)} x {values[0].type}] "
-            f"[{parts}], align 64"
-        )
+        kind = f"[{len(values)} x {type_text(values[0].type)}]"
+        parts = ", ".join(map(typed, values))
+        self._globals.append(f"@{name} = internal unnamed_addr constant {kind} [{parts}], align 64")
         return Value(f"@{name}", POINTER)
 
     def export_functions(self, name: str, functions: Sequence[str]) -> None:
@@ -248,7 +197,7 @@ class Function:
         self.block.jump = f"br label %{target.label}"
 
     def branch(self, condition: Value, yes: Block, no: Block) -> None:
-        self.block.jump = f"br {condition}, label %{yes.label}, label %{no.label}"
+        self.block.jump = f"br {typed(condition)}, label %{yes.label}, label %{no.label}"
 
     @contextmanager
     def when(self, condition: Value) -> Generator[Block]:
@@ -261,7 +210,7 @@ class Function:
         yield before
         last = self.block
         after = self.new_block()
-        before.jump = f"br {condition}, label %{inside.label}, label %{after.label}"
+        before.jump = f"br {typed(condition)}, label %{inside.label}, label %{after.label}"
         last.jump = f"br label %{after.label}"
 
     @contextmanager
@@ -283,7 +232,7 @@ class Function:
         """Leaves a loop of `forever` where the condition holds, and goes on where it does not."""
         before = self.block
         following = self.new_block()
-        before.jump = f"br {condition}, label %{behind.label}, label %{following.label}"
+        before.jump = f"br {typed(condition)}, label %{behind.label}, label %{following.label}"
 
     def begin_loop(
         self,
@@ -304,7 +253,7 @@ class Function:
             inside = self.compare("slt", first, last)
             guarded = self.block
             # The jump past the loop is known when the loop ends.
-            guarded.jump = f"br {inside}, label %{self.new_block().label}, label "
+            guarded.jump = f"br {typed(inside)}, label %{self.new_block().label}, label "
         entry = self.block
         body = self.new_block()
         entry.jump = f"br label %{body.label}"
@@ -327,12 +276,12 @@ class Function:
             again = self.binary("and", again, going)
         end = self.block
         after = self.new_block()
-        end.jump = f"br {again}, label %{loop.body.label}, label %{after.label}"
+        end.jump = f"br {typed(again)}, label %{loop.body.label}, label %{after.label}"
         pairs = [(loop.index, loop.start, following)]
         pairs += zip(loop.carried, loop.initial, carried, strict=True)
         phis = [
-            f"{received.text} = phi {received.type} [ {initial.text}, %{loop.entry.label} ], "
-            f"[ {handed.text}, %{end.label} ]"
+            f"{received.name} = phi {type_text(received.type)} "
+            f"[ {operand(initial)}, %{loop.entry.label} ], [ {operand(handed)}, %{end.label} ]"
             for received, initial, handed in pairs
         ]
         loop.body.lines[:0] = phis
@@ -343,8 +292,8 @@ class Function:
         for initial, handed in zip(loop.initial, carried, strict=True):
             results.append(
                 self.instruction(
-                    f"phi {handed.type} [ {initial.text}, %{loop.guarded.label} ], "
-                    f"[ {handed.text}, %{end.label} ]",
+                    f"phi {type_text(handed.type)} [ {operand(initial)}, %{loop.guarded.label} ], "
+                    f"[ {operand(handed)}, %{end.label} ]",
                     handed.type,
                 )
             )
@@ -352,14 +301,14 @@ class Function:
 
     def finish(self, value: Value | None = None) -> None:
         """Returns from the function."""
-        self.block.jump = f"ret {value}" if value else "ret void"
+        self.block.jump = f"ret {typed(value)}" if value else "ret void"
 
     # Instructions
 
     def instruction(self, text: str, type: Type) -> Value:
         """Any instruction that gives a value."""
         value = Value(self._name("%v"), type)
-        self.block.lines.append(f"{value.text} = {text}")
+        self.block.lines.append(f"{value.name} = {text}")
         return value
 
     def line(self, text: str) -> None:
@@ -368,20 +317,19 @@ class Function:
 
     def binary(self, operation: str, left: Value, right: Value) -> Value:
         """An operation on two values of one type: `"fadd"`, `"mul"`, `"and"`, `"lshr"`, ..."""
-        return self.instruction(f"{operation} {left}, {right.text}", left.type)
+        return self.instruction(f"{operation} {typed(left)}, {operand(right)}", left.type)
 
     def add(self, left: Value, right: Value) -> Value:
-        # Integers alone are written as these numbers.
-        if "0" in (left.text, right.text):
-            return left if right.text == "0" else right
+        if left.is_integer(0) or right.is_integer(0):
+            return left if right.is_integer(0) else right
         return self.binary("fadd" if left.type.is_float else "add", left, right)
 
     def subtract(self, left: Value, right: Value) -> Value:
         return self.binary("fsub" if left.type.is_float else "sub", left, right)
 
     def multiply(self, left: Value, right: Value) -> Value:
-        if "1" in (left.text, right.text):
-            return left if right.text == "1" else right
+        if left.is_integer(1) or right.is_integer(1):
+            return left if right.is_integer(1) else right
         return self.binary("fmul" if left.type.is_float else "mul", left, right)
 
     def divide(self, left: Value, right: Value) -> Value:
@@ -389,7 +337,7 @@ class Function:
 
     def negate(self, value: Value) -> Value:
         if value.type.is_float:
-            return self.instruction(f"fneg {value}", value.type)
+            return self.instruction(f"fneg {typed(value)}", value.type)
         return self.binary("sub", constant(0, value.type), value)
 
     def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
@@ -401,52 +349,61 @@ class Function:
     def compare(self, relation: str, left: Value, right: Value) -> Value:
         """An i1 for each lane; `relation` as in LLVM: `"slt"`, `"eq"`, `"olt"`, `"uno"`, ..."""
         word = "fcmp" if left.type.is_float else "icmp"
-        return self.instruction(f"{word} {relation} {left}, {right.text}", left.type.of("i1"))
+        return self.instruction(
+            f"{word} {relation} {typed(left)}, {operand(right)}", left.type.of("i1")
+        )
 
     def minimum(self, left: Value, right: Value) -> Value:
         """The smaller of two integers."""
         return self.select(self.compare("slt", left, right), left, right)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
-        return self.instruction(f"select {condition}, {yes}, {no}", yes.type)
+        return self.instruction(f"select {typed(condition)}, {typed(yes)}, {typed(no)}", yes.type)
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
         """`"sitofp"`, `"zext"`, `"bitcast"`, ...: to as many lanes of another element."""
         type = value.type.of(element)
-        return self.instruction(f"{operation} {value} to {type}", type)
+        if operation.endswith(".sat"):
+            full = f"llvm.{operation}.{type.suffix}.{value.type.suffix}"
+            self.module.declare(full, type_text(type), [value.type])
+            return self.call(full, type, value)
+        return self.instruction(f"{operation} {typed(value)} to {type_text(type)}", type)
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic on values of one type that gives that type: `"fma"`, `"sqrt"`, ..."""
         type = operands[0].type
         full = f"llvm.{name}.{type.suffix}"
-        self.module.declare(full, str(type), [operand.type for operand in operands])
+        self.module.declare(full, type_text(type), [one.type for one in operands])
         return self.call(full, type, *operands)
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
         """Calls a function that gives a value; declared or defined in the module."""
-        return self.instruction(f"call {type} @{name}({', '.join(map(str, operands))})", type)
+        return self.instruction(
+            f"call {type_text(type)} @{name}({', '.join(map(typed, operands))})", type
+        )
 
     def call_void(self, name: str, *operands: Value) -> None:
-        self.line(f"call void @{name}({', '.join(map(str, operands))})")
+        self.line(f"call void @{name}({', '.join(map(typed, operands))})")
 
     def splat(self, value: Value, lanes: int) -> Value:
         """The scalar in every lane; itself if lanes is 0."""
         if not lanes:
             return value
         vector = value.type.wide(lanes)
-        if not value.text.startswith(("%", "@")):
-            parts = ", ".join([str(value)] * lanes)
-            return Value(f"<{parts}>", vector)
-        first = self.instruction(f"insertelement {vector} poison, {value}, i64 0", vector)
+        if value.number is not None and not isinstance(value.number, tuple):
+            return constants([value.number] * lanes, value.type.element)
+        first = self.instruction(
+            f"insertelement {type_text(vector)} poison, {typed(value)}, i64 0", vector
+        )
         return self.shuffle(first, None, [0] * lanes)
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
         """Lanes of left and right (counted on after left's), in any order."""
         mask = ", ".join(f"i32 {pick}" for pick in picks)
-        other = f"{left.type} poison" if right is None else str(right)
+        other = typed(undefined(left.type) if right is None else right)
         mask_text = f"<{len(picks)} x i32> <{mask}>"
         return self.instruction(
-            f"shufflevector {left}, {other}, {mask_text}", left.type.wide(len(picks))
+            f"shufflevector {typed(left)}, {other}, {mask_text}", left.type.wide(len(picks))
         )
 
     def padded(self, vector: Value, lanes: int, filler: float) -> Value:
@@ -460,14 +417,16 @@ class Function:
     def bits(self, lanes: Value, element: str) -> Value:
         """An i1 for each lane as the lowest bits of an integer that has no fewer, the rest zero."""
         type = Type(f"i{lanes.type.lanes}")
-        packed = self.instruction(f"bitcast {lanes} to {type}", type)
+        packed = self.instruction(f"bitcast {typed(lanes)} to {type_text(type)}", type)
         return packed if type.element == element else self.convert("zext", packed, element)
 
     def lanes_of(self, bits: Value, lanes: int) -> Value:
         """The lowest bits of an integer that has no fewer, as an i1 for each lane."""
         type = Type(f"i{lanes}")
         low = bits if bits.type == type else self.convert("trunc", bits, type.element)
-        return self.instruction(f"bitcast {low} to {Type('i1', lanes)}", Type("i1", lanes))
+        return self.instruction(
+            f"bitcast {typed(low)} to {type_text(Type('i1', lanes))}", Type("i1", lanes)
+        )
 
     def any_of(self, lanes: Value) -> Value:
         """Whether the integer in any of the lanes is not zero."""
@@ -477,14 +436,16 @@ class Function:
     def all_bits(self, lanes: Value) -> Value:
         """The bits that are set in the integers of all lanes."""
         name, scalar = f"llvm.vector.reduce.and.{lanes.type.suffix}", lanes.type.scalar
-        self.module.declare(name, str(scalar), [lanes.type])
+        self.module.declare(name, type_text(scalar), [lanes.type])
         return self.call(name, scalar, lanes)
 
     def extract(self, vector: Value, lane: int) -> Value:
-        return self.instruction(f"extractelement {vector}, i64 {lane}", vector.type.scalar)
+        return self.instruction(f"extractelement {typed(vector)}, i64 {lane}", vector.type.scalar)
 
     def insert(self, vector: Value, value: Value, lane: int) -> Value:
-        return self.instruction(f"insertelement {vector}, {value}, i64 {lane}", vector.type)
+        return self.instruction(
+            f"insertelement {typed(vector)}, {typed(value)}, i64 {lane}", vector.type
+        )
 
     # Memory
 
@@ -495,16 +456,27 @@ class Function:
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
         """The address of an element."""
         position = constant(index, I64) if isinstance(index, int) else index
-        if position.text == "0":
+        if position.is_integer(0):
             return pointer
-        return self.instruction(f"getelementptr {element}, {pointer}, {position}", POINTER)
+        return self.instruction(
+            f"getelementptr {element}, {typed(pointer)}, {typed(position)}", POINTER
+        )
 
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
         """Reads a value; by default it need be aligned no more than its elements are."""
-        return self.instruction(f"load {type}, {pointer}, align {align or _bytes(type)}", type)
+        return self.instruction(
+            f"load {type_text(type)}, {typed(pointer)}, align {align or type.bytes}", type
+        )
+
+    def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
+        """Reads the lanes of a vector that the mask has; the others are zero, and not touched."""
+        name = f"llvm.masked.load.{type.suffix}.p0"
+        self.module.declare(name, type_text(type), [pointer.type, I32, mask.type, type])
+        align = constant(type.bytes, I32)
+        return self.call(name, type, pointer, align, mask, constant(0, type))
 
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
-        self.line(f"store {value}, {pointer}, align {align or _bytes(value.type)}")
+        self.line(f"store {typed(value)}, {typed(pointer)}, align {align or value.type.bytes}")
 
     def fetch(self, pointer: Value, level: int) -> None:
         """Has a cache fetch what lies there, the first or the second one; anywhere is allowed."""
@@ -514,9 +486,10 @@ class Function:
 
     def text(self) -> str:
         """The function in LLVM's assembly language."""
-        parameters = ", ".join(map(str, self.parameters))
+        parameters = ", ".join(map(typed, self.parameters))
         scope = "internal " if self._internal else ""
-        head = f"define {scope}{self._result or 'void'} @{self.name}({parameters})"
+        result = type_text(self._result) if self._result else "void"
+        head = f"define {scope}{result} @{self.name}({parameters})"
         lines = [f"{head} {self._attributes} {{"]
         for block in self.blocks:
             lines.append(f"{block.label}:")
@@ -524,8 +497,3 @@ class Function:
             lines.append("  " + block.jump)
         lines.append("}")
         return "\n".join(lines)
-
-
-def _bytes(type: Type) -> int:
-    """The natural alignment of an element."""
-    return max(type.bits // 8, 1)

@@ -12,19 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
 
-from lamina.codegen.llvm import (
-    I1,
-    I64,
-    POINTER,
-    Block,
-    Function,
-    Module,
-    OpenLoop,
-    Type,
-    Value,
-    constant,
-    constants,
-)
+from lamina.codegen.llvm import Block, Function, Module, OpenLoop
 from lamina.codegen.primitives import (
     COMPARISONS,
     EMITTERS,
@@ -35,6 +23,7 @@ from lamina.codegen.primitives import (
     random_words,
     to_memory,
 )
+from lamina.codegen.values import I1, I64, POINTER, Type, Value, constant, constants, undefined
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
 from lamina.program.scalar import (
@@ -327,7 +316,7 @@ class Points:
         if value.type.lanes == self._lanes:
             return value
         with self._at(len(self._levels) - 1 if depth is None else depth) as known:
-            key = ("spread", value.text, value.type, self._lanes)
+            key = ("spread", value, self._lanes)
             if key not in known:
                 known[key] = self.code.splat(value, self._lanes)
             return known[key]
@@ -406,7 +395,7 @@ class Points:
                 uniform.append((depth, part, coefficient))
         start = constant(index.constant, I64)
         for depth, part, _ in sorted(uniform, key=lambda entry: entry[0]):
-            if start.text == "0":
+            if start.is_integer(0):
                 start = part
             else:
                 with self._at(depth):
@@ -476,7 +465,7 @@ class Points:
                 limit = constant(bound.high, position.type)
                 tests.append(self.code.compare("slt", position, limit))
             for test in tests:
-                result = test if result.text == "true" else self._both(result, test)
+                result = test if result.is_integer(True) else self._both(result, test)
         return result
 
     def _both(self, left: Value, right: Value) -> Value:
@@ -538,17 +527,14 @@ class Points:
         # LLVM reads lanes that are masked out if their number is no power of two (22.1, AVX2).
         wide = type.wide(1 << (type.lanes - 1).bit_length())
         mask = code.padded(mask, wide.lanes, False)
-        name = f"llvm.masked.load.{wide.suffix}.p0"
-        code.module.declare(name, str(wide), [address.type, Type("i32"), mask.type, wide])
-        align = Value(str(max(type.bits // 8, 1)), Type("i32"))
-        loaded = code.call(name, wide, address, align, mask, constant(0, wide))
+        loaded = code.masked_load(address, mask, wide)
         return loaded if wide == type else code.shuffle(loaded, None, range(type.lanes))
 
     def _strided(self, load: Load, place: Place, lanes: int) -> Value:
         code = self.code
         type = Type(memory_element(load.dtype))
         start = code.offset(self._bases[load.buffer], place.start, type.element)
-        result = Value("poison", type.wide(lanes))
+        result = undefined(type.wide(lanes))
         if self._calling:
             function = _emit_load_apart(code.module, result.type)
             result = code.call(function, result.type, start, constant(place.stride, I64))
@@ -569,7 +555,7 @@ class Points:
             mask = inside if inside.type.lanes else code.splat(inside, lanes)
             inside = mask
             each = code.select(mask, each, constant(0, each.type))
-        result = Value("poison", type.wide(lanes))
+        result = undefined(type.wide(lanes))
         for lane in range(lanes):
             position = code.extract(each, lane)
             address = code.offset(self._bases[load.buffer], position, type.element)
@@ -623,7 +609,7 @@ def _emit_load_apart(module: Module, type: Type) -> str:
     if not module.has(name):
         code = module.function(name, (("address", POINTER), ("stride", I64)), result=type)
         address, stride = code.parameters
-        result = Value("poison", type)
+        result = undefined(type)
         for lane in range(type.lanes):
             result = code.insert(result, code.load(address, type.scalar), lane)
             if lane + 1 < type.lanes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lamina.codegen import functions
-from lamina.codegen.llvm import Function, Value, constant, constants
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.shapes import DType
 
@@ -65,11 +66,7 @@ def cast(code: Function, value: Value, source: DType, target: DType) -> Value:
     if source.is_float and target.is_float:
         return code.convert("fpext" if target.itemsize > 4 else "fptrunc", value, wanted)
     if source.is_float:
-        kind = "fptoui" if is_unsigned(target) else "fptosi"
-        type = value.type.of(wanted)
-        name = f"llvm.{kind}.sat.{type.suffix}.{value.type.suffix}"
-        code.module.declare(name, str(type), [value.type])
-        return code.call(name, type, value)
+        return code.convert("fptoui.sat" if is_unsigned(target) else "fptosi.sat", value, wanted)
     if target.is_float:
         return code.convert("uitofp" if is_unsigned(source) else "sitofp", value, wanted)
     wider = target.itemsize - (source.itemsize if source.kind != "bool" else 0)
@@ -90,22 +87,17 @@ def _function(emit: Callable[[Function, Value], Value]) -> Emitter:
     return lambda code, dtype, operands: emit(code, operands[0])
 
 
-def _is_number(value: Value) -> bool:
-    """Whether the operand is a constant that is not NaN."""
-    return not value.text.startswith("%") and "0x7FF8" not in value.text
-
-
 def _extreme(relation: str) -> Emitter:
     def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
         left, right = operands
         if not dtype.is_float:
             order = ("u" if is_unsigned(dtype) else "s") + relation
             return code.select(code.compare(order, left, right), left, right)
-        if _is_number(left):
+        if left.is_number:
             left, right = right, left
         # If the comparison with a NaN on the left fails, the NaN is chosen.
         chosen = code.select(code.compare(f"o{relation}", right, left), right, left)
-        if _is_number(right):
+        if right.is_number:
             return chosen
         return code.select(code.compare("uno", right, right), right, chosen)
 

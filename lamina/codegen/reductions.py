@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from typing import final
 
 from lamina.codegen.axes import Replacing
-from lamina.codegen.llvm import Function, Type, Value, constant, constants
+from lamina.codegen.llvm import Function
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import EMITTERS, element
+from lamina.codegen.values import Type, Value, constant, constants
 from lamina.program.index import axis_index, flatten
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from lamina.codegen import functions
-from lamina.codegen.llvm import I64, POINTER, Module, Type, Value, constant
+from lamina.codegen.llvm import Module
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.machine_code import Library, assemble, listing
 from lamina.shapes import Array

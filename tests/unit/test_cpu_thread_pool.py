@@ -15,7 +15,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lamina.codegen.llvm import I64, POINTER, Function, Module, Value, constant
+from lamina.codegen.llvm import Function, Module, typed
+from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run import scheduler, waiting
 from lamina.engines.cpu.run import thread_pool as pools
@@ -287,14 +288,14 @@ class Blocking:
         arrived = code.offset(gate, 8, "i64")
         helping = code.compare("ne", thread, zero)
         with code.when(helping):
-            code.line(f"store atomic i64 1, {arrived} seq_cst, align 8")
+            code.line(f"store atomic i64 1, {typed(arrived)} seq_cst, align 8")
         awaited = code.select(helping, gate, arrived)
         loop = code.begin_loop(first, last)
         with code.forever() as behind:
-            seen = code.instruction(f"load atomic i64, {awaited} seq_cst, align 8", I64)
+            seen = code.instruction(f"load atomic i64, {typed(awaited)} seq_cst, align 8", I64)
             code.leave_when(code.compare("ne", seen, zero), behind)
         done = code.offset(code.load(table, POINTER), loop.index, "i64")
-        code.instruction(f"atomicrmw add {done}, i64 1 seq_cst", I64)
+        code.instruction(f"atomicrmw add {typed(done)}, i64 1 seq_cst", I64)
         code.end_loop(loop)
         code.finish()
         module.export_functions("kernels", ["work"])
@@ -352,7 +353,7 @@ def test_every_unit_is_done_once_whoever_does_it(
         constant(1, I64),
     )
     inner = code.begin_loop(constant(0, I64), turns)
-    code.instruction(f"atomicrmw add {place}, i64 1 monotonic", I64)
+    code.instruction(f"atomicrmw add {typed(place)}, i64 1 monotonic", I64)
     code.end_loop(inner)
     code.end_loop(loop)
     code.finish()

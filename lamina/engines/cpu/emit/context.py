@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lamina.codegen.llvm import POINTER, Function, Module, Type, Value
+from lamina.codegen.llvm import Function, Module
 from lamina.codegen.points import Points
+from lamina.codegen.values import POINTER, Type, Value
 from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
-from lamina.codegen.llvm import I64, POINTER, Function, Type, Value, constant
+from lamina.codegen.llvm import Function
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_matrix, as_plain
 from lamina.engines.cpu.emit.context import Context
 from lamina.engines.cpu.emit.implicit_gemm import Windowed, emit_windowed, windowed

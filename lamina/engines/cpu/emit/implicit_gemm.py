@@ -20,7 +20,8 @@ from functools import lru_cache
 from typing import final
 
 from lamina.codegen.axes import Replacing, flattened
-from lamina.codegen.llvm import I64, POINTER, Function, Type, Value, constant
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import as_matrix, as_plain
 from lamina.engines.cpu.emit.context import Context
 from lamina.engines.cpu.emit.image import Image, image_of, pack_image

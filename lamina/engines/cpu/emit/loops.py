@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from lamina.codegen.axes import Replacing, merged_axes
-from lamina.codegen.llvm import I64, POINTER, Value, constant
 from lamina.codegen.points import Points
 from lamina.codegen.reductions import Combiner, combiner
+from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.emit.context import Context
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index, Quotient, Remainder

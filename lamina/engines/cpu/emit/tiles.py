@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from lamina.codegen.llvm import I64, POINTER, Function, Module, Type, Value, constant
+from lamina.codegen.llvm import Function, Module
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.processor import Processor
 from lamina.records import frozen_dataclass
 
@@ -255,7 +256,7 @@ class _Kernel:
         return step
 
     def _ahead(self, right: Value, turn: Value, step: Value) -> Value:
-        if turn.text == "0":
+        if turn.is_integer(0):
             return right
         return self._code.offset(right, self._code.multiply(turn, step), self._tile.element)
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import Replacing, flattened
-from lamina.codegen.llvm import I64, POINTER, Function, Type, Value, constant
+from lamina.codegen.llvm import Function
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.emit.context import Context
 from lamina.engines.cpu.emit.image import Image
 from lamina.engines.cpu.emit.loops import Part, are_short

@@ -28,9 +28,10 @@ from typing import final
 import numpy as np
 
 from lamina.codegen.axes import Replacing
-from lamina.codegen.llvm import I32, I64, Function, Type, Value, constant
+from lamina.codegen.llvm import Function
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
+from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix
 from lamina.engines.cpu.emit.context import Context
 from lamina.engines.cpu.emit.image import Image, image_of

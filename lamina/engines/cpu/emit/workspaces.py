@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import insort
 from typing import final
 
-from lamina.codegen.llvm import I64, POINTER, Function, Value
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, POINTER, Value
 
 _ALIGNMENT = 64
 # Every section of the table of addresses begins with these places, and buffers follow.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lamina.codegen.llvm import I64, Function, Value
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, Value
 
 
 def emit_ticks(code: Function, machine: str) -> Value:

@@ -8,7 +8,8 @@ next phase, and copies the examples and results of a run. `scheduler` has that o
 
 from __future__ import annotations
 
-from lamina.codegen.llvm import I8, I64, POINTER, Function, Module, Type, Value, constant
+from lamina.codegen.llvm import Function, Module, typed
+from lamina.codegen.values import I8, I64, POINTER, Type, Value, constant
 from lamina.records import frozen_dataclass
 
 # A slice is worth so many cycles. Slices of more are cut into chunks of about so many, so that
@@ -200,8 +201,8 @@ def _call_kernel(code: Function, kernel: Value, thread: Value, first: Value, las
         word_of(code, kernel, FUNCTION, POINTER),
         word_of(code, kernel, SECTION, POINTER),
     )
-    arguments = ", ".join(map(str, (section, thread, first, last)))
-    code.line(f"call void {function.text}({arguments})")
+    arguments = ", ".join(map(typed, (section, thread, first, last)))
+    code.line(f"call void {function.name}({arguments})")
 
 
 def _emit_run_phase(module: Module) -> None:

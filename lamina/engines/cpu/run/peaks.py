@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lamina.codegen.llvm import I64, POINTER, Module, constant
+from lamina.codegen.llvm import Module
+from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.emit.tiles import VECTORS, Tile, emit_tile, most_rows
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.run.executable import CpuProgram

@@ -17,7 +17,8 @@ that comes late finds nothing to claim, and does no harm.
 
 from __future__ import annotations
 
-from lamina.codegen.llvm import I32, I64, POINTER, Function, Module, Type, Value, constant
+from lamina.codegen.llvm import Function, Module, type_text, typed
+from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.run.clock import emit_ticks
 from lamina.engines.cpu.run.jobs import (
     ALONE,
@@ -113,11 +114,13 @@ def _byte(code: Function, base: Value, offset: int) -> Value:
 
 
 def _load_atomic(code: Function, place: Value, type: Type, order: str) -> Value:
-    return code.instruction(f"load atomic {type}, {place} {order}, align {type.bits // 8}", type)
+    return code.instruction(
+        f"load atomic {type_text(type)}, {typed(place)} {order}, align {type.bits // 8}", type
+    )
 
 
 def _store_atomic(code: Function, value: Value, place: Value, order: str) -> None:
-    code.line(f"store atomic {value}, {place} {order}, align {value.type.bits // 8}")
+    code.line(f"store atomic {typed(value)}, {typed(place)} {order}, align {value.type.bits // 8}")
 
 
 def _slot(code: Function, state: Value, number: Value) -> Value:
@@ -156,7 +159,7 @@ def _emit_publish(module: Module) -> None:
     word = code.binary("or", allowed, shifted)
     _store_atomic(code, word, _byte(code, _slot(code, state, each.index), WORD), "release")
     code.end_loop(each)
-    code.instruction(f"atomicrmw add {_byte(code, state, GENERATION)}, i64 1 seq_cst", I64)
+    code.instruction(f"atomicrmw add {typed(_byte(code, state, GENERATION))}, i64 1 seq_cst", I64)
     each = code.begin_loop(ZERO, threads)
     chunks = code.load(code.offset(limits, each.index, "i64"), I64)
     with code.when(code.compare("ne", chunks, ZERO)):
@@ -177,7 +180,7 @@ def _emit_advance(module: Module, machine: str) -> None:
     count = word_of(code, job, PHASE_COUNT)
     with code.forever() as behind:
         ticks = word_of(code, job, TICKS, POINTER)
-        with code.when(code.instruction(f"icmp ne {ticks}, null", Type("i1"))):
+        with code.when(code.instruction(f"icmp ne {typed(ticks)}, null", Type("i1"))):
             now = emit_ticks(code, machine)
             place = code.offset(ticks, word_of(code, job, PHASE), "i64")
             spent = code.subtract(now, word_of(code, job, BEFORE))
@@ -195,7 +198,7 @@ def _emit_advance(module: Module, machine: str) -> None:
             with code.when(code.binary("and", finished, _not(code, alone))):
                 _store_atomic(code, ONE, _byte(code, state, FINISHED), "release")
                 generation = _byte(code, state, GENERATION)
-                code.instruction(f"atomicrmw add {generation}, i64 1 seq_cst", I64)
+                code.instruction(f"atomicrmw add {typed(generation)}, i64 1 seq_cst", I64)
                 code.call_void("wake_sleeper", state, _slot(code, state, ZERO))
             code.leave_when(finished, behind)
         with code.when(_not(code, over)):
@@ -220,7 +223,7 @@ def _emit_complete(module: Module) -> None:
     with code.when(code.compare("ne", chunks, ZERO)):
         job = code.load(_byte(code, state, JOB), POINTER)
         left = _byte(code, state, LEFT)
-        before = code.instruction(f"atomicrmw sub {left}, {chunks} acq_rel", I64)
+        before = code.instruction(f"atomicrmw sub {typed(left)}, {typed(chunks)} acq_rel", I64)
         with code.when(code.compare("eq", before, chunks)):
             code.call_void("advance", state, job, thread)
     code.finish()
@@ -268,9 +271,10 @@ def _emit_work(module: Module) -> None:
         code.leave_when(code.binary("or", nothing, code.compare("uge", thread, allowed)), behind)
         claimed = code.add(word, ONE)
         pair = code.instruction(
-            f"cmpxchg {place}, {word}, {claimed} acq_rel acquire", Type("{ i64, i1 }")
+            f"cmpxchg {typed(place)}, {typed(word)}, {typed(claimed)} acq_rel acquire",
+            Type("{ i64, i1 }"),
         )
-        with code.when(code.instruction(f"extractvalue {pair}, 1", Type("i1"))):
+        with code.when(code.instruction(f"extractvalue {typed(pair)}, 1", Type("i1"))):
             job = code.load(_byte(code, state, JOB), POINTER)
             code.call_void("run_chunk", job, thread, number, following)
             code.store(code.add(code.load(open_, I64), ONE), open_)
@@ -322,7 +326,7 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
             code.store(ZERO, left)
     with code.when(code.compare("sle", code.load(left, I64), ZERO)):
         old = _load_atomic(code, signal, I32, "seq_cst")
-        code.instruction(f"atomicrmw xchg {asleep}, i32 1 seq_cst", I32)
+        code.instruction(f"atomicrmw xchg {typed(asleep)}, i32 1 seq_cst", I32)
         now = _load_atomic(code, place, I64, "seq_cst")
         with code.when(code.compare("eq", now, seen)):
             code.call_void("sleep", calls, signal, old)
@@ -402,7 +406,7 @@ def _emit_leave(module: Module) -> None:
     code = module.function("leave", (_STATE, ("threads", I64)), internal=False)
     state, threads = code.parameters
     _store_atomic(code, ONE, _byte(code, state, LEAVING), "seq_cst")
-    code.instruction(f"atomicrmw add {_byte(code, state, GENERATION)}, i64 1 seq_cst", I64)
+    code.instruction(f"atomicrmw add {typed(_byte(code, state, GENERATION))}, i64 1 seq_cst", I64)
     each = code.begin_loop(ZERO, threads)
     code.call_void("wake_sleeper", state, _slot(code, state, each.index))
     code.end_loop(each)

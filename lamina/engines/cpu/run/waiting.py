@@ -13,7 +13,8 @@ import struct
 import sys
 from typing import Any
 
-from lamina.codegen.llvm import I32, I64, POINTER, Function, Module, Value, constant
+from lamina.codegen.llvm import Function, Module, typed
+from lamina.codegen.values import I32, I64, POINTER, Value, constant
 from lamina.records import frozen_dataclass
 
 # Words of a table of the C library's functions, and of a lock that all threads share.
@@ -117,7 +118,7 @@ def emit_pause(code: Function, machine: str) -> None:
 
 def emit_yield(code: Function, calls: Value) -> None:
     """Lets another thread have this core, if one wants it."""
-    code.line(f"call i32 {_call(code, calls, YIELD).text}()")
+    code.line(f"call i32 {_call(code, calls, YIELD).name}()")
 
 
 def emit_sleep(module: Module, waiting: Waiting) -> None:
@@ -132,11 +133,13 @@ def emit_sleep(module: Module, waiting: Waiting) -> None:
         _call_futex(code, waiting, _FUTEX_WAIT, old)
     else:
         mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
-        code.line(f"call i32 {_call(code, calls, LOCK).text}({mutex})")
-        seen = code.instruction(f"load atomic i32, {word} seq_cst, align 4", I32)
+        code.line(f"call i32 {_call(code, calls, LOCK).name}({typed(mutex)})")
+        seen = code.instruction(f"load atomic i32, {typed(word)} seq_cst, align 4", I32)
         with code.when(code.compare("eq", seen, old)):
-            code.line(f"call i32 {_call(code, calls, WAIT).text}({condition}, {mutex})")
-        code.line(f"call i32 {_call(code, calls, UNLOCK).text}({mutex})")
+            code.line(
+                f"call i32 {_call(code, calls, WAIT).name}({typed(condition)}, {typed(mutex)})"
+            )
+        code.line(f"call i32 {_call(code, calls, UNLOCK).name}({typed(mutex)})")
     code.finish()
 
 
@@ -145,14 +148,14 @@ def emit_wake(module: Module, waiting: Waiting) -> None:
     code = module.function("wake", (("calls", POINTER), ("word", POINTER)))
     calls, word = code.parameters
     if waiting.futex:
-        code.instruction(f"atomicrmw add {word}, i32 1 seq_cst", I32)
+        code.instruction(f"atomicrmw add {typed(word)}, i32 1 seq_cst", I32)
         _call_futex(code, waiting, _FUTEX_WAKE, constant(1, I32))
     else:
         mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
-        code.line(f"call i32 {_call(code, calls, LOCK).text}({mutex})")
-        code.instruction(f"atomicrmw add {word}, i32 1 seq_cst", I32)
-        code.line(f"call i32 {_call(code, calls, BROADCAST).text}({condition})")
-        code.line(f"call i32 {_call(code, calls, UNLOCK).text}({mutex})")
+        code.line(f"call i32 {_call(code, calls, LOCK).name}({typed(mutex)})")
+        code.instruction(f"atomicrmw add {typed(word)}, i32 1 seq_cst", I32)
+        code.line(f"call i32 {_call(code, calls, BROADCAST).name}({typed(condition)})")
+        code.line(f"call i32 {_call(code, calls, UNLOCK).name}({typed(mutex)})")
     code.finish()
 
 
@@ -160,9 +163,9 @@ def _call_futex(code: Function, waiting: Waiting, operation: int, value: Value) 
     """Calls futex(2); the function's first parameters are the calls and the word."""
     calls, word, *_ = code.parameters
     code.line(
-        f"call i64 (i64, ...) {_call(code, calls, FUTEX).text}"
-        f"(i64 {_FUTEX_NUMBER[waiting.machine]}, {word}, "
-        f"i32 {operation | _FUTEX_PRIVATE}, {value}, ptr null, ptr null, i32 0)"
+        f"call i64 (i64, ...) {_call(code, calls, FUTEX).name}"
+        f"(i64 {_FUTEX_NUMBER[waiting.machine]}, {typed(word)}, "
+        f"i32 {operation | _FUTEX_PRIVATE}, {typed(value)}, ptr null, ptr null, i32 0)"
     )
 
 

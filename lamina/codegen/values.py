@@ -1,0 +1,103 @@
+"""Typed values, as every language that is written has them: scalars, vectors, addresses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The type of a value: a scalar, or a vector of `lanes` of them.
+
+    Integers have no sign of their own: operations say how they read them.
+
+    Attributes:
+        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i32"`, `"i64"` or `"ptr"`.
+        lanes: 0 for a scalar.
+    """
+
+    element: str
+    lanes: int = 0
+
+    @property
+    def scalar(self) -> Type:
+        return Type(self.element)
+
+    @property
+    def is_float(self) -> bool:
+        return self.element in ("float", "double")
+
+    @property
+    def bits(self) -> int:
+        """The size of an element; a pointer counts as 64."""
+        return {"float": 32, "double": 64, "ptr": 64}.get(self.element) or int(self.element[1:])
+
+    @property
+    def bytes(self) -> int:
+        """The same in bytes, at least one; elements are aligned to so many."""
+        return max(self.bits // 8, 1)
+
+    def of(self, element: str) -> Type:
+        """The type with as many lanes of another element."""
+        return Type(element, self.lanes)
+
+    def wide(self, lanes: int) -> Type:
+        """The type with another number of lanes."""
+        return Type(self.element, lanes)
+
+    @property
+    def suffix(self) -> str:
+        """The type as it stands in names: `"f32"`, `"v16f32"`."""
+        letter = {"float": "f32", "double": "f64", "ptr": "p0"}.get(self.element, self.element)
+        return f"v{self.lanes}{letter}" if self.lanes else letter
+
+
+I1, I8, I32, I64 = Type("i1"), Type("i8"), Type("i32"), Type("i64")
+FLOAT, DOUBLE, POINTER = Type("float"), Type("double"), Type("ptr")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand: a register, a parameter or a constant.
+
+    Attributes:
+        name: what the language calls it. Of a constant it says the number exactly, as equal values
+            are the same: 0.0 and -0.0 are not.
+        type: of the value.
+        number: what a constant is: one number for all lanes, or one for each lane.
+    """
+
+    name: str
+    type: Type
+    number: float | tuple[float, ...] | None = None
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a constant, and in no lane NaN."""
+        if self.number is None:
+            return False
+        numbers = self.number if isinstance(self.number, tuple) else (self.number,)
+        return not any(math.isnan(number) for number in numbers)
+
+    def is_integer(self, number: int) -> bool:
+        """Whether it is this constant of one integer."""
+        return self.number == number and not self.type.is_float and not self.type.lanes
+
+
+def constant(value: float, type: Type) -> Value:
+    """A constant; for a vector type the same number in every lane."""
+    number = float(value) if type.is_float else int(value)
+    return Value(repr(number), type, number)
+
+
+def constants(values: Sequence[float], element: str) -> Value:
+    """A vector constant with a number for each lane."""
+    numbers = tuple(float(v) if Type(element).is_float else int(v) for v in values)
+    return Value(repr(numbers), Type(element, len(numbers)), numbers)
+
+
+def undefined(type: Type) -> Value:
+    """A value of which every lane is set before it is read."""
+    return Value("undefined", type)
