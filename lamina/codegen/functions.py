@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.values import Type, Value, constant
 from lamina.records import frozen_dataclass
 
@@ -151,7 +151,7 @@ def _format(x: Value) -> _Format:
     return _FORMATS[x.type.element]
 
 
-def _polynomial(code: Function, x: Value, coefficients: Sequence[float]) -> Value:
+def _polynomial(code: Builder, x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's rule; the constant stands first."""
     total = constant(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
@@ -159,18 +159,18 @@ def _polynomial(code: Function, x: Value, coefficients: Sequence[float]) -> Valu
     return total
 
 
-def _bits(code: Function, x: Value) -> Value:
+def _bits(code: Builder, x: Value) -> Value:
     return code.convert("bitcast", x, _format(x).integer)
 
 
-def _clamped(code: Function, x: Value, low: float, high: float) -> Value:
+def _clamped(code: Builder, x: Value, low: float, high: float) -> Value:
     """The nearest number between both; NaN stays."""
     bottom, top = constant(low, x.type), constant(high, x.type)
     x = code.select(code.compare("olt", x, bottom), bottom, x)
     return code.select(code.compare("ogt", x, top), top, x)
 
 
-def _rounded(code: Function, x: Value) -> tuple[Value, Value]:
+def _rounded(code: Builder, x: Value) -> tuple[Value, Value]:
     """The nearest integer, for numbers that are not large: as a float and as an integer.
 
     Adding 1.5 * 2**mantissa leaves the integer in the lowest bits.
@@ -182,7 +182,7 @@ def _rounded(code: Function, x: Value) -> tuple[Value, Value]:
     return code.subtract(lifted, magic), integer
 
 
-def _as_float(code: Function, integer: Value, type: Type) -> Value:
+def _as_float(code: Builder, integer: Value, type: Type) -> Value:
     """A small integer of the float's size as a float, the same way back."""
     shape = _FORMATS[type.element]
     magic = constant(1.5 * 2.0**shape.mantissa, type)
@@ -190,7 +190,7 @@ def _as_float(code: Function, integer: Value, type: Type) -> Value:
     return code.subtract(code.convert("bitcast", lifted, type.element), magic)
 
 
-def _power_of_two(code: Function, exponent: Value, type: Type) -> Value:
+def _power_of_two(code: Builder, exponent: Value, type: Type) -> Value:
     """2**exponent, within the normal numbers."""
     shape = _FORMATS[type.element]
     biased = code.add(exponent, constant(shape.bias, exponent.type))
@@ -198,7 +198,7 @@ def _power_of_two(code: Function, exponent: Value, type: Type) -> Value:
     return code.convert("bitcast", bits, type.element)
 
 
-def _reduced_exp(code: Function, x: Value) -> tuple[Value, Value]:
+def _reduced_exp(code: Builder, x: Value) -> tuple[Value, Value]:
     """(r, n) with x = r + n log(2), abs(r) about log(2) / 2 or less."""
     shape = _format(x)
     count, integer = _rounded(code, code.multiply(x, constant(1 / math.log(2), x.type)))
@@ -207,7 +207,7 @@ def _reduced_exp(code: Function, x: Value) -> tuple[Value, Value]:
     return code.multiply_add(negative, constant(shape.ln2[1], x.type), r), integer
 
 
-def _scaled(code: Function, x: Value, exponent: Value) -> Value:
+def _scaled(code: Builder, x: Value, exponent: Value) -> Value:
     """Gives x * 2**exponent in two steps, so that results may be denormal or infinite."""
     half = code.binary("ashr", exponent, constant(1, exponent.type))
     other = code.subtract(exponent, half)
@@ -215,20 +215,20 @@ def _scaled(code: Function, x: Value, exponent: Value) -> Value:
     return code.multiply(x, _power_of_two(code, other, x.type))
 
 
-def _exp_minus_one(code: Function, r: Value) -> Value:
+def _exp_minus_one(code: Builder, r: Value) -> Value:
     """exp(r) - 1 for abs(r) <= log(2) / 2."""
     square = code.multiply(r, r)
     return code.multiply_add(square, _polynomial(code, r, _format(r).exp), r)
 
 
-def exp(code: Function, x: Value) -> Value:
+def exp(code: Builder, x: Value) -> Value:
     """E to the power x: exp(r) * 2**n."""
     shape = _format(x)
     r, exponent = _reduced_exp(code, _clamped(code, x, shape.exp_low, shape.exp_high))
     return _scaled(code, code.add(_exp_minus_one(code, r), constant(1, x.type)), exponent)
 
 
-def expm1(code: Function, x: Value) -> Value:
+def expm1(code: Builder, x: Value) -> Value:
     """exp(x) - 1 without loss near zero: 2**n (exp(r) - 1) + (2**n - 1)."""
     shape = _format(x)
     r, exponent = _reduced_exp(code, _clamped(code, x, shape.expm1_low, shape.exp_high))
@@ -241,7 +241,7 @@ def expm1(code: Function, x: Value) -> Value:
     return code.select(zero, x, code.add(half, half))
 
 
-def _split(code: Function, x: Value) -> tuple[Value, Value]:
+def _split(code: Builder, x: Value) -> tuple[Value, Value]:
     """(m, e) with x = m * 2**e and m from sqrt(1/2) to sqrt(2), for positive normal x."""
     shape = _format(x)
     root = _bits(code, constant(math.sqrt(0.5), x.type))
@@ -252,7 +252,7 @@ def _split(code: Function, x: Value) -> tuple[Value, Value]:
     return code.convert("bitcast", m, x.type.element), exponent
 
 
-def _log_sum(code: Function, f: Value, exponent: Value, correction: Value) -> Value:
+def _log_sum(code: Builder, f: Value, exponent: Value, correction: Value) -> Value:
     """log(1 + f) + exponent * log(2) + correction, f from sqrt(1/2) - 1 to sqrt(2) - 1.
 
     With s = f / (2 + f), log(1 + f) is f - f**2 / 2 + s (f**2 / 2 + s**2 R(s**2)), where only
@@ -271,7 +271,7 @@ def _log_sum(code: Function, f: Value, exponent: Value, correction: Value) -> Va
     return code.add(high, code.subtract(f, rest))
 
 
-def _log_edges(code: Function, x: Value, distance: Value, result: Value) -> Value:
+def _log_edges(code: Builder, x: Value, distance: Value, result: Value) -> Value:
     """The result, put right where x is infinite and where its distance from the end is not > 0."""
     type = x.type
     infinite = code.compare("oeq", x, constant(math.inf, type))
@@ -282,7 +282,7 @@ def _log_edges(code: Function, x: Value, distance: Value, result: Value) -> Valu
     return code.select(code.compare("oge", distance, zero), result, constant(math.nan, type))
 
 
-def log(code: Function, x: Value) -> Value:
+def log(code: Builder, x: Value) -> Value:
     """The natural logarithm: log(m) + e log(2)."""
     shape = _format(x)
     tiny = code.compare("olt", x, constant(2.0 ** (1 - shape.bias), x.type))
@@ -295,7 +295,7 @@ def log(code: Function, x: Value) -> Value:
     return _log_edges(code, x, x, result)
 
 
-def log1p(code: Function, x: Value) -> Value:
+def log1p(code: Builder, x: Value) -> Value:
     """log(1 + x) without loss near zero: what rounding 1 + x lost is added again."""
     one = constant(1, x.type)
     u = code.add(x, one)
@@ -312,7 +312,7 @@ def log1p(code: Function, x: Value) -> Value:
     return code.select(small, x, result)
 
 
-def tanh(code: Function, x: Value) -> Value:
+def tanh(code: Builder, x: Value) -> Value:
     """The hyperbolic tangent: t / (t + 2) with t = exp(2 |x|) - 1."""
     size = _clamped(code, code.intrinsic("fabs", x), 0.0, _format(x).tanh_high)
     t = expm1(code, code.add(size, size))
@@ -320,7 +320,7 @@ def tanh(code: Function, x: Value) -> Value:
     return code.intrinsic("copysign", result, x)
 
 
-def sigmoid(code: Function, x: Value) -> Value:
+def sigmoid(code: Builder, x: Value) -> Value:
     """1 / (1 + exp(-x)); for negative x as exp(x) / (1 + exp(x))."""
     one = constant(1, x.type)
     small = exp(code, code.negate(code.intrinsic("fabs", x)))
@@ -328,14 +328,14 @@ def sigmoid(code: Function, x: Value) -> Value:
     return code.divide(above, code.add(one, small))
 
 
-def softplus(code: Function, x: Value) -> Value:
+def softplus(code: Builder, x: Value) -> Value:
     """log(1 + exp(x)): max(x, 0) + log1p(exp(-|x|))."""
     small = log1p(code, exp(code, code.negate(code.intrinsic("fabs", x))))
     zero = constant(0, x.type)
     return code.add(code.select(code.compare("olt", x, zero), zero, x), small)
 
 
-def erf(code: Function, x: Value) -> Value:
+def erf(code: Builder, x: Value) -> Value:
     """The error function: x + x P(x**2) up to 1, beyond it 1 - exp(-Q(x))."""
     shape = _format(x)
     one = constant(1, x.type)
@@ -351,17 +351,17 @@ def erf(code: Function, x: Value) -> Value:
     return code.select(code.compare("olt", size, one), near, far)
 
 
-def sin(code: Function, x: Value) -> Value:
+def sin(code: Builder, x: Value) -> Value:
     """The sine, to 4 units for abs(x) up to 1e6; farther out it loses digits, within [-1, 1]."""
     return _circular(code, x, 0)
 
 
-def cos(code: Function, x: Value) -> Value:
+def cos(code: Builder, x: Value) -> Value:
     """The cosine, to 4 units for abs(x) up to 1e6; farther out it loses digits, within [-1, 1]."""
     return _circular(code, x, 1)
 
 
-def _circular(code: Function, x: Value, quarters: int) -> Value:
+def _circular(code: Builder, x: Value, quarters: int) -> Value:
     """sin(x + quarters * pi / 2), in float64."""
     if x.type.element == "float":
         wide = _circular(code, code.convert("fpext", x, "double"), quarters)
@@ -390,12 +390,12 @@ def _circular(code: Function, x: Value, quarters: int) -> Value:
     return result
 
 
-def _has_bit(code: Function, integer: Value, bit: int) -> Value:
+def _has_bit(code: Builder, integer: Value, bit: int) -> Value:
     masked = code.binary("and", integer, constant(bit, integer.type))
     return code.compare("ne", masked, constant(0, integer.type))
 
 
-def floor(code: Function, x: Value) -> Value:
+def floor(code: Builder, x: Value) -> Value:
     """The largest integer that is not above x; not every processor has an instruction for it."""
     large = constant(2.0 ** _format(x).mantissa, x.type)
     size = code.intrinsic("fabs", x)
@@ -411,7 +411,7 @@ def floor(code: Function, x: Value) -> Value:
 # Powers: the logarithm must be known to more digits than the result
 
 
-def _two_sum(code: Function, a: Value, b: Value) -> tuple[Value, Value]:
+def _two_sum(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
     """The sum a + b and what its rounding lost (Knuth, TAOCP 2, 4.2.2)."""
     total = code.add(a, b)
     back = code.subtract(total, a)
@@ -419,7 +419,7 @@ def _two_sum(code: Function, a: Value, b: Value) -> tuple[Value, Value]:
     return total, lost
 
 
-def _two_product(code: Function, a: Value, b: Value) -> tuple[Value, Value]:
+def _two_product(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
     """The product a * b and what its rounding lost (Dekker, 1971)."""
     product = code.multiply(a, b)
     if code.module.fused:
@@ -431,14 +431,14 @@ def _two_product(code: Function, a: Value, b: Value) -> tuple[Value, Value]:
     return product, code.add(lost, code.multiply(a_low, b_low))
 
 
-def _halves(code: Function, a: Value) -> tuple[Value, Value]:
+def _halves(code: Builder, a: Value) -> tuple[Value, Value]:
     """Two numbers of 26 bits whose sum is a."""
     scaled = code.multiply(a, constant(2.0**27 + 1, a.type))
     high = code.subtract(scaled, code.subtract(scaled, a))
     return high, code.subtract(a, high)
 
 
-def _precise_log(code: Function, x: Value) -> tuple[Value, Value]:
+def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     """log(x) of positive finite x as a sum of two float64 numbers, right to about 2**-64.
 
     log(m) is 2 s + 2/3 s**3 + s**5 R(s**2) with s = (m - 1) / (m + 1), the first two terms in
@@ -488,7 +488,7 @@ _POWER_LOG = (
 )
 
 
-def power(code: Function, x: Value, y: Value) -> Value:
+def power(code: Builder, x: Value, y: Value) -> Value:
     """X to the power y: exp(y log |x|) with the sign of an odd power, in float64.
 
     The special cases are those of C and IEEE 754: anything to the power 0 and 1 to any power is
@@ -539,11 +539,11 @@ def power(code: Function, x: Value, y: Value) -> Value:
     return code.select(ones, one, result)
 
 
-def _not(code: Function, condition: Value) -> Value:
+def _not(code: Builder, condition: Value) -> Value:
     return code.binary("xor", condition, constant(True, condition.type))
 
 
-FUNCTIONS: Mapping[str, Callable[[Function, Value], Value]] = {
+FUNCTIONS: Mapping[str, Callable[[Builder, Value], Value]] = {
     "exp": exp,
     "expm1": expm1,
     "log": log,

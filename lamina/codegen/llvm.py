@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import final
 
+from lamina.codegen.builder import Block, OpenLoop
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant, constants, undefined
 
 
@@ -49,38 +49,6 @@ def _number(value: float, type: Type) -> str:
         except OverflowError:
             value = float("inf") if value > 0 else float("-inf")
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-
-
-@dataclass(slots=True)
-class Block:
-    """A straight run of instructions and the jump at its end."""
-
-    label: str
-    lines: list[str] = field(default_factory=list[str])
-    jump: str = ""
-
-
-@dataclass(slots=True)
-class OpenLoop:
-    """A loop whose body is being written.
-
-    Attributes:
-        index: counts from the start in steps.
-        carried: values that one iteration hands to the next, as this iteration receives them.
-        before: the block in front of the loop, where what does not change in it may be computed;
-            it is run even where the loop is not.
-    """
-
-    index: Value
-    carried: tuple[Value, ...]
-    before: Block
-    entry: Block
-    start: Value
-    stop: Value
-    step: int
-    initial: tuple[Value, ...]
-    body: Block
-    guarded: Block | None
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lamina.codegen import functions
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.values import Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.shapes import DType
@@ -26,7 +26,7 @@ _ELEMENTS = {
 }
 _BOOL_IN_MEMORY = "i8"
 
-Emitter = Callable[[Function, DType, tuple[Value, ...]], Value]
+Emitter = Callable[[Builder, DType, tuple[Value, ...]], Value]
 
 
 def element(dtype: DType) -> str:
@@ -44,19 +44,19 @@ def is_unsigned(dtype: DType) -> bool:
     return dtype.name in ("bool", "uint8", "uint32")
 
 
-def from_memory(code: Function, value: Value, dtype: DType) -> Value:
+def from_memory(code: Builder, value: Value, dtype: DType) -> Value:
     """A value as it was loaded, as it is computed with."""
     if dtype.kind != "bool":
         return value
     return code.compare("ne", value, constant(0, value.type))
 
 
-def to_memory(code: Function, value: Value, dtype: DType) -> Value:
+def to_memory(code: Builder, value: Value, dtype: DType) -> Value:
     """A value as it is stored."""
     return code.convert("zext", value, _BOOL_IN_MEMORY) if dtype.kind == "bool" else value
 
 
-def cast(code: Function, value: Value, source: DType, target: DType) -> Value:
+def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
     """A conversion between any two dtypes; floats that no integer holds give the nearest one."""
     wanted = element(target)
     if source == target:
@@ -77,18 +77,18 @@ def cast(code: Function, value: Value, source: DType, target: DType) -> Value:
 
 
 def _arithmetic(operation: str) -> Emitter:
-    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
         return code.binary(f"f{operation}" if dtype.is_float else operation, *operands)
 
     return emit
 
 
-def _function(emit: Callable[[Function, Value], Value]) -> Emitter:
+def _function(emit: Callable[[Builder, Value], Value]) -> Emitter:
     return lambda code, dtype, operands: emit(code, operands[0])
 
 
 def _extreme(relation: str) -> Emitter:
-    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
         left, right = operands
         if not dtype.is_float:
             order = ("u" if is_unsigned(dtype) else "s") + relation
@@ -107,7 +107,7 @@ def _extreme(relation: str) -> Emitter:
 def _compare(ordered: str) -> Emitter:
     """A comparison; the dtype is that of the operands."""
 
-    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
         if dtype.is_float:
             relation = "une" if ordered == "ne" else f"o{ordered}"
         elif ordered in ("eq", "ne"):
@@ -119,11 +119,11 @@ def _compare(ordered: str) -> Emitter:
     return emit
 
 
-def _negative(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _negative(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.negate(operands[0])
 
 
-def _absolute(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _absolute(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
     if dtype.is_float:
         return code.intrinsic("fabs", value)
@@ -133,7 +133,7 @@ def _absolute(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Valu
     return code.select(below, code.negate(value), value)
 
 
-def _sign(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _sign(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
     zero, one = constant(0, value.type), constant(1, value.type)
     if not dtype.is_float and is_unsigned(dtype):
@@ -146,7 +146,7 @@ def _sign(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.select(code.compare(above, value, zero), one, negative)
 
 
-def _floor(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _floor(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
     return functions.floor(code, value) if dtype.is_float else value
 
@@ -154,7 +154,7 @@ def _floor(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
 def _floor_division(*, remainder: bool) -> Emitter:
     """Of integers, rounding down; by zero it gives zero, as in NumPy."""
 
-    def emit(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
         value, divisor = operands
         zero, one = constant(0, value.type), constant(1, value.type)
         by_zero = code.compare("eq", divisor, zero)
@@ -180,32 +180,32 @@ def _floor_division(*, remainder: bool) -> Emitter:
     return emit
 
 
-def _reciprocal(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _reciprocal(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.divide(constant(1, operands[0].type), operands[0])
 
 
-def _square_root(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _square_root(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.intrinsic("sqrt", operands[0])
 
 
-def _power(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _power(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return functions.power(code, *operands)
 
 
-def _logical_not(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _logical_not(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
     return code.binary("xor", value, constant(1, value.type))
 
 
-def _select(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _select(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.select(*operands)
 
 
-def _shift_right(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _shift_right(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.binary("lshr", *operands)
 
 
-def _random_bits(code: Function, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _random_bits(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     """Philox 4x32-10 as in `lamina.program.philox`: one block in each lane, of which one word."""
     seed, step, position, stream = operands
     wide = position.type
@@ -220,7 +220,7 @@ def _random_bits(code: Function, dtype: DType, operands: tuple[Value, ...]) -> V
 
 
 def random_words(
-    code: Function, start: Value, lanes: int, seed: Value, step: Value, stream: Value
+    code: Builder, start: Value, lanes: int, seed: Value, step: Value, stream: Value
 ) -> Value:
     """The same for consecutive positions from a multiple of four on: every word of each block."""
     blocks = -(-lanes // 4)
@@ -235,7 +235,7 @@ def random_words(
     return code.shuffle(pairs[0], pairs[1], picks)
 
 
-def _philox(code: Function, block: Value, seed: Value, step: Value, stream: Value) -> list[Value]:
+def _philox(code: Builder, block: Value, seed: Value, step: Value, stream: Value) -> list[Value]:
     """The four words of each block, in the low halves of integers of 64 bits."""
     wide = block.type
     low = constant(0xFFFFFFFF, wide)

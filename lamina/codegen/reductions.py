@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import final
 
 from lamina.codegen.axes import Replacing
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import EMITTERS, element
 from lamina.codegen.values import Type, Value, constant, constants
@@ -25,7 +25,7 @@ _FEW_BITS = 31
 class Combiner(ABC):
     """A reduction while it runs; what it carries is one value or several, of equal lanes."""
 
-    def __init__(self, stage: Reduce, code: Function) -> None:
+    def __init__(self, stage: Reduce, code: Builder) -> None:
         self._stage = stage
         self._code = code
 
@@ -35,7 +35,7 @@ class Combiner(ABC):
 
     @abstractmethod
     def step(
-        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Replacing = _HERE
     ) -> tuple[Value, ...]:
         """What is carried after the current point, which may have fewer lanes.
 
@@ -51,7 +51,7 @@ class Combiner(ABC):
         """All lanes combined, always in the same order."""
 
 
-def combiner(stage: Reduce, code: Function) -> Combiner:
+def combiner(stage: Reduce, code: Builder) -> Combiner:
     """The way in which a reduction combines."""
     kind = _Position if stage.combine in ("argmax", "argmin") else _Plain
     return kind(stage, code)
@@ -72,7 +72,7 @@ class _Plain(Combiner):
         return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
 
     def step(
-        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Replacing = _HERE
     ) -> tuple[Value, ...]:
         (total,) = carried
         lanes, value = total.type.lanes, at.scalar(self._stage.value)
@@ -118,7 +118,7 @@ class _Position(Combiner):
         )
 
     def step(
-        self, points: Points, carried: tuple[Value, ...], at: Replacing = _HERE
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Replacing = _HERE
     ) -> tuple[Value, ...]:
         best, place = carried
         lanes = best.type.lanes

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from lamina.codegen import points
 from lamina.codegen.llvm import Function, Module
-from lamina.codegen.points import Points
 from lamina.codegen.values import POINTER, Type, Value
 from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer
 from lamina.shapes import DType, uint8
+
+# Points of a function in LLVM's language.
+Points = points.Points[Function]
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Context:
         used = sorted(used)
         bases = {buffer: self.address(code, buffer) for buffer in used}
         sizes = {buffer: self.buffers[buffer].size for buffer in used}
-        points = Points(code, bases, sizes, calling=calling)
+        begun = Points(code, bases, sizes, calling=calling)
         if self.turn is not None:
-            points.fix(self.turn, self.workspaces.iteration(code, code.parameters[0]))
-        return points
+            begun.fix(self.turn, self.workspaces.iteration(code, code.parameters[0]))
+        return begun

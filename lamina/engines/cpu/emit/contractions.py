@@ -13,11 +13,10 @@ from dataclasses import replace
 from math import gcd
 
 from lamina.codegen.llvm import Function
-from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_matrix, as_plain
-from lamina.engines.cpu.emit.context import Context
+from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.implicit_gemm import Windowed, emit_windowed, windowed
 from lamina.engines.cpu.emit.loops import PART_PARAMETERS, Part, are_short, emit_loop
 from lamina.engines.cpu.emit.packing import (

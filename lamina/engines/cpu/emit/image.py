@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import Replacing
-from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, Value, constant
+from lamina.engines.cpu.emit.context import Points
 from lamina.engines.cpu.emit.packing import TILE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar

@@ -13,10 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from lamina.codegen.axes import Replacing, merged_axes
-from lamina.codegen.points import Points
 from lamina.codegen.reductions import Combiner, combiner
 from lamina.codegen.values import I64, POINTER, Value, constant
-from lamina.engines.cpu.emit.context import Context
+from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
@@ -295,8 +294,7 @@ class _LoopWriter:
         store = Store(stage.buffer, stage.index, stage.value)
         with points.loop(stage.axis, carried) as opened:
             running = combine.step(points, opened.carried)
-            points.store(store, running[0], points.place(stage.index))
-            points.forget([stage.buffer])
+            points.store(store, running[0])
             code.end_loop(opened, running)
 
 

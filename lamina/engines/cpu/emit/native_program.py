@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from lamina.codegen.llvm import OpenLoop
+from lamina.codegen.builder import OpenLoop
 from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.emit.loops import Part

@@ -13,11 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from lamina.codegen.llvm import Function, Module
-from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_plain
-from lamina.engines.cpu.emit.context import Context
+from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.loops import PART_PARAMETERS, Part, stride_along
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Scalar, loads

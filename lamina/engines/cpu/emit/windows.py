@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from lamina.codegen.axes import Replacing, flattened
 from lamina.codegen.llvm import Function
-from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.emit.context import Context
+from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.image import Image
 from lamina.engines.cpu.emit.loops import Part, are_short
 from lamina.engines.cpu.emit.packing import TILE, PackedRight, Panel, Panels

@@ -29,11 +29,10 @@ import numpy as np
 
 from lamina.codegen.axes import Replacing
 from lamina.codegen.llvm import Function
-from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix
-from lamina.engines.cpu.emit.context import Context
+from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.image import Image, image_of
 from lamina.engines.cpu.emit.packing import PackedRight, Panel, Panels, pack_whole
 from lamina.engines.cpu.emit.windows import Windowed, address

@@ -12,8 +12,8 @@ from typing import final
 
 from lamina.codegen.axes import Replacing, flattened
 from lamina.codegen.llvm import Function
-from lamina.codegen.points import Points
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.engines.cpu.emit.context import Points
 from lamina.engines.cpu.emit.image import pack_image
 from lamina.engines.cpu.emit.loops import PART_PARAMETERS, Part
 from lamina.engines.cpu.emit.packing import Panel

@@ -18,9 +18,8 @@ from itertools import product
 
 from lamina.codegen.axes import Replacing
 from lamina.codegen.llvm import Function
-from lamina.codegen.points import Points
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.emit.context import Context
+from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.packing import Panel
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Scalar, loads

@@ -1,0 +1,202 @@
+"""Loads and stores: elements side by side, apart, or anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from lamina.codegen.builder import Builder, Module
+from lamina.codegen.nest import Nest
+from lamina.codegen.positions import Place, Positions
+from lamina.codegen.primitives import element, from_memory, memory_element, to_memory
+from lamina.codegen.values import I64, POINTER, Type, Value, constant, undefined
+from lamina.program.scalar import Load
+from lamina.program.steps import Store
+
+
+@final
+class Access:
+    """Reads and writes buffers at the current point of a nest.
+
+    Args:
+        code: the function that is being written.
+        nest: where it is.
+        positions: writes its index expressions.
+        bases: the address of each buffer.
+        sizes: the number of elements of each buffer.
+        calling: whether functions are called for vectors whose elements lie apart, which are many
+            lines each: in long functions that are not run for every few numbers.
+    """
+
+    def __init__(
+        self,
+        code: Builder,
+        nest: Nest,
+        positions: Positions,
+        bases: Mapping[str, Value],
+        sizes: Mapping[str, int],
+        *,
+        calling: bool,
+    ) -> None:
+        self._code = code
+        self._nest = nest
+        self._positions = positions
+        self._sizes = sizes
+        self._calling = calling
+        self.bases = bases
+        # The buffers that were read, which must be read again after a store.
+        self.loaded: set[str] = set()
+
+    # Loads
+
+    def load(self, load: Load) -> Value:
+        """What a load gives, a vector if it depends on the lanes."""
+        lanes = self._nest.lanes.count
+        self.loaded.add(load.buffer)
+        if not self._sizes[load.buffer]:
+            return constant(0, Type(element(load.dtype)))
+        place = self._positions.place(load.index)
+        inside = self._positions.within(load.bounds) if load.bounds else None
+        mask_varies = inside is not None and bool(inside.type.lanes)
+        if place.each is None and not place.stride and not mask_varies:
+            return self._load_one(load, place.start, inside)
+        if place.each is None and place.stride in (1, -1):
+            return self._run(load, place, inside, lanes)
+        if inside is None and place.each is None:
+            return self._strided(load, place, lanes)
+        return self._gathered(load, place, inside, lanes)
+
+    def _run(self, load: Load, place: Place, inside: Value | None, lanes: int) -> Value:
+        """Elements that lie side by side, forwards or backwards."""
+        code = self._code
+        type = Type(memory_element(load.dtype))
+        forwards = place.stride == 1
+        backwards = range(lanes - 1, -1, -1)
+        start = place.start
+        if not forwards:
+            start = code.subtract(start, constant(lanes - 1, start.type))
+        address = code.offset(self.bases[load.buffer], start, type.element)
+        if inside is None:
+            loaded = code.load(address, type.wide(lanes))
+        else:
+            mask = inside if inside.type.lanes else code.splat(inside, lanes)
+            mask = mask if forwards else code.shuffle(mask, None, backwards)
+            loaded = self._masked_load(address, mask, type.wide(lanes))
+        loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
+        return from_memory(code, loaded, load.dtype)
+
+    def _load_one(self, load: Load, position: Value, inside: Value | None) -> Value:
+        code = self._code
+        type = Type(memory_element(load.dtype))
+        if inside is not None:
+            # The first element is always there.
+            position = code.select(inside, position, constant(0, position.type))
+        address = code.offset(self.bases[load.buffer], position, type.element)
+        value = from_memory(code, code.load(address, type), load.dtype)
+        if inside is None:
+            return value
+        return code.select(inside, value, constant(0, value.type))
+
+    def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
+        code = self._code
+        # LLVM reads lanes that are masked out if their number is no power of two (22.1, AVX2).
+        wide = type.wide(1 << (type.lanes - 1).bit_length())
+        mask = code.padded(mask, wide.lanes, False)
+        loaded = code.masked_load(address, mask, wide)
+        return loaded if wide == type else code.shuffle(loaded, None, range(type.lanes))
+
+    def _strided(self, load: Load, place: Place, lanes: int) -> Value:
+        code = self._code
+        type = Type(memory_element(load.dtype))
+        start = code.offset(self.bases[load.buffer], place.start, type.element)
+        result = undefined(type.wide(lanes))
+        if self._calling:
+            function = _write_load_apart(code.module, result.type)
+            result = code.call(function, result.type, start, constant(place.stride, I64))
+        else:
+            for lane in range(lanes):
+                address = code.offset(start, lane * place.stride, type.element)
+                result = code.insert(result, code.load(address, type), lane)
+        return from_memory(code, result, load.dtype)
+
+    def _gathered(self, load: Load, place: Place, inside: Value | None, lanes: int) -> Value:
+        """One element after the other, from any positions."""
+        code = self._code
+        type = Type(memory_element(load.dtype))
+        each = place.each
+        if each is None:
+            each = self._positions.counted(place.start, place.stride)
+        if inside is not None:
+            mask = inside if inside.type.lanes else code.splat(inside, lanes)
+            inside = mask
+            each = code.select(mask, each, constant(0, each.type))
+        result = undefined(type.wide(lanes))
+        for lane in range(lanes):
+            position = code.extract(each, lane)
+            address = code.offset(self.bases[load.buffer], position, type.element)
+            result = code.insert(result, code.load(address, type), lane)
+        value = from_memory(code, result, load.dtype)
+        if inside is None:
+            return value
+        return code.select(inside, value, constant(0, value.type))
+
+    # Stores
+
+    def store(self, store: Store, value: Value, place: Place) -> None:
+        """Writes (or adds) a value, a vector where there are lanes."""
+        code = self._code
+        dtype = store.value.dtype
+        base = self.bases[store.buffer]
+        type = Type(memory_element(dtype))
+        lanes = value.type.lanes
+        if not lanes or (place.each is None and place.stride == 1):
+            address = code.offset(base, place.start, type.element)
+            if store.accumulate:
+                old = from_memory(code, code.load(address, type.wide(lanes)), dtype)
+                value = code.add(old, value)
+            code.store(to_memory(code, value, dtype), address)
+            return
+        each = place.each
+        stored = to_memory(code, value, dtype)
+        start = code.offset(base, place.start, type.element) if each is None else base
+        if each is None and self._calling and not store.accumulate:
+            function = _write_store_apart(code.module, stored.type)
+            code.call_void(function, stored, start, constant(place.stride, I64))
+            return
+        for lane in range(lanes):
+            offset = lane * place.stride if each is None else code.extract(each, lane)
+            address = code.offset(start, offset, type.element)
+            part = code.extract(stored, lane)
+            if store.accumulate:
+                part = code.add(code.load(address, type), part)
+            code.store(part, address)
+
+
+def _write_load_apart(module: Module, type: Type) -> str:
+    """Writes `load_apart(address, stride)`, once in a module; gives its name."""
+    name = f"load_apart_{type.suffix}"
+    if not module.has(name):
+        code = module.function(name, (("address", POINTER), ("stride", I64)), result=type)
+        address, stride = code.parameters
+        result = undefined(type)
+        for lane in range(type.lanes):
+            result = code.insert(result, code.load(address, type.scalar), lane)
+            if lane + 1 < type.lanes:
+                address = code.offset(address, stride, type.element)
+        code.finish(result)
+    return name
+
+
+def _write_store_apart(module: Module, type: Type) -> str:
+    """Writes `store_apart(vector, address, stride)`, once in a module; gives its name."""
+    name = f"store_apart_{type.suffix}"
+    if not module.has(name):
+        parameters = (("vector", type), ("address", POINTER), ("stride", I64))
+        code = module.function(name, parameters)
+        vector, address, stride = code.parameters
+        for lane in range(type.lanes):
+            code.store(code.extract(vector, lane), address)
+            if lane + 1 < type.lanes:
+                address = code.offset(address, stride, type.element)
+        code.finish()
+    return name

@@ -1,0 +1,217 @@
+"""The protocol of builders: structured code, instruction by instruction, in some language.
+
+What is written through it is written once for all languages: scalar expressions, elementary
+functions, random numbers, reductions. LLVM's text (`llvm.py`) and C's (`c.py`) implement it.
+
+Operations are called as LLVM calls them; these sets are closed:
+
+- `binary`: add, sub, mul, udiv, sdiv, urem, srem, and, or, xor, shl, lshr, ashr of integers;
+  fadd, fsub, fmul, fdiv of floats, each rounded by itself.
+- `compare`: eq, ne, slt, sle, sgt, sge, ult, ule, ugt, uge of integers; oeq, one, olt, ole, ogt,
+  oge, ord, une, uno of floats (o: false for NaN, u: true).
+- `convert`: trunc, zext, sext, fptrunc, fpext, sitofp, uitofp, fptosi.sat, fptoui.sat (the nearest
+  integer that there is, 0 for NaN), bitcast.
+- `intrinsic`: fma (rounded once), sqrt, fabs, copysign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lamina.codegen.values import Type, Value
+
+
+@dataclass(slots=True)
+class Block:
+    """A straight run of instructions, and the jump at its end where a language has such."""
+
+    label: str
+    lines: list[str] = field(default_factory=list[str])
+    jump: str = ""
+
+
+@dataclass(slots=True)
+class OpenLoop:
+    """A loop whose body is being written.
+
+    Attributes:
+        index: counts from the start in steps.
+        carried: values that one iteration hands to the next, as this iteration receives them.
+        before: the block in front of the loop, where what does not change in it may be computed;
+            it is run even where the loop is not.
+        entry: the block from which the loop is entered.
+        start, stop, step: of the index.
+        initial: what the first iteration receives.
+        body: the first block of the body.
+        guarded: the block that jumps past the loop where it does not run at all, if any does.
+    """
+
+    index: Value
+    carried: tuple[Value, ...]
+    before: Block
+    entry: Block
+    start: Value
+    stop: Value
+    step: int
+    initial: tuple[Value, ...]
+    body: Block
+    guarded: Block | None
+
+
+class Module(Protocol):
+    """A unit of compilation: functions that call each other.
+
+    Attributes:
+        fused: whether `multiply_add` rounds once.
+    """
+
+    fused: bool
+
+    def function(
+        self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
+    ) -> Builder:
+        """Begins a function; its body is written through the returned object."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether a function of that name was begun; what several steps call is written once."""
+        ...
+
+
+class Builder(Protocol):
+    """A function being written: instructions go to the current block.
+
+    Attributes:
+        name: of the function.
+        parameters: its parameters.
+    """
+
+    name: str
+    parameters: tuple[Value, ...]
+
+    @property
+    def module(self) -> Module: ...
+
+    # Structure
+
+    def at(self, block: Block) -> AbstractContextManager[None]:
+        """Instructions go to the end of that block for a while."""
+        ...
+
+    def when(self, condition: Value) -> AbstractContextManager[Block]:
+        """The instructions inside run only where the condition holds; they give no values.
+
+        Gives the block in front, which is always run.
+        """
+        ...
+
+    def begin_loop(
+        self,
+        start: Value | int,
+        stop: Value | int,
+        step: int = 1,
+        carried: Sequence[Value] = (),
+    ) -> OpenLoop:
+        """Begins `for index in range(start, stop, step)`; end it with `end_loop`.
+
+        A loop whose bounds are numbers must run at least once.
+        """
+        ...
+
+    def end_loop(
+        self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
+    ) -> tuple[Value, ...]:
+        """Ends the loop; gives what its last iteration handed on, or the initial values.
+
+        Where there is a condition `going`, the first iteration that finds it false is the last.
+        """
+        ...
+
+    def finish(self, value: Value | None = None) -> None:
+        """Returns from the function."""
+        ...
+
+    # Instructions
+
+    def binary(self, operation: str, left: Value, right: Value) -> Value:
+        """An operation on two values of one type."""
+        ...
+
+    def add(self, left: Value, right: Value) -> Value: ...
+
+    def subtract(self, left: Value, right: Value) -> Value: ...
+
+    def multiply(self, left: Value, right: Value) -> Value: ...
+
+    def divide(self, left: Value, right: Value) -> Value: ...
+
+    def negate(self, value: Value) -> Value: ...
+
+    def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
+        """Left * right + added, in one rounding where the module is fused, in two elsewhere."""
+        ...
+
+    def compare(self, relation: str, left: Value, right: Value) -> Value:
+        """An i1 for each lane."""
+        ...
+
+    def minimum(self, left: Value, right: Value) -> Value:
+        """The smaller of two integers."""
+        ...
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value: ...
+
+    def convert(self, operation: str, value: Value, element: str) -> Value:
+        """To as many lanes of another element."""
+        ...
+
+    def intrinsic(self, name: str, *operands: Value) -> Value:
+        """A function of values of one type that gives that type."""
+        ...
+
+    def call(self, name: str, type: Type, *operands: Value) -> Value:
+        """Calls a function of the module that gives a value."""
+        ...
+
+    def call_void(self, name: str, *operands: Value) -> None:
+        """Calls a function of the module that gives none."""
+        ...
+
+    # Lanes
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The scalar in every lane; itself if lanes is 0."""
+        ...
+
+    def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
+        """Lanes of left and right (counted on after left's), in any order."""
+        ...
+
+    def padded(self, vector: Value, lanes: int, filler: float) -> Value:
+        """The vector with so many lanes; those that it does not have hold the filler."""
+        ...
+
+    def extract(self, vector: Value, lane: int) -> Value: ...
+
+    def insert(self, vector: Value, value: Value, lane: int) -> Value: ...
+
+    # Memory
+
+    def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
+        """The address of an element."""
+        ...
+
+    def load(self, pointer: Value, type: Type) -> Value:
+        """Reads a value, which need be aligned no more than its elements are."""
+        ...
+
+    def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
+        """Reads the lanes of a vector that the mask has; the others are zero, and not touched."""
+        ...
+
+    def store(self, value: Value, pointer: Value) -> None:
+        """Writes a value."""
+        ...

@@ -1,0 +1,217 @@
+"""A loop nest while it is written: what has which value where, and where code may go.
+
+A nest is written from the outside in. What an expression depends on decides where it is computed:
+in front of the innermost loop that it does not depend on. One axis may run along the lanes of
+vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import final
+
+from lamina.codegen.builder import Block, Builder
+from lamina.codegen.values import Value
+from lamina.errors import InternalError
+from lamina.program.index import Axis, Gathered, Index
+from lamina.program.scalar import (
+    Apply,
+    Bound,
+    Literal,
+    Load,
+    Local,
+    Position,
+    Scalar,
+    Within,
+    loads,
+)
+
+
+@dataclass
+class _Level:
+    """One loop of the nest, or the function around them.
+
+    Attributes:
+        axes: the values of the axes that this level binds.
+        locals: the values of the locals that are defined here.
+        known: what was computed here.
+        inner_before: the block in front of the loop that was opened inside this level.
+    """
+
+    axes: dict[Axis, Value] = field(default_factory=dict[Axis, Value])
+    locals: dict[str, Value] = field(default_factory=dict[str, Value])
+    known: dict[object, Value] = field(default_factory=dict[object, Value])
+    inner_before: Block | None = None
+
+
+@dataclass
+class Lanes:
+    """What runs along the lanes of vectors.
+
+    Attributes:
+        axis: the axis, if one does.
+        count: how many lanes there are; 0 for scalars.
+        multiple: a number of which the first lane's position is known to be one.
+    """
+
+    axis: Axis | None = None
+    count: int = 0
+    multiple: int = 1
+
+
+@final
+class Nest:
+    """The levels of a loop nest, the outermost first.
+
+    Args:
+        code: the function that is being written.
+    """
+
+    def __init__(self, code: Builder) -> None:
+        self._code = code
+        self._levels = [_Level()]
+        self._depths: dict[object, int] = {}
+        self.lanes = Lanes()
+
+    # Levels
+
+    def fix(self, axis: Axis, value: Value) -> None:
+        """The axis has this value in the whole function."""
+        self._levels[0].axes[axis] = value
+
+    @contextmanager
+    def level(self, before: Block | None) -> Generator[None]:
+        """A level further inside; `before` is where code in front of it may go."""
+        self._levels[-1].inner_before = before
+        self._levels.append(_Level())
+        outer_depths, self._depths = self._depths, dict(self._depths)
+        yield
+        self._depths = outer_depths
+        self._levels.pop()
+        self._levels[-1].inner_before = None
+
+    @contextmanager
+    def along(self, lanes: Lanes) -> Generator[None]:
+        """Other lanes for a while."""
+        saved, self.lanes = self.lanes, lanes
+        yield
+        self.lanes = saved
+
+    def bind(self, axis: Axis, value: Value) -> None:
+        """The axis has this value in the innermost level."""
+        self._levels[-1].axes[axis] = value
+
+    def define(self, name: str, value: Value) -> None:
+        """A local of the step, in the innermost level."""
+        self._levels[-1].locals[name] = value
+
+    @property
+    def innermost(self) -> int:
+        """The number of the innermost level."""
+        return len(self._levels) - 1
+
+    # What is known
+
+    def axis(self, axis: Axis) -> Value:
+        """The value of an axis."""
+        return self._levels[self._axis_depth(axis)].axes[axis]
+
+    def local(self, name: str) -> Value:
+        """The value of a local."""
+        return self._levels[self._local_depth(name)].locals[name]
+
+    def known(self, depth: int) -> dict[object, Value]:
+        """What was computed in a level."""
+        return self._levels[depth].known
+
+    @contextmanager
+    def at(self, depth: int) -> Generator[dict[object, Value]]:
+        """Instructions go where that level's own do; gives what is known there."""
+        level = self._levels[depth]
+        block = next(
+            (
+                outer.inner_before
+                for outer in self._levels[depth:]
+                if outer.inner_before is not None
+            ),
+            None,
+        )
+        if block is None:
+            yield level.known
+        else:
+            with self._code.at(block):
+                yield level.known
+
+    def forget(self, buffers: set[str]) -> None:
+        """What was loaded from these buffers must be loaded again."""
+        for level in self._levels:
+            level.known = {
+                key: value for key, value in level.known.items() if not _reads(key, buffers)
+            }
+
+    # Depths
+
+    def depth(self, scalar: Scalar) -> int:
+        """The innermost level that the scalar depends on."""
+        depths = self._depths
+        pending = [scalar] if scalar not in depths else []
+        while pending:
+            part = pending[-1]
+            operands = part.operands if isinstance(part, Apply) else ()
+            missing = [operand for operand in operands if operand not in depths]
+            pending += missing
+            if not missing:
+                depths[part] = self._depth_of(part)
+                pending.pop()
+        return depths[scalar]
+
+    def _depth_of(self, scalar: Scalar) -> int:
+        if isinstance(scalar, Literal):
+            return 0
+        if isinstance(scalar, Local):
+            return self._local_depth(scalar.name)
+        if isinstance(scalar, Position):
+            return self.index_depth(scalar.index)
+        if isinstance(scalar, Within):
+            return self._bounds_depth(scalar.bounds)
+        if isinstance(scalar, Load):
+            return max(self.index_depth(scalar.index), self._bounds_depth(scalar.bounds))
+        return max(self.depth(operand) for operand in scalar.operands)
+
+    def _bounds_depth(self, bounds: Sequence[Bound]) -> int:
+        return max((self.index_depth(bound.index) for bound in bounds), default=0)
+
+    def index_depth(self, index: Index) -> int:
+        """The innermost level that an index expression depends on."""
+        if index not in self._depths:
+            depth = 0
+            for atom, _ in index.terms:
+                if isinstance(atom, Axis):
+                    depth = max(depth, self._axis_depth(atom))
+                elif isinstance(atom, Gathered):
+                    depth = max(depth, self.depth(atom.value))
+                else:
+                    depth = max(depth, self.index_depth(atom.index))
+            self._depths[index] = depth
+        return self._depths[index]
+
+    def _axis_depth(self, axis: Axis) -> int:
+        for number in range(len(self._levels) - 1, -1, -1):
+            if axis in self._levels[number].axes:
+                return number
+        raise InternalError(f"the axis {axis} has no value here", where=self._code.name)
+
+    def _local_depth(self, name: str) -> int:
+        for number in range(len(self._levels) - 1, -1, -1):
+            if name in self._levels[number].locals:
+                return number
+        raise InternalError(f"the local {name} has no value here", where=self._code.name)
+
+
+def _reads(key: object, buffers: set[str]) -> bool:
+    """Whether what is remembered under this key was made from loads of these buffers."""
+    if not isinstance(key, Load | Apply | Position | Within):
+        return False
+    return any(load.buffer in buffers for load in loads(key))

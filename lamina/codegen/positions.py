@@ -1,0 +1,174 @@
+"""Index expressions as instructions: where a load or store goes, and whether bounds hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from lamina.codegen.builder import Builder
+from lamina.codegen.nest import Nest
+from lamina.codegen.values import I1, I64, Type, Value, constant, constants
+from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
+from lamina.program.scalar import Bound, Scalar
+from lamina.program.steps import loads_in_index
+from lamina.records import frozen_dataclass
+
+# Positions on the lanes are divided as numbers of 32 bits where they fit: only for those have
+# processors vector instructions.
+_SMALL = 2**31
+
+
+@frozen_dataclass
+class Place:
+    """Where a load or store goes: `start + lane * stride`, or a position for each lane.
+
+    Attributes:
+        start: the position of the first lane, a scalar.
+        stride: between lanes; 0 if all lanes are at one place.
+        each: instead of both, a position for each lane.
+    """
+
+    start: Value
+    stride: int
+    each: Value | None = None
+
+
+@final
+class Positions:
+    """Writes index expressions at the current point of a nest.
+
+    Args:
+        code: the function that is being written.
+        nest: where it is.
+        value: gives the value of a scalar, for positions that are read from data.
+        type: of positions: of 32 bits where all of them fit, and longer ones are dear.
+    """
+
+    def __init__(
+        self, code: Builder, nest: Nest, value: Callable[[Scalar], Value], type: Type = I64
+    ) -> None:
+        self._code = code
+        self._nest = nest
+        self._value = value
+        self.type = type
+
+    def place(self, index: Index) -> Place:
+        """Where an index expression points, for each lane."""
+        nest, code = self._nest, self._code
+        known = nest.known(nest.index_depth(index))
+        key = ("start", index)
+        if key in known:
+            strides = (step for atom, step in index.terms if atom == nest.lanes.axis)
+            return Place(known[key], next(strides, 0))
+        stride = 0
+        uniform: list[tuple[int, Value]] = []
+        vectors: list[Value] = []
+        for atom, coefficient in index.terms:
+            depth = nest.index_depth(Index(0, ((atom, 1),)))
+            if isinstance(atom, Axis):
+                if atom == nest.lanes.axis:
+                    stride += coefficient
+                value = nest.axis(atom)
+            elif isinstance(atom, Gathered):
+                value = self._gathered(atom)
+            else:
+                value = self._divided(atom, depth)
+            with nest.at(depth):
+                part = code.multiply(value, constant(coefficient, value.type))
+            if value.type.lanes:
+                vectors.append(part)
+            else:
+                uniform.append((depth, part))
+        start = constant(index.constant, self.type)
+        for depth, part in sorted(uniform, key=lambda entry: entry[0]):
+            if start.is_integer(0):
+                start = part
+            else:
+                with nest.at(depth):
+                    start = code.add(start, part)
+        if not vectors:
+            # What is read from data may be another place after a store.
+            if not loads_in_index(index):
+                known[key] = start
+            return Place(start, stride)
+        each = self.counted(start, stride)
+        for vector in vectors:
+            each = code.add(each, vector)
+        return Place(start, 0, each)
+
+    def counted(self, start: Value, stride: int) -> Value:
+        """The vector start, start + stride, ..."""
+        lanes = self._nest.lanes.count
+        spread = self._code.splat(start, lanes)
+        if not stride:
+            return spread
+        steps = constants([lane * stride for lane in range(lanes)], self.type.element)
+        return self._code.add(spread, steps)
+
+    def position(self, index: Index) -> Value:
+        """The value of an index expression, a vector if it depends on the lanes."""
+        place = self.place(index)
+        if place.each is not None:
+            return place.each
+        if self._nest.lanes.count and place.stride:
+            return self.counted(place.start, place.stride)
+        return place.start
+
+    def _gathered(self, atom: Gathered) -> Value:
+        """A position that was read from data."""
+        value = self._value(atom.value)
+        if self.type.element == value.type.element:
+            return value
+        return self._code.convert("trunc", value, self.type.element)
+
+    def _divided(self, atom: Quotient | Remainder, depth: int) -> Value:
+        """A quotient or remainder by a constant, rounding down."""
+        known = self._nest.known(depth)
+        if atom not in known:
+            with self._nest.at(depth):
+                known[atom] = self._division(self.position(atom.index), atom)
+        return known[atom]
+
+    def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:
+        code = self._code
+        low, high = atom.index.bounds
+        # A multiple of the divisor makes the dividend positive, and is taken away again.
+        lift = -(low // atom.divisor) if low < 0 else 0
+        if lift:
+            whole = code.add(whole, constant(lift * atom.divisor, whole.type))
+        word = "udiv" if isinstance(atom, Quotient) else "urem"
+        fits = high + lift * atom.divisor < _SMALL
+        if whole.type.lanes and whole.type.element == "i64" and fits:
+            small = code.convert("trunc", whole, "i32")
+            divided = code.binary(word, small, constant(atom.divisor, small.type))
+            result = code.convert("zext", divided, "i64")
+        else:
+            result = code.binary(word, whole, constant(atom.divisor, whole.type))
+        if lift and isinstance(atom, Quotient):
+            result = code.subtract(result, constant(lift, result.type))
+        return result
+
+    def within(self, bounds: Sequence[Bound]) -> Value:
+        """Whether all bounds hold."""
+        result = constant(True, I1)
+        for bound in bounds:
+            position = self.position(bound.index)
+            low, high = bound.index.bounds
+            tests: list[Value] = []
+            if low < bound.low:
+                limit = constant(bound.low, position.type)
+                tests.append(self._code.compare("sge", position, limit))
+            if high >= bound.high:
+                limit = constant(bound.high, position.type)
+                tests.append(self._code.compare("slt", position, limit))
+            for test in tests:
+                result = test if result.is_integer(True) else self._both(result, test)
+        return result
+
+    def _both(self, left: Value, right: Value) -> Value:
+        lanes = max(left.type.lanes, right.type.lanes)
+        left, right = (
+            one if one.type.lanes == lanes else self._code.splat(one, lanes)
+            for one in (left, right)
+        )
+        return self._code.binary("and", left, right)
