@@ -7,19 +7,17 @@ loads and stores cost. Nothing depends on the number of threads: each point is o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from lamina.codegen.axes import Replacing, merged_axes
-from lamina.codegen.reductions import Combiner, combiner
-from lamina.codegen.values import I64, POINTER, Value, constant
+from lamina.codegen.axes import merged_axes
+from lamina.codegen.stages import Stages, Style, fitting_lanes, is_window, whole, write_nest
+from lamina.codegen.values import I64, POINTER
 from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
-from lamina.program.steps import Loop, Reduce, Scan, Stage, Store, Write, reads_of, writes_of
+from lamina.program.steps import Loop, Reduce, Scan, Stage, Write, reads_of, writes_of
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
@@ -100,205 +98,36 @@ def emit_loop(context: Context, name: str, loop: Loop, *, columns: int = 0) -> P
         choice = min(_choices(loop, context.processor), key=lambda one: one.cycles)
     reads, writes = reads_of(loop), writes_of(loop)
     points = context.begin(name, PART_PARAMETERS, reads | writes)
-    units = _LoopWriter(points, loop, choice).write()
+    units = _write_nest(points, loop, choice)
     points.code.finish()
     return Part(name, units, choice.cycles, reads, writes)
 
 
-class _LoopWriter:
-    """Writes one loop nest."""
-
-    def __init__(self, points: Points, loop: Loop, choice: _Choice) -> None:
-        self._points = points
-        self._code = points.code
-        self._loop = loop
-        self._choice = choice
-
-    def write(self) -> int:
-        """Writes the nest; gives the number of units that threads share."""
-        axes = self._loop.axes
-        if any(axis.extent == 0 for axis in axes):
-            return 0
-        *_, first, last = self._code.parameters
-        if not axes:
-            self._stages()
-            return 1
-        shared = _shared_axis(axes, self._choice.lane)
-        # Vectors lie innermost, so that the points that follow one another in memory do in time.
-        within = self._choice.within
-        order = [axis for axis in axes if axis != self._choice.lane and axis not in within]
-        if self._choice.lane is not None:
-            order.append(self._choice.lane)
-        order += within
-        self._nest(order, shared, first, last, self._stages)
-        if shared == self._choice.lane:
-            return -(-shared.extent // self._choice.lanes)
-        return shared.extent
-
-    def _nest(
-        self,
-        axes: Sequence[Axis],
-        shared: Axis | None,
-        first: Value,
-        last: Value,
-        body: Callable[[], None],
-    ) -> None:
-        """Loops over axes, the shared one from the first to the last unit."""
-        if not axes:
-            body()
-            return
-        axis, *rest = axes
-        bounds: tuple[Value | int, Value | int] = (0, axis.extent)
-        if axis == self._choice.lane:
-            strips = -(-axis.extent // self._choice.lanes)
-            ends = (first, last) if axis == shared else (0, strips)
-            self._strips(axis, *ends, lambda: self._nest(rest, shared, first, last, body))
-            return
-        if axis == shared:
-            bounds = (first, last)
-        with self._points.loop(axis, (), *bounds) as opened:
-            self._nest(rest, shared, first, last, body)
-            self._code.end_loop(opened)
-
-    def _strips(
-        self, axis: Axis, first: Value | int, last: Value | int, body: Callable[[], None]
-    ) -> None:
-        """Vectors along a parallel axis; the last one is as narrow as what is left."""
-        code, lanes = self._code, self._choice.lanes
-        full, rest = divmod(axis.extent, lanes)
-        if full:
-            stop = last
-            if isinstance(last, int):
-                stop = min(last, full)
-            elif rest:
-                limit = constant(full, I64)
-                stop = code.minimum(last, limit)
-            opened = code.begin_loop(first, stop)
-            base = code.multiply(opened.index, constant(lanes, I64))
-            with self._points.along(axis, base, lanes, multiple=lanes, before=opened.before):
-                body()
-                code.end_loop(opened)
-        if not rest:
-            return
-        base = constant(full * lanes, I64)
-        if isinstance(last, int):
-            with self._points.along(axis, base, rest, multiple=lanes):
-                body()
-            return
-        with (
-            code.when(code.compare("sgt", last, constant(full, I64))) as before,
-            self._points.along(axis, base, rest, multiple=lanes, before=before),
-        ):
-            body()
-
-    # The stages at one point (or vector of points)
-
-    def _stages(self) -> None:
-        for stage in self._loop.stages:
-            if isinstance(stage, Reduce):
-                self._points.define(stage.local, self._reduced(stage))
-            elif isinstance(stage, Write):
-                self._write(stage)
-            else:
-                self._scan(stage)
-
-    def _across(self, stage: Stage) -> int:
-        """The number of lanes along the stage's last inner axis; 0 if it has none."""
-        if not self._choice.inner or isinstance(stage, Scan) or not stage.axes:
-            return 0
-        if isinstance(stage, Write) and stage.sequential:
-            return 0
-        lanes = _fitting_lanes(self._choice.lanes, stage.axes[-1].extent)
-        return lanes if lanes > 1 else 0
-
-    def _reduced(self, stage: Reduce) -> Value:
-        if not stage.axes:
-            return self._points.value(stage.value)
-        lanes = self._across(stage)
-        combine = combiner(stage, self._code)
-        carried = combine.start(lanes or self._points.lanes)
-        if not lanes and _is_window(stage, shared=bool(self._choice.within)):
-            for element in _elements(stage):
-                carried = combine.step(self._points, carried, element)
-            return combine.result(carried)
-        if all(axis.extent for axis in stage.axes):
-            carried = self._reduce_nest(stage, stage.axes, lanes, combine, carried)
-        return combine.finish(carried) if lanes else combine.result(carried)
-
-    def _reduce_nest(
-        self,
-        stage: Reduce,
-        axes: Sequence[Axis],
-        lanes: int,
-        combine: Combiner,
-        carried: tuple[Value, ...],
-    ) -> tuple[Value, ...]:
-        code, points = self._code, self._points
-        axis, *rest = axes
-        if not rest and -(-axis.extent // (lanes or 1)) <= MOST_UNROLLED:
-            return self._unrolled(axis, lanes or 1, combine, carried)
-        if rest or not lanes:
-            with points.loop(axis, carried) as opened:
-                if rest:
-                    received = self._reduce_nest(stage, rest, lanes, combine, opened.carried)
-                else:
-                    received = combine.step(points, opened.carried)
-                return code.end_loop(opened, received)
-        full, left = divmod(axis.extent, lanes)
-        if full:
-            opened = code.begin_loop(0, full, 1, carried)
-            base = code.multiply(opened.index, constant(lanes, I64))
-            with points.along(axis, base, lanes, multiple=lanes, before=opened.before):
-                received = combine.step(points, opened.carried)
-                carried = code.end_loop(opened, received)
-        if left:
-            with points.along(axis, constant(full * lanes, I64), left, multiple=lanes):
-                carried = combine.step(points, carried)
-        return carried
-
-    def _unrolled(
-        self, axis: Axis, lanes: int, combine: Combiner, carried: tuple[Value, ...]
-    ) -> tuple[Value, ...]:
-        """A few steps one after the other; where a point is a single one, the axis is bound."""
-        points = self._points
-        for start in range(0, axis.extent, lanes):
-            first = constant(start, I64)
-            across = lanes > 1
-            with (
-                points.along(axis, first, min(lanes, axis.extent - start), multiple=lanes)
-                if across
-                else points.bound(axis, first)
-            ):
-                carried = combine.step(points, carried)
-        return carried
-
-    def _write(self, stage: Write) -> None:
-        if any(axis.extent == 0 for axis in stage.axes):
-            return
-        lanes = self._across(stage)
-        if not lanes:
-            self._nest(stage.axes, None, _NONE, _NONE, lambda: self._store(stage))
-            return
-        inner = _LoopWriter(self._points, self._loop, _Choice(stage.axes[-1], False, lanes, 0.0))
-        inner._nest(stage.axes, None, _NONE, _NONE, lambda: self._store(stage))
-
-    def _store(self, stage: Write) -> None:
-        self._points.store_all(stage.stores)
-
-    def _scan(self, stage: Scan) -> None:
-        points, code = self._points, self._code
-        if not stage.axis.extent:
-            return
-        combine = combiner(Reduce("", stage.combine, (stage.axis,), stage.value, stage.dtype), code)
-        carried = combine.start(points.lanes)
-        store = Store(stage.buffer, stage.index, stage.value)
-        with points.loop(stage.axis, carried) as opened:
-            running = combine.step(points, opened.carried)
-            points.store(store, running[0])
-            code.end_loop(opened, running)
-
-
-_NONE = constant(0, I64)
+def _write_nest(points: Points, loop: Loop, choice: _Choice) -> int:
+    """Writes the nest; gives the number of units that threads share."""
+    axes = loop.axes
+    if any(axis.extent == 0 for axis in axes):
+        return 0
+    *_, first, last = points.code.parameters
+    window = LARGEST_SHARED_WINDOW if choice.within else LARGEST_WINDOW
+    style = Style(choice.lanes if choice.inner else 0, MOST_UNROLLED, window)
+    stages = Stages(points, style)
+    if not axes:
+        stages.write(loop.stages)
+        return 1
+    shared = _shared_axis(axes, choice.lane)
+    # Vectors lie innermost, so that the points that follow one another in memory do in time.
+    within = choice.within
+    order = [axis for axis in axes if axis != choice.lane and axis not in within]
+    if choice.lane is not None:
+        order.append(choice.lane)
+    order += within
+    runs = [whole(axis, choice.lanes if axis == choice.lane else 0) for axis in order]
+    runs = [replace(run, start=first, stop=last) if run.axis == shared else run for run in runs]
+    write_nest(points, runs, lambda: stages.write(loop.stages))
+    if shared == choice.lane:
+        return -(-shared.extent // choice.lanes)
+    return shared.extent
 
 
 def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
@@ -308,27 +137,6 @@ def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
 
 
 # Windows
-
-
-def _is_window(stage: Stage, *, shared: bool) -> bool:
-    """Whether the stage combines a few elements, which are then written one after the other.
-
-    Args:
-        stage: that may be one.
-        shared: whether points share what belongs to each element.
-    """
-    if not isinstance(stage, Reduce) or len(stage.axes) < 2:
-        return False
-    size = size_of([axis.extent for axis in stage.axes])
-    return 0 < size <= (LARGEST_SHARED_WINDOW if shared else LARGEST_WINDOW)
-
-
-def _elements(stage: Reduce) -> Iterator[Replacing]:
-    """The points of the inner axes, in order, each as the numbers that stand for the axes."""
-    for place in np.ndindex(*(axis.extent for axis in stage.axes)):
-        yield Replacing(
-            {axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)}
-        )
 
 
 def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
@@ -354,19 +162,12 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
 
 def _is_in_one_place(stage: Stage) -> bool:
     """Whether the stage is written out at each point, without loops of its own."""
-    return _is_window(stage, shared=True) or (isinstance(stage, Write) and not stage.axes)
+    return is_window(stage, LARGEST_SHARED_WINDOW) or (isinstance(stage, Write) and not stage.axes)
 
 
 def _moves(load: Load, axis: Axis) -> bool:
     """Whether what is loaded depends on the axis."""
     return any(stride_along(index, axis) != 0 for index in indices_of(load))
-
-
-def _fitting_lanes(lanes: int, extent: int) -> int:
-    """No more lanes than there are elements, rounded up to a power of two."""
-    while lanes > 1 and lanes // 2 >= extent:
-        lanes //= 2
-    return lanes
 
 
 # Choosing where the vectors lie
@@ -379,7 +180,7 @@ def _choices(loop: Loop, processor: Processor) -> list[_Choice]:
         if axis.extent > 1:
             within = _axes_within(loop, axis)
             wide = base if within else _widened(loop, base, axis.extent)
-            lanes = _fitting_lanes(wide, axis.extent)
+            lanes = fitting_lanes(wide, axis.extent)
             choices.append(_costed(loop, _Choice(axis, False, lanes, 0.0, within)))
     ends = [
         stage.axes[-1].extent

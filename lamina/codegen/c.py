@@ -1,0 +1,531 @@
+"""Writing languages like C as text, through the protocol of builders.
+
+Each instruction becomes a constant, so that the text reads like the instructions it stands for;
+compilers see through it. Conditions of vectors are integers of 32 bits, all bits set or none.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import final
+
+from lamina.codegen.builder import Block, OpenLoop
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.codegen.words import Words
+from lamina.errors import InternalError
+
+_INDENT = "    "
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "udiv": "/",
+    "urem": "%",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "lshr": ">>",
+    "fadd": "+",
+    "fsub": "-",
+    "fmul": "*",
+    "fdiv": "/",
+}
+_SIGNED_INFIX = {"sdiv": "/", "srem": "%", "ashr": ">>"}
+_RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+# Of floats, where that is no single operator.
+_FLOAT_RELATIONS = {
+    "ord": "({0} == {0}) & ({1} == {1})",
+    "uno": "({0} != {0}) | ({1} != {1})",
+    "one": "({0} < {1}) | ({0} > {1})",
+}
+
+
+@final
+class Module:
+    """A source file: functions, and kernels that the host calls.
+
+    Args:
+        words: of the language.
+        fused: whether the device multiplies and adds in one rounding.
+    """
+
+    def __init__(self, words: Words, *, fused: bool) -> None:
+        self.words = words
+        self.fused = fused
+        self.has_doubles = False
+        self.functions: list[Function] = []
+        self._names: set[str] = set()
+
+    def function(
+        self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
+    ) -> Function:
+        """Begins a function that others call; addresses among its parameters are of bytes."""
+        words = [
+            f"{self.pointer('i8')}{label}" if type == POINTER else f"{self.type(type)} {label}"
+            for label, type in parameters
+        ]
+        head = f"{self.words.function} {self.type(result) if result else 'void'}"
+        made = Function(self, name, parameters, f"{head} {name}({', '.join(words)})")
+        return self._added(made)
+
+    def kernel(
+        self, name: str, buffers: Sequence[tuple[str, str]], numbers: Sequence[tuple[str, Type]]
+    ) -> Function:
+        """Begins a function that the host calls.
+
+        Args:
+            name: of the function.
+            buffers: the name and the element of each buffer.
+            numbers: further parameters.
+        """
+        words = [f"{self.pointer(element)}{label}" for label, element in buffers]
+        words += [f"{self.type(type)} {label}" for label, type in numbers]
+        parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
+        head = f"{self.words.kernel} {name}({', '.join(words)})"
+        made = Function(self, name, parameters, head)
+        made.elements.update({label: _stored_as(element) for label, element in buffers})
+        return self._added(made)
+
+    def _added(self, function: Function) -> Function:
+        self.functions.append(function)
+        self._names.add(function.name)
+        return function
+
+    def has(self, name: str) -> bool:
+        """Whether a function of that name was begun; what several steps call is written once."""
+        return name in self._names
+
+    def type(self, type: Type) -> str:
+        """A type as the language writes it."""
+        if type.element == "double":
+            self.has_doubles = True
+        if not type.lanes:
+            return self.words.unsigned[type.element]
+        if type.lanes not in self.words.lanes:
+            raise InternalError(f"{self.words.language} has no vectors of {type.lanes} lanes")
+        word = (
+            self.words.signed["i32"] if type.element == "i1" else self.words.unsigned[type.element]
+        )
+        return f"{word}{type.lanes}"
+
+    def signed(self, type: Type) -> str:
+        """The type of integers with a sign."""
+        return f"{self.words.signed[type.element]}{type.lanes or ''}"
+
+    def pointer(self, element: str) -> str:
+        """The type of an address in a buffer of elements, with a blank or star behind it."""
+        return f"{self.words.memory} {self.words.unsigned[_stored_as(element)]} *"
+
+    def text(self) -> str:
+        """The whole file."""
+        functions = [function.text() for function in self.functions]
+        head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
+        return "\n\n".join(["\n".join(head), *functions]) + "\n"
+
+
+def _stored_as(element: str) -> str:
+    """The integer as which an element lies in memory."""
+    return f"i{max(Type(element).bits, 8)}"
+
+
+@final
+class Function:
+    """A function being written: instructions go to the current block."""
+
+    def __init__(
+        self, module: Module, name: str, parameters: Sequence[tuple[str, Type]], head: str
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.parameters = tuple(Value(label, type) for label, type in parameters)
+        # The element that each address points to, if that is no byte.
+        self.elements: dict[str, str] = {}
+        self._head = head
+        self._count = 0
+        self._blocks = [Block("")]
+        self.block = self._blocks[0]
+
+    # Structure
+
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def _new_block(self, *lines: str) -> Block:
+        self.block = Block("", list(lines))
+        self._blocks.append(self.block)
+        return self.block
+
+    @contextmanager
+    def at(self, block: Block) -> Generator[None]:
+        """Instructions go to the end of that block for a while."""
+        current, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = current
+
+    @contextmanager
+    def when(self, condition: Value) -> Generator[Block]:
+        """The instructions inside run only where the condition holds; they give no values.
+
+        Gives the block in front, which is always run.
+        """
+        before = self.block
+        self._new_block(f"if ({self._operand(condition)}) {{")
+        self._new_block()
+        yield before
+        self._new_block("}")
+        self._new_block()
+
+    def begin_loop(
+        self,
+        start: Value | int,
+        stop: Value | int,
+        step: int = 1,
+        carried: Sequence[Value] = (),
+    ) -> OpenLoop:
+        """Begins `for index in range(start, stop, step)`; end it with `end_loop`."""
+        first = constant(start, I64) if isinstance(start, int) else start
+        last = constant(stop, I64) if isinstance(stop, int) else stop
+        before = self.block
+        received: list[Value] = []
+        for value in carried:
+            received.append(Value(self._name("c"), value.type))
+            self._line(
+                f"{self.module.type(value.type)} {received[-1].name} = {self._operand(value)}"
+            )
+        index = Value(self._name("i"), first.type)
+        signed = self.module.signed(first.type)
+        entry = self._new_block(
+            f"for ({self.module.type(first.type)} {index.name} = {self._operand(first)}; "
+            f"({signed}){index.name} < ({signed}){self._operand(last)}; "
+            f"{index.name} += {self._operand(constant(step, first.type))}) {{"
+        )
+        body = self._new_block()
+        return OpenLoop(
+            index, tuple(received), before, entry, first, last, step, tuple(carried), body, None
+        )
+
+    def end_loop(
+        self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
+    ) -> tuple[Value, ...]:
+        """Ends the loop; gives what its last iteration handed on, or the initial values."""
+        names = {value.name for value in loop.carried}
+        # All are handed on at once: what one receives may be what another one had.
+        handed = [
+            self._copied(value) if value.name in names and value != own else value
+            for own, value in zip(loop.carried, carried, strict=True)
+        ]
+        for own, value in zip(loop.carried, handed, strict=True):
+            if own != value:
+                self._line(f"{own.name} = {self._operand(value)}")
+        if going is not None:
+            self._line(f"if (!{self._operand(going)}) break")
+        self._new_block("}")
+        self._new_block()
+        return loop.carried
+
+    def finish(self, value: Value | None = None) -> None:
+        """Returns from the function."""
+        if value is not None:
+            self._line(f"return {self._operand(value)}")
+
+    # Text
+
+    def _line(self, text: str) -> None:
+        self.block.lines.append(f"{text};")
+
+    def _made(self, text: str, type: Type) -> Value:
+        """The value of an expression."""
+        value = Value(self._name("v"), type)
+        self._line(f"const {self.module.type(type)} {value.name} = {text}")
+        return value
+
+    def _copied(self, value: Value) -> Value:
+        return self._made(self._operand(value), value.type)
+
+    def _operand(self, value: Value) -> str:
+        """A value as it stands in an expression."""
+        if value.number is None:
+            # Every lane of what is undefined is set before it is read.
+            return (
+                self._operand(constant(0, value.type)) if value.name == "undefined" else value.name
+            )
+        if not value.type.lanes:
+            assert not isinstance(value.number, tuple)
+            return self._number(value.number, value.type)
+        numbers = value.number if isinstance(value.number, tuple) else (value.number,)
+        lanes = (self._lane(number, value.type) for number in numbers)
+        return f"(({self.module.type(value.type)})({', '.join(lanes)}))"
+
+    def _lane(self, number: float, type: Type) -> str:
+        if type.element == "i1":
+            return "-1" if number else "0"
+        return self._number(number, type.scalar)
+
+    def _number(self, number: float, type: Type) -> str:
+        if type.element == "i1":
+            return "true" if number else "false"
+        if not type.is_float:
+            words = self.module.words
+            digits = f"{int(number) % 2**type.bits}{words.integer_suffix[type.element]}"
+            return f"({words.unsigned['i8']}){digits}" if type.element == "i8" else digits
+        if type.element == "float":
+            number = _single(number)
+        if not math.isfinite(number):
+            code, integer = ("<f", "<I") if type.element == "float" else ("<d", "<Q")
+            (bits,) = struct.unpack(integer, struct.pack(code, number))
+            whole = self._number(bits, Type(_stored_as(type.element)))
+            return f"as_{self.module.type(type)}({whole})"
+        text = f"{number.hex()}{'f' if type.element == 'float' else ''}"
+        return f"({text})" if text.startswith("-") else text
+
+    def text(self) -> str:
+        """The function, indented."""
+        lines = [f"{self._head} {{"]
+        depth = 1
+        for block in self._blocks:
+            for line in block.lines:
+                depth -= line.startswith("}")
+                lines.append(_INDENT * depth + line)
+                depth += line.endswith("{")
+        return "\n".join([*lines, "}"])
+
+    # Instructions
+
+    def _signed(self, value: Value) -> str:
+        """An integer with its sign."""
+        word = self.module.signed(value.type)
+        if value.type.lanes:
+            return f"as_{word}({self._operand(value)})"
+        return f"({word}){self._operand(value)}"
+
+    def _unsigned(self, text: str, type: Type) -> str:
+        """A signed result as the integers are held."""
+        word = self.module.type(type)
+        return f"as_{word}({text})" if type.lanes else f"({word})({text})"
+
+    def _mask(self, text: str, type: Type) -> str:
+        """The result of a comparison of vectors of a type."""
+        return text if type.bits == 32 else f"convert_{self.module.type(type.of('i1'))}({text})"
+
+    def binary(self, operation: str, left: Value, right: Value) -> Value:
+        """An operation on two values of one type."""
+        if operation in _SIGNED_INFIX:
+            text = f"{self._signed(left)} {_SIGNED_INFIX[operation]} {self._signed(right)}"
+            return self._made(self._unsigned(text, left.type), left.type)
+        text = f"{self._operand(left)} {_INFIX[operation]} {self._operand(right)}"
+        return self._made(text, left.type)
+
+    def add(self, left: Value, right: Value) -> Value:
+        if left.is_integer(0) or right.is_integer(0):
+            return left if right.is_integer(0) else right
+        return self.binary("fadd" if left.type.is_float else "add", left, right)
+
+    def subtract(self, left: Value, right: Value) -> Value:
+        return self.binary("fsub" if left.type.is_float else "sub", left, right)
+
+    def multiply(self, left: Value, right: Value) -> Value:
+        if left.is_integer(1) or right.is_integer(1):
+            return left if right.is_integer(1) else right
+        return self.binary("fmul" if left.type.is_float else "mul", left, right)
+
+    def divide(self, left: Value, right: Value) -> Value:
+        return self.binary("fdiv", left, right)
+
+    def negate(self, value: Value) -> Value:
+        return self._made(f"-{self._operand(value)}", value.type)
+
+    def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
+        """Left * right + added, in one rounding where the module is fused, in two elsewhere."""
+        if self.module.fused:
+            return self.intrinsic("fma", left, right, added)
+        return self.add(self.multiply(left, right), added)
+
+    def compare(self, relation: str, left: Value, right: Value) -> Value:
+        """An i1 for each lane."""
+        first, second = self._operand(left), self._operand(right)
+        if relation in _FLOAT_RELATIONS:
+            text = _FLOAT_RELATIONS[relation].format(first, second)
+        else:
+            if relation[0] == "s":
+                first, second = self._signed(left), self._signed(right)
+            text = f"{first} {_RELATIONS[relation[-2:]]} {second}"
+        result = left.type.of("i1")
+        return self._made(self._mask(text, left.type) if left.type.lanes else text, result)
+
+    def minimum(self, left: Value, right: Value) -> Value:
+        """The smaller of two integers."""
+        return self.select(self.compare("slt", left, right), left, right)
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        mask, first, second = (self._operand(value) for value in (condition, yes, no))
+        if not condition.type.lanes:
+            return self._made(f"{mask} ? {first} : {second}", yes.type)
+        if yes.type.element != "i1" and yes.type.bits != 32:
+            integers = Type(f"i{yes.type.bits}", yes.type.lanes)
+            mask = f"convert_{self.module.signed(integers)}({mask})"
+        return self._made(f"select({second}, {first}, {mask})", yes.type)
+
+    def convert(self, operation: str, value: Value, element: str) -> Value:
+        """To as many lanes of another element."""
+        type = value.type.of(element)
+        return self._made(self._converted(operation, value, type), type)
+
+    def _converted(self, operation: str, value: Value, type: Type) -> str:
+        word, text = self.module.type(type), self._operand(value)
+        if operation == "bitcast":
+            return f"as_{word}({text})"
+        if operation.endswith(".sat"):
+            target = word if operation == "fptoui.sat" else self.module.signed(type)
+            saturated = f"convert_{target}_sat({text})"
+            if operation == "fptosi.sat":
+                saturated = self._unsigned(saturated, type)
+            return saturated
+        if _is_condition(type):
+            lowest = f"({text} & 1) != 0"
+            return self._mask(lowest, value.type) if type.lanes else lowest
+        if value.type.lanes and _is_condition(value.type):
+            text = f"({text} & 1)"
+        elif operation in ("sext", "sitofp"):
+            text = self._signed(value)
+        if operation == "sext":
+            wide = self.module.signed(type)
+            text = f"convert_{wide}({text})" if type.lanes else f"({wide})({text})"
+            return self._unsigned(text, type)
+        return f"convert_{word}({text})" if type.lanes else f"({word})({text})"
+
+    def intrinsic(self, name: str, *operands: Value) -> Value:
+        """A function of values of one type that gives that type."""
+        return self.call(name, operands[0].type, *operands)
+
+    def call(self, name: str, type: Type, *operands: Value) -> Value:
+        """Calls a function that gives a value."""
+        return self._made(self._called(name, operands), type)
+
+    def call_void(self, name: str, *operands: Value) -> None:
+        """Calls a function that gives none."""
+        self._line(self._called(name, operands))
+
+    def _called(self, name: str, operands: Sequence[Value]) -> str:
+        texts = (
+            self._pointer(one, "i8") if one.type == POINTER else self._operand(one)
+            for one in operands
+        )
+        return f"{name}({', '.join(texts)})"
+
+    # Lanes
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The scalar in every lane; itself if lanes is 0."""
+        if not lanes:
+            return value
+        type = value.type.wide(lanes)
+        if value.number is not None and not isinstance(value.number, tuple):
+            return constant(value.number, type)
+        text = self._operand(value)
+        if _is_condition(value.type):
+            text = f"{text} ? -1 : 0"
+        return self._made(f"({self.module.type(type)})({text})", type)
+
+    def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
+        """Lanes of left and right (counted on after left's), in any order."""
+        lanes = left.type.lanes
+        type = left.type.wide(len(picks))
+        named = [self._named(left), self._named(right if right is not None else left)]
+        parts = [f"{named[pick >= lanes]}.s{pick % lanes:x}" for pick in picks]
+        return self._made(f"({self.module.type(type)})({', '.join(parts)})", type)
+
+    def _named(self, value: Value) -> str:
+        """A value as a variable, whose lanes can be named."""
+        known = value.number is None and value.name != "undefined"
+        return value.name if known else self._copied(value).name
+
+    def padded(self, vector: Value, lanes: int, filler: float) -> Value:
+        """The vector with so many lanes; those that it does not have hold the filler."""
+        own = vector.type.lanes
+        if own == lanes:
+            return vector
+        picks = [min(lane, own) for lane in range(lanes)]
+        return self.shuffle(vector, constant(filler, vector.type), picks)
+
+    def extract(self, vector: Value, lane: int) -> Value:
+        text = f"{self._named(vector)}.s{lane:x}"
+        return self._made(text, vector.type.scalar)
+
+    def insert(self, vector: Value, value: Value, lane: int) -> Value:
+        named, inserted = self._named(vector), self._operand(value)
+        if _is_condition(value.type):
+            inserted = f"({inserted} ? -1 : 0)"
+        lanes = range(vector.type.lanes)
+        parts = [inserted if one == lane else f"{named}.s{one:x}" for one in lanes]
+        return self._made(f"({self.module.type(vector.type)})({', '.join(parts)})", vector.type)
+
+    # Memory
+
+    def _pointer(self, pointer: Value, element: str) -> str:
+        """An address of elements."""
+        kind = _stored_as(element)
+        if self.elements.get(pointer.name, "i8") == kind:
+            return pointer.name
+        return f"(({self.module.pointer(element)}){pointer.name})"
+
+    def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
+        """The address of an element."""
+        position = constant(index, I64) if isinstance(index, int) else index
+        if position.is_integer(0):
+            return pointer
+        value = Value(self._name("p"), POINTER)
+        self.elements[value.name] = _stored_as(element)
+        # An index may be below zero.
+        text = f"{self._pointer(pointer, element)} + {self._signed(position)}"
+        self._line(f"{self.module.pointer(element)}{value.name} = {text}")
+        return value
+
+    def load(self, pointer: Value, type: Type) -> Value:
+        """Reads a value, which need be aligned no more than its elements are."""
+        address = self._pointer(pointer, type.element)
+        text = f"vload{type.lanes}(0, {address})" if type.lanes else f"*{address}"
+        return self._made(f"as_{self.module.type(type)}({text})" if type.is_float else text, type)
+
+    def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
+        """Reads the lanes of a vector that the mask has; the others are zero, and not touched."""
+        result = constant(0, type)
+        named, address = self._named(mask), self._pointer(pointer, type.element)
+        zero = self._operand(constant(0, type.scalar))
+        for lane in range(type.lanes):
+            loaded = f"{address}[{lane}]"
+            if type.is_float:
+                loaded = f"as_{self.module.type(type.scalar)}({loaded})"
+            text = f"{named}.s{lane:x} ? {loaded} : {zero}"
+            result = self.insert(result, self._made(text, type.scalar), lane)
+        return result
+
+    def store(self, value: Value, pointer: Value) -> None:
+        """Writes a value."""
+        type = value.type
+        address, text = self._pointer(pointer, type.element), self._operand(value)
+        if type.is_float:
+            integers = self.module.type(type.of(_stored_as(type.element)))
+            text = f"as_{integers}({text})"
+        self._line(
+            f"vstore{type.lanes}({text}, 0, {address})" if type.lanes else f"*{address} = {text}"
+        )
+
+
+def _is_condition(type: Type) -> bool:
+    """Whether the values are conditions."""
+    return type.element == "i1"
+
+
+def _single(number: float) -> float:
+    """A number rounded to float32."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

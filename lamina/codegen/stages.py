@@ -1,0 +1,237 @@
+"""What happens at a point of a loop nest, or at a vector of points: reductions, writes, scans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar, final
+
+import numpy as np
+
+from lamina.codegen.axes import Replacing
+from lamina.codegen.builder import Builder
+from lamina.codegen.points import Points
+from lamina.codegen.reductions import Combiner, combiner
+from lamina.codegen.values import Value
+from lamina.program.index import Axis, Index
+from lamina.program.steps import Reduce, Scan, Stage, Store, Write
+from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
+
+Code = TypeVar("Code", bound=Builder, covariant=True)
+
+
+@frozen_dataclass
+class Run:
+    """One loop of a nest.
+
+    Attributes:
+        axis: what it runs along.
+        start, stop: the first point and the one behind the last; with lanes, counted in vectors.
+        lanes: how many points are a vector; the last one is as narrow as what is left. 0: points
+            come one by one.
+    """
+
+    axis: Axis
+    start: Value | int
+    stop: Value | int
+    lanes: int = 0
+
+
+def whole(axis: Axis, lanes: int = 0) -> Run:
+    """The run along all of an axis."""
+    return Run(axis, 0, -(-axis.extent // lanes) if lanes else axis.extent, lanes)
+
+
+@frozen_dataclass
+class Style:
+    """How stages are written.
+
+    Attributes:
+        inner_lanes: how many lanes run along the last inner axis of each stage; 0 if none do.
+        unrolled: reductions of so few iterations are written one after the other.
+        window: so are reductions over several axes with so few elements in all.
+    """
+
+    inner_lanes: int
+    unrolled: int
+    window: int
+
+
+def write_nest(points: Points[Builder], runs: Sequence[Run], body: Callable[[], None]) -> None:
+    """Writes loops, the first one outermost, and inside them the body."""
+    if not runs:
+        body()
+        return
+    run, *rest = runs
+    if run.lanes:
+        _write_vectors(points, run, lambda: write_nest(points, rest, body))
+        return
+    with points.loop(run.axis, (), run.start, run.stop) as opened:
+        write_nest(points, rest, body)
+        points.code.end_loop(opened)
+
+
+def _write_vectors(points: Points[Builder], run: Run, body: Callable[[], None]) -> None:
+    """Vectors along an axis; the last one is as narrow as what is left."""
+    code, axis, lanes, stop = points.code, run.axis, run.lanes, run.stop
+    full, rest = divmod(axis.extent, lanes)
+    if full:
+        last = stop
+        if isinstance(stop, int):
+            last = min(stop, full)
+        elif rest:
+            last = code.minimum(stop, points.position(full))
+        opened = code.begin_loop(run.start, last)
+        base = code.multiply(opened.index, points.position(lanes))
+        with points.along(axis, base, lanes, multiple=lanes, before=opened.before):
+            body()
+            code.end_loop(opened)
+    if not rest:
+        return
+    base = points.position(full * lanes)
+    if isinstance(stop, int):
+        with points.along(axis, base, rest, multiple=lanes):
+            body()
+        return
+    with (
+        code.when(code.compare("sgt", stop, points.position(full))) as before,
+        points.along(axis, base, rest, multiple=lanes, before=before),
+    ):
+        body()
+
+
+@final
+class Stages(Generic[Code]):
+    """Writes stages at the current point.
+
+    Args:
+        points: where they are written.
+        style: how.
+    """
+
+    def __init__(self, points: Points[Code], style: Style) -> None:
+        self._points = points
+        self._code = points.code
+        self._style = style
+
+    def write(self, stages: Sequence[Stage]) -> None:
+        """Writes stages one after the other."""
+        for stage in stages:
+            if isinstance(stage, Reduce):
+                self._points.define(stage.local, self._reduced(stage))
+            elif isinstance(stage, Write):
+                self._write(stage)
+            else:
+                self._scan(stage)
+
+    def _across(self, stage: Reduce | Write) -> int:
+        """The number of lanes along the stage's last inner axis; 0 if none run along it."""
+        if not self._style.inner_lanes or not stage.axes:
+            return 0
+        if isinstance(stage, Write) and stage.sequential:
+            return 0
+        lanes = fitting_lanes(self._style.inner_lanes, stage.axes[-1].extent)
+        return lanes if lanes > 1 else 0
+
+    # Reductions
+
+    def _reduced(self, stage: Reduce) -> Value:
+        if not stage.axes:
+            return self._points.value(stage.value)
+        lanes = self._across(stage)
+        combine = combiner(stage, self._code)
+        carried = combine.start(lanes or self._points.lanes)
+        if not lanes and is_window(stage, self._style.window):
+            for element in _elements(stage):
+                carried = combine.step(self._points, carried, element)
+            return combine.result(carried)
+        if all(axis.extent for axis in stage.axes):
+            carried = self._reduce_nest(stage.axes, lanes, combine, carried)
+        return combine.finish(carried) if lanes else combine.result(carried)
+
+    def _reduce_nest(
+        self, axes: Sequence[Axis], lanes: int, combine: Combiner, carried: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        code, points = self._code, self._points
+        axis, *rest = axes
+        if not rest and -(-axis.extent // (lanes or 1)) <= self._style.unrolled:
+            return self._unrolled(axis, lanes or 1, combine, carried)
+        if rest or not lanes:
+            with points.loop(axis, carried) as opened:
+                if rest:
+                    received = self._reduce_nest(rest, lanes, combine, opened.carried)
+                else:
+                    received = combine.step(points, opened.carried)
+                return code.end_loop(opened, received)
+        full, left = divmod(axis.extent, lanes)
+        if full:
+            opened = code.begin_loop(0, full, 1, carried)
+            base = code.multiply(opened.index, points.position(lanes))
+            with points.along(axis, base, lanes, multiple=lanes, before=opened.before):
+                received = combine.step(points, opened.carried)
+                carried = code.end_loop(opened, received)
+        if left:
+            with points.along(axis, points.position(full * lanes), left, multiple=lanes):
+                carried = combine.step(points, carried)
+        return carried
+
+    def _unrolled(
+        self, axis: Axis, lanes: int, combine: Combiner, carried: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        """A few iterations one after the other; without lanes the axis is bound."""
+        points = self._points
+        for start in range(0, axis.extent, lanes):
+            first = points.position(start)
+            across = lanes > 1
+            with (
+                points.along(axis, first, min(lanes, axis.extent - start), multiple=lanes)
+                if across
+                else points.bound(axis, first)
+            ):
+                carried = combine.step(points, carried)
+        return carried
+
+    # Writes and scans
+
+    def _write(self, stage: Write) -> None:
+        if any(axis.extent == 0 for axis in stage.axes):
+            return
+        lanes = self._across(stage)
+        runs = [whole(axis) for axis in stage.axes]
+        if lanes:
+            runs[-1] = whole(stage.axes[-1], lanes)
+        write_nest(self._points, runs, lambda: self._points.store_all(stage.stores))
+
+    def _scan(self, stage: Scan) -> None:
+        points, code = self._points, self._code
+        if not stage.axis.extent:
+            return
+        combine = combiner(Reduce("", stage.combine, (stage.axis,), stage.value, stage.dtype), code)
+        carried = combine.start(points.lanes)
+        store = Store(stage.buffer, stage.index, stage.value)
+        with points.loop(stage.axis, carried) as opened:
+            running = combine.step(points, opened.carried)
+            points.store(store, running[0])
+            code.end_loop(opened, running)
+
+
+def fitting_lanes(lanes: int, extent: int) -> int:
+    """No more lanes than there are elements, rounded up to a power of two."""
+    while lanes > 1 and lanes // 2 >= extent:
+        lanes //= 2
+    return lanes
+
+
+def is_window(stage: Stage, largest: int) -> bool:
+    """Whether the stage combines over several axes so few elements that they are written out."""
+    if not isinstance(stage, Reduce) or len(stage.axes) < 2:
+        return False
+    return 0 < size_of([axis.extent for axis in stage.axes]) <= largest
+
+
+def _elements(stage: Reduce) -> Iterator[Replacing]:
+    """The points of the inner axes, in order, each as the numbers that stand for the axes."""
+    for place in np.ndindex(*(axis.extent for axis in stage.axes)):
+        yield Replacing(
+            {axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)}
+        )
