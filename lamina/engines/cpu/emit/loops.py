@@ -12,13 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from lamina.codegen.axes import Replacing, merged_axes
+from lamina.codegen.axes import merged_axes
 from lamina.codegen.llvm import I64, POINTER, Value, constant
 from lamina.codegen.points import Points
 from lamina.codegen.reductions import Combiner, combiner
 from lamina.engines.cpu.emit.context import Context
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index, Quotient, Remainder
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
 from lamina.program.steps import Loop, Reduce, Scan, Stage, Store, Write, reads_of, writes_of
 from lamina.records import frozen_dataclass
@@ -325,12 +326,10 @@ def _is_window(stage: Stage, *, shared: bool) -> bool:
     return 0 < size <= (LARGEST_SHARED_WINDOW if shared else LARGEST_WINDOW)
 
 
-def _elements(stage: Reduce) -> Iterator[Replacing]:
+def _elements(stage: Reduce) -> Iterator[Rewrite]:
     """The points of the inner axes, in order, each as the numbers that stand for the axes."""
     for place in np.ndindex(*(axis.extent for axis in stage.axes)):
-        yield Replacing(
-            {axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)}
-        )
+        yield Rewrite({axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)})
 
 
 def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
