@@ -6,18 +6,18 @@ import math
 from abc import ABC, abstractmethod
 from typing import final
 
-from lamina.codegen.axes import Replacing
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import EMITTERS, element
 from lamina.codegen.values import Type, Value, constant, constants
 from lamina.program.index import axis_index, flatten
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce
 from lamina.shapes import DType, int64, size_of
 
 # The point where the axes have the values that they have.
-_HERE = Replacing({})
+_HERE = Rewrite({})
 # The number of a point is carried in so many bits if that suffices: so wide are most values.
 _FEW_BITS = 31
 
@@ -35,7 +35,7 @@ class Combiner(ABC):
 
     @abstractmethod
     def step(
-        self, points: Points[Builder], carried: tuple[Value, ...], at: Replacing = _HERE
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
         """What is carried after the current point, which may have fewer lanes.
 
@@ -72,7 +72,7 @@ class _Plain(Combiner):
         return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
 
     def step(
-        self, points: Points[Builder], carried: tuple[Value, ...], at: Replacing = _HERE
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
         (total,) = carried
         lanes, value = total.type.lanes, at.scalar(self._stage.value)
@@ -118,7 +118,7 @@ class _Position(Combiner):
         )
 
     def step(
-        self, points: Points[Builder], carried: tuple[Value, ...], at: Replacing = _HERE
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
         best, place = carried
         lanes = best.type.lanes

@@ -7,12 +7,12 @@ from typing import Generic, TypeVar, final
 
 import numpy as np
 
-from lamina.codegen.axes import Replacing
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.reductions import Combiner, combiner
 from lamina.codegen.values import Value
 from lamina.program.index import Axis, Index
+from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Reduce, Scan, Stage, Store, Write
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
@@ -229,9 +229,7 @@ def is_window(stage: Stage, largest: int) -> bool:
     return 0 < size_of([axis.extent for axis in stage.axes]) <= largest
 
 
-def _elements(stage: Reduce) -> Iterator[Replacing]:
+def _elements(stage: Reduce) -> Iterator[Rewrite]:
     """The points of the inner axes, in order, each as the numbers that stand for the axes."""
     for place in np.ndindex(*(axis.extent for axis in stage.axes)):
-        yield Replacing(
-            {axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)}
-        )
+        yield Rewrite({axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)})

@@ -9,9 +9,11 @@ one expression, and fusion is no more than not storing what lies between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from lamina.graph import Graph, Lowering, Tensor
-from lamina.program.index import Gathered, Index, Quotient, Remainder, gathered_index
+from lamina.program.index import Index, gathered_index
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import (
     EXPENSIVE,
     Apply,
@@ -187,22 +189,13 @@ def guarded(scalar: Scalar, bounds: tuple[Bound, ...]) -> Scalar:
 
     Loads from a fixed place need none: they are the same everywhere.
     """
-    new: dict[Scalar, Scalar] = {}
-    for part in parts(scalar):
-        if isinstance(part, Apply):
-            operands = tuple(new[operand] for operand in part.operands)
-            new[part] = Apply(part.primitive, operands, part.dtype)
-        elif isinstance(part, Load) and (part.index.terms or part.bounds):
-            own = _reindexed_bounds(part.bounds, new)
-            index = _reindexed(part.index, new)
-            new[part] = Load(part.buffer, index, part.dtype, _joined((*own, *bounds)))
-        elif isinstance(part, Position):
-            new[part] = Position(_reindexed(part.index, new))
-        elif isinstance(part, Within):
-            new[part] = Within(_reindexed_bounds(part.bounds, new))
-        else:
-            new[part] = part
-    return new[scalar]
+
+    def with_bounds(load: Load) -> Load:
+        if not load.index.terms and not load.bounds:
+            return load
+        return replace(load, bounds=_joined((*load.bounds, *bounds)))
+
+    return Rewrite(load=with_bounds).scalar(scalar)
 
 
 def gathered(scalar: Scalar, extent: int) -> Index:
@@ -240,23 +233,3 @@ def _joined(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
 def _never(bound: Bound) -> bool:
     low, high = bound.index.bounds
     return high < bound.low or low >= bound.high
-
-
-def _reindexed_bounds(bounds: tuple[Bound, ...], new: dict[Scalar, Scalar]) -> tuple[Bound, ...]:
-    return tuple(Bound(_reindexed(b.index, new), b.low, b.high) for b in bounds)
-
-
-def _reindexed(index: Index, new: dict[Scalar, Scalar]) -> Index:
-    """The index with the values of its gathered positions replaced."""
-    result = Index(index.constant)
-    for atom, coefficient in index.terms:
-        if isinstance(atom, Gathered):
-            part = gathered_index(new[atom.value], atom.extent)
-        elif isinstance(atom, Quotient):
-            part = _reindexed(atom.index, new) // atom.divisor
-        elif isinstance(atom, Remainder):
-            part = _reindexed(atom.index, new) % atom.divisor
-        else:
-            part = Index(0, ((atom, 1),))
-        result = result + part * coefficient
-    return result

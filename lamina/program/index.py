@@ -269,22 +269,6 @@ def _unflattened(offset: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     return tuple(reversed(coordinates))
 
 
-def substitute(index: Index, replacements: dict[Axis, Index]) -> Index:
-    """The index with axes replaced. Gathered positions must not depend on replaced axes."""
-    result = Index(index.constant)
-    for atom, coefficient in index.terms:
-        if isinstance(atom, Axis):
-            part = replacements.get(atom, axis_index(atom))
-        elif isinstance(atom, Quotient):
-            part = substitute(atom.index, replacements) // atom.divisor
-        elif isinstance(atom, Remainder):
-            part = substitute(atom.index, replacements) % atom.divisor
-        else:
-            part = Index(0, ((atom, 1),))
-        result = result + part * coefficient
-    return result
-
-
 def axes_of(index: Index) -> set[Axis]:
     """The axes that the index depends on directly, gathered positions aside."""
     found: set[Axis] = set()

@@ -17,9 +17,9 @@ from lamina.program.index import (
     axis_index,
     constant_index,
     flatten,
-    substitute,
     unflatten,
 )
+from lamina.program.rewrite import Rewrite
 
 Point = Mapping[Axis, int]
 
@@ -176,10 +176,10 @@ def test_unflatten_of_an_empty_shape_does_not_divide_by_zero() -> None:
     assert len(unflatten(flatten([axis_index(a) for a in axes], (0, 3)), (3, 0, 2))) == 3
 
 
-def test_substitute_replaces_axes_inside_quotients() -> None:
+def test_rewriting_replaces_axes_inside_quotients() -> None:
     i, j = Axis("i", 12), Axis("j", 4)
     index = axis_index(i) // 3 * 5 + axis_index(i) % 3
-    replaced = substitute(index, {i: axis_index(j) * 3})
+    replaced = Rewrite({i: axis_index(j) * 3}).index(index)
     assert replaced == axis_index(j) * 5
     assert axes_of(index) == {i}
     assert axes_of(replaced) == {j}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from lamina.codegen.axes import Replacing, flattened
+from lamina.codegen.axes import flattened
 from lamina.engines.cpu.emit.loops import stride_along
 from lamina.program.index import Axis, Index
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Load, Scalar
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
@@ -61,7 +62,7 @@ def as_matrix(step: Contraction) -> Matrix:
     row, of_rows = flattened(step.rows, "m")
     column, of_columns = flattened(step.columns, "n")
     inner, of_inner = flattened(step.inner, "k")
-    change = Replacing(of_batch | of_rows | of_columns | of_inner)
+    change = Rewrite(of_batch | of_rows | of_columns | of_inner)
     left, right = change.scalar(step.left), change.scalar(step.right)
     stores = tuple(change.store(store) for store in step.stores)
     merged = replace(
@@ -74,7 +75,7 @@ def as_matrix(step: Contraction) -> Matrix:
         right=right,
         stores=stores,
     )
-    by_axes = Replacing(of_batch | of_columns).scalar(step.right)
+    by_axes = Rewrite(of_batch | of_columns).scalar(step.right)
     return Matrix(batch, row, column, inner, left, right, merged, step.inner, by_axes)
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lamina.codegen.axes import Replacing, merged_axes
+from lamina.codegen.axes import merged_axes
 from lamina.engines.cpu.emit.context import Context
 from lamina.engines.cpu.emit.loops import stride_along
 from lamina.program.index import Axis, Index, axis_index, flatten
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Scalar, parts
 from lamina.program.steps import Loop, Reduce, Stage, Store, Write
 from lamina.shapes import size_of
@@ -44,7 +45,7 @@ def split_reductions(context: Context, name: str, loop: Loop) -> list[Loop]:
                 label = f"{name}_before_{stage.local}"
                 before.append(_finished(context, label, loop.axes, stages, renamed))
                 stages = []
-                stage = replace(stage, value=Replacing({}, renamed).scalar(stage.value))
+                stage = replace(stage, value=Rewrite(locals=renamed).scalar(stage.value))
             partial, combining = _cut(context, f"{name}_{stage.local}", loop.axes, stage)
             if before and before[-1].axes == partial.axes:
                 partial = _joined(before.pop(), partial)
@@ -78,7 +79,7 @@ def _finished(
             context.need_buffer(buffer, shape or [1], stage.dtype)
             stores.append(Store(buffer, place, Local(stage.local, stage.dtype)))
             loaded[stage.local] = Load(buffer, place, stage.dtype)
-    change = Replacing({}, loaded)
+    change = Rewrite(locals=loaded)
     renamed.update((local, change.scalar(value)) for local, value in list(renamed.items()))
     renamed.update((local, value) for local, value in loaded.items() if local not in renamed)
     return Loop(name, tuple(axes), (*stages, Write((), tuple(stores))))
@@ -129,7 +130,7 @@ def _cut(
     place = flatten([axis_index(axis) for axis in (*axes, block)], shape)
 
     def value_at(position: Index) -> Scalar:
-        return Replacing({outer: position}).scalar(stage.value)
+        return Rewrite({outer: position}).scalar(stage.value)
 
     inside = value_at(axis_index(block) * length + axis_index(inner))
     reduce = replace(stage, axes=(inner, *rest), value=inside)
@@ -149,5 +150,5 @@ def _with_locals(stage: Stage, renamed: dict[str, Scalar]) -> Stage:
     """The stage with other values for some locals."""
     if not renamed:
         return stage
-    change = Replacing({}, renamed)
+    change = Rewrite(locals=renamed)
     return change.stage(stage)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lamina.codegen.axes import Replacing
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.cpu.emit.context import Points
 from lamina.engines.cpu.emit.packing import TILE
 from lamina.program.index import Axis, Index, axis_index
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
@@ -201,7 +201,7 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
         for axis in [side.element]
         if axis is not None and side.place is None
     }
-    change = Replacing(replacements)
+    change = Rewrite(replacements)
 
     def moved(index: Index) -> Index:
         terms = tuple(
@@ -212,15 +212,7 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
 
     bounds = tuple(Bound(moved(b.index), b.low, b.high) for b in load.bounds)
     at = replace(load, index=moved(load.index), bounds=tuple(b for b in bounds if not b.always))
-    scalar: Scalar = at
-    casts: list[Apply] = []
-    inner = view
-    while isinstance(inner, Apply):
-        casts.append(inner)
-        inner = inner.operands[0]
-    for cast in reversed(casts):
-        scalar = Apply(cast.primitive, (scalar,), cast.dtype)
-    return scalar
+    return Rewrite(load=lambda _: at).scalar(view)
 
 
 def pack_image(

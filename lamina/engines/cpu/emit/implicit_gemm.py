@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import final
 
-from lamina.codegen.axes import Replacing, flattened
+from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import as_matrix, as_plain
@@ -42,6 +42,7 @@ from lamina.engines.cpu.emit.windows import (
 from lamina.engines.cpu.emit.winograd import minimal
 from lamina.engines.cpu.emit.winograd_kernels import MinimalElements, MinimalPlaces
 from lamina.program.index import Axis, Remainder, axes_of, axis_index
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Scalar
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.shapes import size_of
@@ -114,7 +115,7 @@ def _contiguous(view: Scalar) -> set[Axis]:
 def _with_single_axes(step: Contraction) -> Contraction:
     batch, of_batch = flattened(step.batch, "b")
     column, of_columns = flattened(step.columns, "n")
-    change = Replacing(of_batch | of_columns)
+    change = Rewrite(of_batch | of_columns)
     return replace(
         step,
         batch=(batch,),
@@ -168,7 +169,7 @@ def _scattered(step: Contraction) -> Windowed | None:
         - one.offset
         for one in ordered
     }
-    left = Replacing(replacements).scalar(load)
+    left = Rewrite(replacements).scalar(load)
     if not isinstance(left, Load) or not all(bound.always for bound in left.bounds):
         return None
     if axes_of(left.index) & set(elements):
@@ -349,7 +350,7 @@ class _Elements(Way):
     def write(self) -> list[Part]:
         step, image = self._step, self._image
         row, of_rows = flattened(step.rows, "m")
-        change = Replacing(of_rows)
+        change = Rewrite(of_rows)
         self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
         self._matrix = as_matrix(replace(step, inner=(*image.outer, *image.places)))
         self._row = row

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lamina.codegen.axes import Replacing, flattened
+from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
@@ -16,6 +16,7 @@ from lamina.engines.cpu.emit.loops import Part, are_short
 from lamina.engines.cpu.emit.packing import TILE, PackedRight, Panel, Panels
 from lamina.engines.cpu.emit.tiles import most_rows, rows_of_tiles
 from lamina.program.index import Axis
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Load
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.records import frozen_dataclass
@@ -183,7 +184,7 @@ class Way(ABC):
         self._packed = packed
         self._panels = panels
         self._outer, of_outer = flattened(how.image.outer, "o")
-        change = Replacing(of_outer)
+        change = Rewrite(of_outer)
         self._image = replace(how.image, view=change.scalar(how.image.view))
         stores = tuple(change.store(store) for store in how.step.stores)
         self._step = replace(how.step, stores=stores)

@@ -27,7 +27,6 @@ from typing import final
 
 import numpy as np
 
-from lamina.codegen.axes import Replacing
 from lamina.codegen.llvm import Function
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I32, I64, Type, Value, constant
@@ -38,6 +37,7 @@ from lamina.engines.cpu.emit.packing import PackedRight, Panel, Panels, pack_who
 from lamina.engines.cpu.emit.windows import Windowed, address
 from lamina.engines.cpu.emit.zeros import columns_set
 from lamina.program.index import Axis, axes_of, axis_index
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Load, Scalar
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
@@ -61,7 +61,7 @@ def _image(left: Scalar, places: Sequence[Axis], elements: Sequence[Axis]) -> Im
     """
     view = _with_bounds(left, places[-2:], elements)
     whole = {axis: tiled(axis) for axis in places[-2:]}
-    change = Replacing({axis: axis_index(tiles) for axis, tiles in whole.items()})
+    change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
     places = [whole.get(axis, axis) for axis in places]
     image = image_of(change.scalar(view), places, elements, direct_outer=0)
     if image is None or len(image.places) != 2 or len(image.sides) != 3:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
-from lamina.codegen.axes import Replacing, flattened
+from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.emit.context import Points
@@ -29,7 +29,8 @@ from lamina.engines.cpu.emit.winograd import (
 )
 from lamina.engines.cpu.emit.zeros import cleared, columns_seen, columns_set, write_narrowing
 from lamina.program.index import Axis, axis_index
-from lamina.program.scalar import Apply, Bound, Load, Scalar
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Bound, Load, Scalar
 from lamina.program.steps import reads_of
 from lamina.records import frozen_dataclass
 
@@ -502,7 +503,7 @@ class MinimalElements(_Minimal):
         place = axis_index(self._piece) * size + axis_index(within)
         self._image = replace(
             self._image,
-            view=Replacing({channels.axis: place}).scalar(self._image.view),
+            view=Rewrite({channels.axis: place}).scalar(self._image.view),
             sides=(*plane, replace(channels, axis=within, element=within)),
         )
         high, tiles = self._measure(), self._fitting()
@@ -641,9 +642,13 @@ class MinimalElements(_Minimal):
         """The right operand over whole tiles, with zeros where there is none."""
         places = self._step.inner[-2:]
         _, of_outer = flattened(self._image.outer, self._outer.name)
-        change = Replacing(of_outer | {axis: axis_index(tiled(axis)) for axis in places})
-        bounds = [Bound(axis_index(one), 0, one.extent) for one in places if tiled(one) != one]
-        return change.scalar(_bounded(self._step.right, bounds))
+        change = Rewrite(of_outer | {axis: axis_index(tiled(axis)) for axis in places})
+        bounds = tuple(Bound(axis_index(one), 0, one.extent) for one in places if tiled(one) != one)
+
+        def bounded(load: Load) -> Load:
+            return replace(load, bounds=(*load.bounds, *bounds))
+
+        return change.scalar(Rewrite(load=bounded).scalar(self._step.right))
 
     def _finishing(self) -> Part:
         """The part that makes gradients of the sums."""
@@ -805,11 +810,3 @@ class MinimalElements(_Minimal):
             at = code.offset(block, place * self._sums_apart, self._element)
             added.append(code.add(total, code.load(at, vector)))
         return code.end_loop(loop, added)
-
-
-def _bounded(view: Scalar, bounds: Sequence[Bound]) -> Scalar:
-    """The view, with zeros where one of the bounds fails."""
-    if isinstance(view, Apply):
-        operands = tuple(_bounded(operand, bounds) for operand in view.operands)
-        return Apply(view.primitive, operands, view.dtype)
-    return replace(view, bounds=(*view.bounds, *bounds)) if isinstance(view, Load) else view

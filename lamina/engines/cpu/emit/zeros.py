@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from lamina.codegen.axes import Replacing
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.packing import Panel
 from lamina.program.index import Axis, Index
+from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar, loads
 from lamina.program.steps import Contraction
 
@@ -95,7 +95,7 @@ def write_narrowing(
     _, batch, first, column, words = code.parameters
     # What does not depend on the innermost axis of k is found in front of its loop.
     lefts = [
-        Replacing(dict(zip(others, map(Index, place), strict=True))).scalar(step.left)
+        Rewrite(dict(zip(others, map(Index, place), strict=True))).scalar(step.left)
         for place in product(*(range(axis.extent) for axis in others))
     ]
 

@@ -1,0 +1,143 @@
+"""Rewriting: scalars and index expressions with other axes, buffers, locals or loads in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import final
+
+from lamina.program.index import Atom, Axis, Index, Quotient, Remainder, gathered_index
+from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, parts
+from lamina.program.steps import Contraction, Loop, Reduce, Scan, Stage, Step, Store, Write
+
+
+@final
+class Rewrite:
+    """Puts other things in the place of axes, buffers, locals and loads, wherever they are named.
+
+    What stays the same stays the same object. One object remembers what it made: parts that
+    several scalars share are shared afterwards.
+
+    Axes that a step or a stage iterates stay as they are; whoever replaces them says which ones
+    are iterated instead.
+
+    Args:
+        axes: the index expression for each axis.
+        locals: what stands in the place of locals, by their names.
+        buffer: gives the new name of a buffer. Buffers are asked for in the order of the text:
+            operands before stores, the place of a store before its value.
+        load: gives what stands in the place of a load, all else in it being rewritten already.
+
+    Example:
+        >>> i, j = Axis("i", 12), Axis("j", 4)
+        >>> print(Rewrite({i: Index(0, ((j, 3),))}).index(Index(2, ((i, 5),))))
+        15*j + 2
+    """
+
+    def __init__(
+        self,
+        axes: Mapping[Axis, Index] | None = None,
+        locals: Mapping[str, Scalar] | None = None,
+        *,
+        buffer: Callable[[str], str] = str,
+        load: Callable[[Load], Scalar] | None = None,
+    ) -> None:
+        self._axes = axes or {}
+        self._locals = locals or {}
+        self._buffer = buffer
+        self._load = load
+        self._scalars: dict[Scalar, Scalar] = {}
+        # None for those that stay.
+        self._indices: dict[Index, Index | None] = {}
+
+    def step(self, step: Step) -> Step:
+        return self.loop(step) if isinstance(step, Loop) else self.contraction(step)
+
+    def loop(self, loop: Loop) -> Loop:
+        return replace(loop, stages=tuple(self.stage(stage) for stage in loop.stages))
+
+    def contraction(self, step: Contraction) -> Contraction:
+        left, right = self.scalar(step.left), self.scalar(step.right)
+        return replace(step, left=left, right=right, stores=self.stores(step.stores))
+
+    def stage(self, stage: Stage) -> Stage:
+        if isinstance(stage, Write):
+            return replace(stage, stores=self.stores(stage.stores))
+        value = self.scalar(stage.value)
+        if isinstance(stage, Reduce):
+            return replace(stage, value=value)
+        assert isinstance(stage, Scan)
+        buffer, index = self._buffer(stage.buffer), self.index(stage.index)
+        return replace(stage, value=value, buffer=buffer, index=index)
+
+    def stores(self, stores: tuple[Store, ...]) -> tuple[Store, ...]:
+        return tuple(self.store(store) for store in stores)
+
+    def store(self, store: Store) -> Store:
+        buffer, index = self._buffer(store.buffer), self.index(store.index)
+        return replace(store, buffer=buffer, index=index, value=self.scalar(store.value))
+
+    def scalar(self, scalar: Scalar) -> Scalar:
+        known = self._scalars
+        for part in parts(scalar, known=known):
+            known[part] = self._part(part)
+        return known[scalar]
+
+    def _part(self, part: Scalar) -> Scalar:
+        """A scalar whose operands are known."""
+        if isinstance(part, Apply):
+            operands = tuple([self._scalars[operand] for operand in part.operands])
+            if all(new is old for new, old in zip(operands, part.operands, strict=True)):
+                return part
+            return Apply(part.primitive, operands, part.dtype)
+        if isinstance(part, Load):
+            new = self._of_load(part)
+            return new if self._load is None else self._load(new)
+        if isinstance(part, Position):
+            index = self.index(part.index)
+            return part if index is part.index else Position(index, part.dtype)
+        if isinstance(part, Within):
+            bounds = self.bounds(part.bounds)
+            return part if bounds is part.bounds else Within(bounds, part.dtype)
+        return self._locals.get(part.name, part) if isinstance(part, Local) else part
+
+    def _of_load(self, load: Load) -> Load:
+        buffer, index = self._buffer(load.buffer), self.index(load.index)
+        bounds = self.bounds(load.bounds)
+        if buffer == load.buffer and index is load.index and bounds is load.bounds:
+            return load
+        return Load(buffer, index, load.dtype, bounds)
+
+    def bounds(self, bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
+        indices = [self.index(bound.index) for bound in bounds]
+        if all(new is bound.index for new, bound in zip(indices, bounds, strict=True)):
+            return bounds
+        pairs = zip(indices, bounds, strict=True)
+        return tuple(Bound(index, bound.low, bound.high) for index, bound in pairs)
+
+    def index(self, index: Index) -> Index:
+        if index not in self._indices:
+            self._indices[index] = self._rewritten(index)
+        new = self._indices[index]
+        return index if new is None else new
+
+    def _rewritten(self, index: Index) -> Index | None:
+        changed = [(self._atom(atom), atom, coefficient) for atom, coefficient in index.terms]
+        if all(new is None for new, _, _ in changed):
+            return None
+        result = Index(index.constant)
+        for new, atom, coefficient in changed:
+            result += (Index(0, ((atom, 1),)) if new is None else new) * coefficient
+        return result
+
+    def _atom(self, atom: Atom) -> Index | None:
+        """What stands in the place of an atom; None if it stays."""
+        if isinstance(atom, Axis):
+            return self._axes.get(atom)
+        if isinstance(atom, Quotient | Remainder):
+            inner = self.index(atom.index)
+            if inner is atom.index:
+                return None
+            return inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
+        value = self.scalar(atom.value)
+        return None if value is atom.value else gathered_index(value, atom.extent)

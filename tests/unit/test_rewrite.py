@@ -1,0 +1,107 @@
+"""Rewriting changes what it is told to, wherever it stands, and leaves all else as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lamina.program.index import Axis, Index, axis_index, gathered_index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within
+from lamina.program.steps import Contraction, Loop, Reduce, Scan, Store, Write
+from lamina.shapes import float32, int64
+
+OLD, NEW = Axis("i", 12), Axis("j", 4)
+HERE, THERE = axis_index(OLD), axis_index(NEW) * 3
+CHANGE = {OLD: THERE}
+# A row that is read from data, of a row that is read from data.
+GATHERED = gathered_index(Load("rows", HERE, int64), 5)
+
+
+def load(index: Index, buffer: str = "x") -> Load:
+    return Load(buffer, index, float32, (Bound(index, 0, 7),))
+
+
+def test_bounds_indices_and_gathered_places_are_rewritten() -> None:
+    bound = Within((Bound(HERE, 1, 5),))
+    before = Apply("select", (bound, load(GATHERED * 2), Local("a", float32)), float32)
+    after = Rewrite(CHANGE).scalar(before)
+    there = gathered_index(Load("rows", THERE, int64), 5)
+    bound = Within((Bound(THERE, 1, 5),))
+    assert after == Apply("select", (bound, load(there * 2), Local("a", float32)), float32)
+    assert Rewrite(CHANGE).scalar(Position(HERE + 1)) == Position(THERE + 1)
+
+
+def test_what_stays_is_the_same_object() -> None:
+    place = gathered_index(load(axis_index(NEW)), 5) // 2 * 4 + 1
+    scalar = Apply("negative", (Apply("cast", (load(place),), float32),), float32)
+    change = Rewrite(CHANGE)
+    assert change.scalar(scalar) is scalar
+    assert change.index(place) is place
+    bounds = (Bound(place, 0, 3),)
+    assert change.bounds(bounds) is bounds
+
+
+def test_what_is_shared_stays_shared_between_scalars() -> None:
+    part = Apply("exp", (load(HERE),), float32)
+    change = Rewrite(CHANGE)
+    one = change.scalar(Apply("add", (part, part), float32))
+    other = change.scalar(Apply("negative", (part,), float32))
+    assert isinstance(one, Apply)
+    assert isinstance(other, Apply)
+    assert one.operands[0] is one.operands[1] is other.operands[0]
+
+
+def test_deep_scalars_are_rewritten() -> None:
+    deep: Scalar = load(HERE)
+    for _ in range(5000):
+        deep = Apply("negative", (deep,), float32)
+    after = Rewrite(CHANGE).scalar(deep)
+    for _ in range(5000):
+        assert isinstance(after, Apply)
+        after = after.operands[0]
+    assert after == load(THERE)
+
+
+def test_buffers_are_asked_for_in_the_order_of_the_text() -> None:
+    asked: list[str] = []
+
+    def renamed(name: str) -> str:
+        asked.append(name)
+        return name.upper()
+
+    place = gathered_index(Load("place", axis_index(NEW), int64), 4)
+    store = Store("c", place, Apply("add", (Local("sum", float32), load(HERE, "d")), float32))
+    step = Contraction(
+        *("product", (), (OLD,), (NEW,), ()),
+        *(load(HERE, "a"), load(axis_index(NEW), "b"), "sum", float32, (store,)),
+    )
+    after = Rewrite(buffer=renamed).step(step)
+    assert asked == ["a", "b", "c", "place", "d"]
+    assert "C[@(PLACE[j])] = sum + D[i if 0 <= i < 7]" in str(after)
+
+
+def test_stages_are_rewritten_but_for_their_own_axes() -> None:
+    reduce = Reduce("r", "sum", (OLD,), load(HERE), float32)
+    scan = Scan(OLD, "sum", load(HERE), "y", HERE, float32)
+    write = Write(
+        (OLD,), (Store("y", HERE, Local("r", float32), accumulate=True),), sequential=True
+    )
+    step = Loop("loop", (), (reduce, scan, write))
+    change = Rewrite(CHANGE, {"r": Local("s", float32)}, buffer=lambda name: name + "2")
+    new = load(THERE, "x2")
+    assert change.step(step) == Loop(
+        "loop",
+        (),
+        (
+            replace(reduce, value=new),
+            replace(scan, value=new, buffer="y2", index=THERE),
+            replace(write, stores=(Store("y2", THERE, Local("s", float32), accumulate=True),)),
+        ),
+    )
+
+
+def test_loads_are_replaced_when_all_else_in_them_is() -> None:
+    inner = Load("rows", HERE, int64)
+    outer = Load("x", gathered_index(inner, 5), float32)
+    change = Rewrite(load=lambda one: replace(one, index=one.index + 1))
+    assert str(change.scalar(outer)) == "x[@(rows[i + 1]) + 1]"
