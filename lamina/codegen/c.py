@@ -468,6 +468,10 @@ class Function:
 
     # Memory
 
+    def item(self) -> Value:
+        """The number of the work item."""
+        return self._made(self.module.words.item, I64)
+
     def _pointer(self, pointer: Value, element: str) -> str:
         """An address of elements."""
         kind = _stored_as(element)

@@ -1,0 +1,1 @@
+"""What engines for GPUs share: programs as kernels in text. Knows no driver."""
