@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from lamina.errors import InternalError
+from lamina.program.check import verify
 from lamina.program.index import Axis, Index, Remainder, axis_index, constant_index
-from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat, verify
+from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Literal, Load
 from lamina.program.steps import Loop, Reduce, Store, Write
 from lamina.shapes import DType, float32, float64
@@ -39,7 +40,7 @@ def program() -> Program:
     }
     steps = (loop("first", "a", doubled("x")), loop("second", "b", doubled("a")))
     places = (Allocation("a", 0, 16, 0, 1), Allocation("b", 16, 16, 1, 2))
-    return Program("test", buffers, steps, (("y", "b"),), {}, Plan(32, 32, places))
+    return Program("test", buffers, steps, (("y", "b"),), {}, Plan((32,), 32, places))
 
 
 def problem_of(broken: Program) -> str:
@@ -116,7 +117,7 @@ def test_a_load_at_a_fixed_place_outside_is_found() -> None:
 
 
 def placed(*allocations: Allocation, size: int = 32) -> Program:
-    return replace(program(), plan=Plan(size, 32, allocations))
+    return replace(program(), plan=Plan((size,), 32, allocations))
 
 
 def test_live_buffers_that_share_bytes_are_found() -> None:

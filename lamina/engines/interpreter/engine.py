@@ -108,10 +108,9 @@ class InterpretedProgram:
 
     def move_to(self, block: Array) -> None:
         self._block = block
-        for place in self._program.plan.allocations:
-            buffer = self._program.buffers[place.buffer]
-            part = block[place.offset : place.offset + buffer.bytes]
-            self._own[buffer.name] = part.view(buffer.dtype.numpy)
+        for name, start in self._program.plan.positions().items():
+            buffer = self._program.buffers[name]
+            self._own[name] = block[start : start + buffer.bytes].view(buffer.dtype.numpy)
         self._last: dict[str, Array] = {}
 
     def run(self, inputs: Sequence[Array]) -> None:
