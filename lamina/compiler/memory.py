@@ -146,6 +146,7 @@ def _lifetimes(
             last[name] = number
         for name in reads_of(step):
             last[name] = number
+    last.update(dict.fromkeys(outputs, len(steps)))
     for repeat in repeats:
         inside = range(repeat.first, repeat.last)
         lasting = _by_turns(steps[repeat.first : repeat.last], repeat.axis)
@@ -155,7 +156,6 @@ def _lifetimes(
             if (outside and _meets(first[name], last[name], inside)) or name in lasting:
                 first[name] = min(first[name], inside.start)
                 last[name] = max(last[name], inside.stop - 1)
-    last.update(dict.fromkeys(outputs, len(steps)))
     return {
         name: _Lifetime(buffer, first[name], last[name])
         for name, buffer in buffers.items()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import combinations
 
 from lamina.errors import InternalError
-from lamina.program.index import Axis, Gathered, Index
+from lamina.program.index import Axis, Gathered, Index, axes_of
+from lamina.program.parallel import may_overlap, meetings, memory_of
 from lamina.program.program import KINDS, Allocation, Program, Repeat
 from lamina.program.scalar import PRIMITIVES, Apply, Load, indices, parts
 from lamina.program.steps import (
@@ -18,10 +20,12 @@ from lamina.program.steps import (
     Scan,
     Step,
     Store,
-    Write,
+    inner_axes,
     loads_of,
     reads_of,
     scalars_of,
+    stage_stores,
+    stage_values,
     stores_of,
     writes_of,
 )
@@ -50,8 +54,9 @@ def verify(program: Program) -> None:
         for load in loads_of(step):
             _check_access(program, load, where)
         _check_words(step, where)
+        _check_stores(step, where)
         own = writes_of(step)
-        missing = reads_of(step) - written - own
+        missing = _read_before(step) - written
         if missing:
             raise InternalError(f"reads {sorted(missing)} before it is written", where=where)
         for name in own:
@@ -62,6 +67,8 @@ def verify(program: Program) -> None:
         if buffer not in written:
             raise InternalError(f"the output {name} is never written")
     _check_plan(program)
+    _check_alive(program)
+    _check_overwriting(program)
 
 
 # Numbers in steps and places that they reach fit 64 bits.
@@ -97,14 +104,9 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         _check_nest((*around, *batch, *rows, *columns), (*stored, *values), where)
         return
     for stage in step.stages:
-        if isinstance(stage, Write):
-            inside, stored = stage.axes, [store.index for store in stage.stores]
-            values = indices(*(store.value for store in stage.stores))
-        elif isinstance(stage, Scan):
-            inside, stored, values = (stage.axis,), [stage.index], indices(stage.value)
-        else:
-            inside, stored, values = stage.axes, [], indices(stage.value)
-        _check_nest((*around, *step.axes, *inside), (*stored, *values), where)
+        stored = [store.index for store in stage_stores(stage)]
+        values = indices(*stage_values(stage))
+        _check_nest((*around, *step.axes, *inner_axes(stage)), (*stored, *values), where)
 
 
 def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> None:
@@ -146,6 +148,41 @@ def _check_words(step: Step, where: str) -> None:
             raise InternalError(f"there is no way to combine by {stage.combine!r}", where=where)
 
 
+def _read_before(step: Step) -> set[str]:
+    """The buffers of which a step reads what was there before it."""
+    read = {load.buffer for load in loads_of(step)}
+    cleared: set[str] = set()
+    for store in stores_of(step):
+        if not store.accumulate:
+            cleared.add(store.buffer)
+        elif store.buffer not in cleared:
+            read.add(store.buffer)
+    return read
+
+
+def _check_stores(step: Step, where: str) -> None:
+    """Plain stores of different points go to different places, as far as axes tell."""
+    for axes, stores in _stores_by_axes(step):
+        # Where there are no points, indices say little.
+        several = [axis for axis in axes if axis.extent > 1] if all(a.extent for a in axes) else []
+        for store in stores:
+            used = axes_of(store.index)
+            for axis in several:
+                if not store.accumulate and axis not in used:
+                    raise InternalError(
+                        f"stores one place of {store.buffer} along all of axis {axis.name}",
+                        where=where,
+                    )
+
+
+def _stores_by_axes(step: Step) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...]]]:
+    if isinstance(step, Contraction):
+        yield step.result_axes, step.stores
+        return
+    for stage in step.stages:
+        yield (*step.axes, *inner_axes(stage)), stage_stores(stage)
+
+
 def _check_access(program: Program, access: Load | Store, where: str) -> None:
     buffer = program.buffers.get(access.buffer)
     if buffer is None:
@@ -184,6 +221,50 @@ def _check_plan(program: Program) -> None:
             raise InternalError(f"there is no room in the arena for {buffer}")
         if positions.get(buffer.name, 0) % buffer.dtype.itemsize:
             raise InternalError(f"elements of {buffer} begin between two of their multiples")
+
+
+def _check_alive(program: Program) -> None:
+    """Places in the arena are held as long as what lies there is needed."""
+    places = {one.buffer: one for one in program.plan.allocations}
+
+    def check(name: str, first: int, last: int, where: str) -> None:
+        place = places.get(name)
+        if place is not None and not place.first <= first <= last <= place.last:
+            raise InternalError(f"{name} has its place in the arena at other times", where=where)
+
+    for number, step in enumerate(program.steps):
+        for name in reads_of(step) | writes_of(step):
+            check(name, number, number, f"step {number}, {step.name}")
+    for name, buffer in program.outputs:
+        check(buffer, len(program.steps), len(program.steps), f"the output {name}")
+    for repeat in program.repeats:
+        steps = program.steps[repeat.first : repeat.last]
+        for name in {name for step in steps for name in reads_of(step) | writes_of(step)}:
+            place = places.get(name)
+            # What one iteration leaves for another, or for later steps, stays all the time.
+            if place and (place.first < repeat.first or place.last >= repeat.last):
+                check(name, repeat.first, repeat.last - 1, repeat.axis.name)
+
+
+def _check_overwriting(program: Program) -> None:
+    """Steps read what they overwrite only where they overwrite it (see `lamina.program.steps`)."""
+    memory = memory_of(program)
+    for number, step in enumerate(program.steps):
+        where = f"step {number}, {step.name}"
+        repeat = program.repeated(number)
+        axis = None if repeat is None else repeat.axis
+        for one in meetings(step, memory, axis):
+            if not one.at_one_point:
+                raise InternalError(
+                    f"loads {one.load}, which may overlap what another point or an earlier stage "
+                    f"stores in {one.store.buffer}[{one.store.index}]",
+                    where=where,
+                )
+        for first, second in combinations(stores_of(step), 2):
+            if first.buffer != second.buffer and may_overlap(first, second, memory, axis):
+                raise InternalError(
+                    f"stores {first.buffer} and {second.buffer} in one place", where=where
+                )
 
 
 def _check_apart(places: Sequence[Allocation], positions: Mapping[str, int]) -> None:
