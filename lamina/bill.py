@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 from typing import Annotated, Any
 
 from lamina import reports
@@ -96,13 +97,17 @@ class MemoryBill:
         return f"{overview}\n{bound}; {steps} steps"
 
     def buffers(self) -> str:
-        """Every buffer of the arena as a table: size, place, and the steps that need it."""
+        """Every buffer of the arena as a table: size, place, and the steps that need it.
+
+        In an arena of several blocks, a place is the number of the block and the offset in it.
+        """
+        several = len(self.program.plan.blocks) > 1
         rows = [
             (
                 place.buffer,
                 shape_text(buffer.shape, buffer.dtype),
                 bytes_text(place.bytes),
-                str(place.offset),
+                f"{place.block}:{place.offset}" if several else str(place.offset),
                 f"{place.first}-{min(place.last, len(self.program.steps) - 1)}",
             )
             for place in self.program.plan.allocations
@@ -117,10 +122,11 @@ class MemoryBill:
         Raises:
             MissingExtraError: without matplotlib.
         """
+        positions = self.program.plan.positions()
         rectangles = [
             reports.Rectangle(
                 place.buffer,
-                place.offset,
+                positions[place.buffer],
                 place.bytes,
                 place.first,
                 place.last,
@@ -141,6 +147,7 @@ class MemoryBill:
                 "inputs": self.input_bytes,
                 "constants": self.constant_bytes,
             },
+            edges=list(accumulate(self.program.plan.blocks))[:-1],
             title=f"{self.program.name}, {self.batch_size} examples: "
             f"{bytes_text(self.peak_bytes)} in all",
         )

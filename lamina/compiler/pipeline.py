@@ -18,8 +18,8 @@ from lamina.compiler.simplify import simplify
 from lamina.garbage import without_collections
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, bind_batch, verify
 from lamina.ops.lowering import Repeating
+from lamina.program.check import verify as verify_program
 from lamina.program.program import Buffer, Program, Repeat
-from lamina.program.program import verify as verify_program
 from lamina.program.steps import Step
 from lamina.shapes import Array, size_of, static
 

@@ -18,8 +18,9 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.errors import FileFormatError, InternalError, LaminaError
+from lamina.program.check import verify
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
-from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat, verify
+from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position, Within
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, Store, Write
 from lamina.shapes import Array, DType, as_dtype

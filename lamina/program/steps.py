@@ -1,8 +1,20 @@
 """The steps of a program: loop nests and contractions.
 
 A step says what is computed at each point of an iteration space and where it is stored; in which
-order, in which vectors and by how many threads is the engine's business. Iterations over the
-parallel axes of a step are independent of each other.
+order, in which vectors and by how many threads is the engine's business. What engines may rely on:
+
+- The points of a loop's own axes, and of a contraction's batch, rows and columns, are independent:
+  they may be computed in any order and at the same time.
+- The stages of one point run one after the other.
+- The inner axes of a `Write` that is not sequential are parallel among themselves, once all
+  earlier stages of that point are done.
+- A step may overwrite what it reads: a parameter, or an operand whose place in the arena the
+  result takes over. Such an element is loaded only at the very index that stores it, by the same
+  stage or by an earlier one of the same point; a contraction's operands are never overwritten.
+
+So a point whose earlier stages read what a later one overwrites must not be split over workers
+that each repeat the earlier stages. `lamina.program.parallel` says along which axes the workers of
+a step may be split without a barrier, and `lamina.program.check` holds programs to these rules.
 """
 
 from __future__ import annotations
@@ -32,7 +44,8 @@ COMBINERS: dict[str, float | None] = {
 class Store:
     """Writes a value to a buffer; with accumulate, adds it to what is there.
 
-    The index of a plain store is different for every point of the iteration space.
+    The index of a plain store is different for every point of the iteration space. Accumulating
+    stores may meet in one element only within a sequential `Write` at one point of the loop.
     """
 
     buffer: str
@@ -122,6 +135,27 @@ class Scan:
 Stage = Reduce | Write | Scan
 
 
+def inner_axes(stage: Stage) -> tuple[Axis, ...]:
+    """The axes that a stage iterates inside those of its loop."""
+    return (stage.axis,) if isinstance(stage, Scan) else stage.axes
+
+
+def stage_values(stage: Stage) -> tuple[Scalar, ...]:
+    """The values that a stage computes at each of its points."""
+    if isinstance(stage, Write):
+        return tuple(store.value for store in stage.stores)
+    return (stage.value,)
+
+
+def stage_stores(stage: Stage) -> tuple[Store, ...]:
+    """What a stage stores; a scan counts as a store of its running value."""
+    if isinstance(stage, Write):
+        return stage.stores
+    if isinstance(stage, Scan):
+        return (Store(stage.buffer, stage.index, stage.value),)
+    return ()
+
+
 class _Remembering:
     """What a step is asked for again and again is found once."""
 
@@ -195,6 +229,11 @@ class Contraction(_Remembering):
         return self._hash
 
     @property
+    def result_axes(self) -> tuple[Axis, ...]:
+        """The axes over which the sums are stored: batch, rows and columns."""
+        return (*self.batch, *self.rows, *self.columns)
+
+    @property
     def extents(self) -> tuple[int, int, int, int]:
         """The sizes (b, m, n, k)."""
         groups = (self.batch, self.rows, self.columns, self.inner)
@@ -231,13 +270,7 @@ def stores_of(step: Step) -> tuple[Store, ...]:
     """Every store of a step; scans count as stores of their running value."""
     if isinstance(step, Contraction):
         return step.stores
-    found: list[Store] = []
-    for stage in step.stages:
-        if isinstance(stage, Write):
-            found += stage.stores
-        elif isinstance(stage, Scan):
-            found.append(Store(stage.buffer, stage.index, stage.value))
-    return tuple(found)
+    return tuple(store for stage in step.stages for store in stage_stores(stage))
 
 
 def scalars_of(step: Step) -> Iterator[Scalar]:
@@ -248,10 +281,7 @@ def scalars_of(step: Step) -> Iterator[Scalar]:
         yield from (store.value for store in step.stores)
         return
     for stage in step.stages:
-        if isinstance(stage, Write):
-            yield from (store.value for store in stage.stores)
-        else:
-            yield stage.value
+        yield from stage_values(stage)
 
 
 def loads_of(step: Step) -> tuple[Load, ...]:

@@ -51,6 +51,7 @@ def plot_plan(
     peak_bytes: int,
     lower_bound_bytes: int,
     persistent: Mapping[str, int] | None = None,
+    edges: Sequence[int] = (),
     title: str = "",
 ) -> None:
     """Writes the picture.
@@ -62,6 +63,7 @@ def plot_plan(
         peak_bytes: the size of the arena.
         lower_bound_bytes: the most bytes alive in any one step.
         persistent: name -> bytes of what lies outside the arena; drawn from the bottom upwards.
+        edges: where one block of the arena ends and the next one begins; lines are drawn there.
         title: stands above the picture.
 
     Raises:
@@ -89,6 +91,8 @@ def plot_plan(
     clean_axes(plan_axes)
     _draw_rectangles(plan_axes, rectangles, len(steps), colours, scale)
     bounds = _draw_bounds(plan_axes, peak_bytes, lower_bound_bytes)
+    for edge in edges:
+        plan_axes.axhline(edge, color=INK, linewidth=0.8, linestyle=":", zorder=3)
     _bytes_axis(plan_axes, top)
     _steps_axis(plan_axes, steps, scale.inches_a_step)
     plan_axes.set_ylabel("offset in the arena", fontsize=9, color=INK)

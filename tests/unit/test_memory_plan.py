@@ -14,7 +14,8 @@ from lamina.engines import host
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, leaf
-from lamina.program.program import Program, verify
+from lamina.program.check import verify
+from lamina.program.program import Program
 from lamina.program.steps import reads_of, writes_of
 from lamina.shapes import Array, float32
 

@@ -20,7 +20,7 @@ from lamina.engines.host import (
     host_arena,
     host_array,
 )
-from lamina.engines.interpreter.run import Flat, Turn, run_step
+from lamina.engines.interpreter.run import Dealer, Flat, Turn, run_step
 from lamina.program.program import Program
 from lamina.shapes import Array, DType
 from lamina.shielded import shielded
@@ -34,8 +34,10 @@ class InterpreterEngine:
     """Runs programs in NumPy.
 
     Args:
-        poison: fill the arena with NaN before every run, so that a read of something that was
-            never written shows.
+        poison: show what is wrong with a program: fill the arena with NaN before every run, so
+            that a read of something that was never written shows, and run the points of steps in
+            an adversarial order, so that it shows if they depend on each other. It takes some
+            times as long; results of programs that keep the rules have the same bits.
     """
 
     def __init__(self, *, poison: bool = False) -> None:
@@ -108,10 +110,9 @@ class InterpretedProgram:
 
     def move_to(self, block: Array) -> None:
         self._block = block
-        for place in self._program.plan.allocations:
-            buffer = self._program.buffers[place.buffer]
-            part = block[place.offset : place.offset + buffer.bytes]
-            self._own[buffer.name] = part.view(buffer.dtype.numpy)
+        for name, start in self._program.plan.positions().items():
+            buffer = self._program.buffers[name]
+            self._own[name] = block[start : start + buffer.bytes].view(buffer.dtype.numpy)
         self._last: dict[str, Array] = {}
 
     def run(self, inputs: Sequence[Array]) -> None:
@@ -119,8 +120,10 @@ class InterpretedProgram:
         shielded(lambda: self._run(inputs))
 
     def _run(self, inputs: Sequence[Array]) -> None:
+        dealer = None
         if self._poison:
             self._block.fill(POISON)
+            dealer = np.random.default_rng(0)
         flat = dict(self._own)
         for buffer, array in zip(self._inputs, inputs, strict=True):
             flat[buffer.name] = array.reshape(-1)
@@ -131,18 +134,18 @@ class InterpretedProgram:
         while number < len(self._program.steps):
             repeat = self._program.repeated(number)
             if repeat is None:
-                self._run_step(number, flat)
+                self._run_step(number, flat, {}, dealer)
                 number += 1
                 continue
             for turn in range(repeat.axis.extent):
                 for inner in range(repeat.first, repeat.last):
-                    self._run_step(inner, flat, {repeat.axis: turn})
+                    self._run_step(inner, flat, {repeat.axis: turn}, dealer)
             number = repeat.last
         self._last = flat
 
-    def _run_step(self, number: int, flat: Flat, turn: Turn | None = None) -> None:
+    def _run_step(self, number: int, flat: Flat, turn: Turn, dealer: Dealer) -> None:
         started = time.perf_counter()
-        run_step(self._program.steps[number], flat, turn)
+        run_step(self._program.steps[number], flat, turn, dealer)
         self._seconds[number] += time.perf_counter() - started
 
     def run_many(

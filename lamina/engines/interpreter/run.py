@@ -2,6 +2,11 @@
 
 A scalar expression is computed for all points of an iteration space at once: an array with one
 axis for each loop axis, of extent 1 where the expression does not depend on it.
+
+In an adversarial order, parallel points are dealt out to a few chunks at random, one of which is
+run after the other. For each chunk everything is computed anew from what memory then holds, and
+stored at the points of that chunk alone. So a program in which points depend on each other gives
+wrong results, and any other one gives the same bits as in order.
 """
 
 from __future__ import annotations
@@ -33,36 +38,62 @@ Flat = Mapping[str, Array]
 Turn = Mapping[Axis, int]
 
 
-def run_step(step: Step, buffers: Flat, turn: Turn | None = None) -> None:
-    """Runs one step over flat arrays, one for each buffer; of a repeated one a turn."""
+# Into how many chunks the points of a step, and the inner points of a write, are dealt out.
+CHUNKS = 3
+# What deals points out; None: in order.
+Dealer = np.random.Generator | None
+
+
+def run_step(step: Step, buffers: Flat, turn: Turn | None = None, dealer: Dealer = None) -> None:
+    """Runs one step.
+
+    Args:
+        step: of a program.
+        buffers: a flat array for each buffer.
+        turn: of a repeated step, the iteration.
+        dealer: makes the order adversarial.
+    """
+    axes = step.axes if isinstance(step, Loop) else step.result_axes
     with np.errstate(all="ignore"):
-        if isinstance(step, Loop):
-            _run_loop(step, buffers, turn or {})
-        else:
-            _run_contraction(step, buffers, turn or {})
+        for chosen in _chunks(axes, dealer):
+            if isinstance(step, Loop):
+                _run_loop(step, buffers, turn or {}, chosen, dealer)
+            else:
+                _run_contraction(step, buffers, turn or {}, chosen)
 
 
-def _run_loop(loop: Loop, buffers: Flat, turn: Turn) -> None:
+def _chunks(axes: Sequence[Axis], dealer: Dealer) -> list[Array]:
+    """Which points each chunk has: arrays of bools, of extent 1 where all points are chosen."""
+    extents = [axis.extent for axis in axes]
+    if dealer is None or size_of(extents) < 2:
+        return [np.ones((1,) * len(extents), bool)]
+    owners = dealer.integers(0, CHUNKS, extents)
+    return [owners == number for number in range(CHUNKS)]
+
+
+def _run_loop(loop: Loop, buffers: Flat, turn: Turn, chosen: Array, dealer: Dealer) -> None:
     locals_: dict[str, Array] = {}
     for stage in loop.stages:
         if isinstance(stage, Reduce):
             locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_, turn)
         elif isinstance(stage, Write):
-            points = _Points((*loop.axes, *stage.axes), buffers, locals_, turn)
-            _store(stage.stores, points)
+            outer = chosen.reshape(chosen.shape + (1,) * len(stage.axes))
+            for inner in _chunks(stage.axes, None if stage.sequential else dealer):
+                points = _Points((*loop.axes, *stage.axes), buffers, locals_, turn)
+                _store(stage.stores, points, outer & inner)
         else:
-            _scan(stage, loop.axes, buffers, locals_, turn)
+            _scan(stage, loop.axes, buffers, locals_, turn, chosen)
 
 
-def _run_contraction(step: Contraction, buffers: Flat, turn: Turn) -> None:
+def _run_contraction(step: Contraction, buffers: Flat, turn: Turn, chosen: Array) -> None:
     b, m, n, k = step.extents
     rows = _Points((*step.batch, *step.rows, *step.inner), buffers, {}, turn)
     columns = _Points((*step.batch, *step.inner, *step.columns), buffers, {}, turn)
     left, right = rows.everywhere(step.left), columns.everywhere(step.right)
     product = np.matmul(left.reshape(b, m, k), right.reshape(b, k, n))
-    axes = (*step.batch, *step.rows, *step.columns)
+    axes = step.result_axes
     result = product.reshape([axis.extent for axis in axes]).astype(step.dtype.numpy)
-    _store(step.stores, _Points(axes, buffers, {step.result: result}, turn))
+    _store(step.stores, _Points(axes, buffers, {step.result: result}, turn), chosen)
 
 
 def _reduced(
@@ -76,7 +107,8 @@ def _reduced(
     points = _Points((*outer, *stage.axes), buffers, locals_, turn)
     values = points.everywhere(stage.value)
     if not stage.axes:
-        return values
+        # A later stage may overwrite what this was loaded from.
+        return values.copy()
     kept = values.shape[: len(outer)]
     if stage.combine in REDUCTIONS:
         axes = tuple(range(len(outer), values.ndim))
@@ -92,26 +124,29 @@ def _scan(
     buffers: Flat,
     locals_: Mapping[str, Array],
     turn: Turn,
+    chosen: Array,
 ) -> None:
     points = _Points((*outer, stage.axis), buffers, locals_, turn)
     values = points.everywhere(stage.value)
     running = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=stage.dtype.numpy)
     points.locals["running"] = running
-    _store((Store(stage.buffer, stage.index, Local("running", stage.dtype)),), points)
+    store = Store(stage.buffer, stage.index, Local("running", stage.dtype))
+    _store((store,), points, chosen[..., None])
 
 
-def _store(stores: Sequence[Store], points: _Points) -> None:
-    """Computes the values of all stores first, then writes them."""
+def _store(stores: Sequence[Store], points: _Points, chosen: Array) -> None:
+    """Computes the values of all stores first, then writes those of the chosen points."""
     if 0 in points.extents:
         return
+    written = np.broadcast_to(chosen, points.extents)
     values = [np.array(points.everywhere(store.value)) for store in stores]
     for store, value in zip(stores, values, strict=True):
         flat = points.buffers[store.buffer]
         places = np.broadcast_to(points.index(store.index), points.extents)
         if store.accumulate:
-            np.add.at(flat, places, value)
+            np.add.at(flat, places[written], value[written])
         else:
-            flat[places] = value
+            flat[places[written]] = value[written]
 
 
 class _Points:

@@ -25,8 +25,9 @@ def extents_of(program: Program, beside: Extents | None = None) -> dict[str, tup
         program: whose buffers they are.
         beside: what lies in another memory, from where to where in that.
     """
+    positions = program.plan.positions()
     found = {
-        place.buffer: (place.offset, place.offset + place.bytes)
+        place.buffer: (positions[place.buffer], positions[place.buffer] + place.bytes)
         for place in program.plan.allocations
     }
     free = program.plan.arena_bytes

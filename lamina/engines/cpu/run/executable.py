@@ -106,9 +106,9 @@ class CpuProgram:
         program, layout = self._program, self._layout
         parts = _cut(block, _sizes_in_arena(program, layout))
         own, placed, temporaries = parts[:3]
-        for place in program.plan.allocations:
-            buffer = program.buffers[place.buffer]
-            part = temporaries[place.offset : place.offset + buffer.bytes]
+        for name, start in program.plan.positions().items():
+            buffer = program.buffers[name]
+            part = temporaries[start : start + buffer.bytes]
             self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
         for buffer, part in zip(program.of_kind("input"), parts[3:], strict=True):
             self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)

@@ -80,7 +80,7 @@ def _bytes(processor: Processor, dtype: DType) -> float:
     scaled = Apply("multiply", (c, Literal(3.0, dtype)), dtype)
     store = Store("a", axis_index(axis), Apply("add", (b, scaled), dtype))
     loop = Loop("triad", (axis,), (Write((), (store,)),))
-    program = Program("peak", buffers, (loop,), (), {}, Plan(0, 0, ()))
+    program = Program("peak", buffers, (loop,), (), {}, Plan((), 0, ()))
     memories = {name: HostMemory((size,), dtype.numpy) for name in names}
     executable = CpuProgram(program, memories, HostArena(), processor)
     seconds = _best(lambda: executable.run(()))

@@ -1,0 +1,303 @@
+"""The check of a program: it means something, and keeps the rules that engines rely on."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import combinations
+
+from lamina.errors import InternalError
+from lamina.program.index import Axis, Gathered, Index, axes_of
+from lamina.program.parallel import may_overlap, meetings, memory_of
+from lamina.program.program import KINDS, Allocation, Program, Repeat
+from lamina.program.scalar import PRIMITIVES, Apply, Load, indices, parts
+from lamina.program.steps import (
+    COMBINERS,
+    Contraction,
+    Loop,
+    Reduce,
+    Scan,
+    Step,
+    Store,
+    inner_axes,
+    loads_of,
+    reads_of,
+    scalars_of,
+    stage_stores,
+    stage_values,
+    stores_of,
+    writes_of,
+)
+
+
+def verify(program: Program) -> None:
+    """Checks that the program means something: what is read was written, and lies in its buffer.
+
+    Raises:
+        InternalError: naming the step and the rule it breaks.
+    """
+    for name, buffer in program.buffers.items():
+        if buffer.kind not in KINDS:
+            raise InternalError(f"there is no kind of buffer {buffer.kind!r}", where=buffer.name)
+        if buffer.name != name:
+            raise InternalError(f"goes by the name {name}", where=buffer.name)
+        for extent in buffer.shape:
+            _check_number("an extent", extent, 0, buffer.name)
+    _check_repeats(program)
+    written = {b.name for b in program.buffers.values() if b.kind != "temporary"}
+    for number, step in enumerate(program.steps):
+        where = f"step {number}, {step.name}"
+        _check_axes(step, program.repeated(number), where)
+        for store in stores_of(step):
+            _check_access(program, store, where)
+        for load in loads_of(step):
+            _check_access(program, load, where)
+        _check_words(step, where)
+        _check_stores(step, where)
+        own = writes_of(step)
+        missing = _read_before(step) - written
+        if missing:
+            raise InternalError(f"reads {sorted(missing)} before it is written", where=where)
+        for name in own:
+            if program.buffers[name].kind in ("input", "constant"):
+                raise InternalError(f"writes the {program.buffers[name].kind} {name}", where=where)
+        written |= own
+    for name, buffer in program.outputs:
+        if buffer not in written:
+            raise InternalError(f"the output {name} is never written")
+    _check_plan(program)
+    _check_alive(program)
+    _check_overwriting(program)
+
+
+# Numbers in steps and places that they reach fit 64 bits.
+_LARGEST = 2**63 - 1
+
+
+def _check_number(what: str, value: object, least: int, where: str) -> None:
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise InternalError(f"{what} cannot be {value!r}", where=where)
+
+
+def _check_repeats(program: Program) -> None:
+    end = 0
+    for repeat in program.repeats:
+        _check_number("an extent", repeat.axis.extent, 0, repeat.axis.name)
+        if not end <= repeat.first < repeat.last <= len(program.steps):
+            raise InternalError(
+                f"steps {repeat.first} to {repeat.last} cannot be repeated", where=repeat.axis.name
+            )
+        end = repeat.last
+
+
+def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
+    """Each axis is iterated once, and places follow from those that are."""
+    around = [] if repeat is None else [repeat.axis]
+    if isinstance(step, Contraction):
+        batch, rows, columns, inner = step.batch, step.rows, step.columns, step.inner
+        _check_nest((*around, *batch, *rows, *columns, *inner), (), where)
+        _check_nest((*around, *batch, *rows, *inner), indices(step.left), where)
+        _check_nest((*around, *batch, *inner, *columns), indices(step.right), where)
+        stored = [store.index for store in step.stores]
+        values = indices(*(store.value for store in step.stores))
+        _check_nest((*around, *batch, *rows, *columns), (*stored, *values), where)
+        return
+    for stage in step.stages:
+        stored = [store.index for store in stage_stores(stage)]
+        values = indices(*stage_values(stage))
+        _check_nest((*around, *step.axes, *inner_axes(stage)), (*stored, *values), where)
+
+
+def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> None:
+    """Checks the axes around some places, and the places."""
+    names: set[str] = set()
+    for axis in axes:
+        _check_number(f"the extent of axis {axis.name}", axis.extent, 0, where)
+        if axis.name in names:
+            raise InternalError(f"iterates axis {axis.name} twice", where=where)
+        names.add(axis.name)
+    _check_places(within, set(axes), where)
+
+
+def _check_places(places: Iterable[Index], known: set[Axis], where: str) -> None:
+    for index in places:
+        for atom, coefficient in index.terms:
+            _check_number("a coefficient", coefficient, -_LARGEST, where)
+            if isinstance(atom, Axis):
+                if atom not in known:
+                    raise InternalError(f"nothing iterates axis {atom.name}", where=where)
+            elif isinstance(atom, Gathered):
+                _check_number("an extent", atom.extent, 0, where)
+            else:
+                _check_number("a divisor", atom.divisor, 1, where)
+                _check_places((atom.index,), known, where)
+        if max(map(abs, index.bounds)) > _LARGEST:
+            raise InternalError(f"reaches beyond 64 bits: {index}", where=where)
+
+
+def _check_words(step: Step, where: str) -> None:
+    """Engines know the words of `scalar.PRIMITIVES` and `steps.COMBINERS`, and no others."""
+    for scalar in parts(*scalars_of(step)):
+        if isinstance(scalar, Apply):
+            operands = PRIMITIVES.get(scalar.primitive)
+            if operands != len(scalar.operands):
+                raise InternalError(f"there is no primitive like {scalar}", where=where)
+    for stage in step.stages if isinstance(step, Loop) else ():
+        if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
+            raise InternalError(f"there is no way to combine by {stage.combine!r}", where=where)
+
+
+def _read_before(step: Step) -> set[str]:
+    """The buffers of which a step reads what was there before it."""
+    read = {load.buffer for load in loads_of(step)}
+    cleared: set[str] = set()
+    for store in stores_of(step):
+        if not store.accumulate:
+            cleared.add(store.buffer)
+        elif store.buffer not in cleared:
+            read.add(store.buffer)
+    return read
+
+
+def _check_stores(step: Step, where: str) -> None:
+    """Plain stores of different points go to different places, as far as axes tell."""
+    for axes, stores in _stores_by_axes(step):
+        # Where there are no points, indices say little.
+        several = [axis for axis in axes if axis.extent > 1] if all(a.extent for a in axes) else []
+        for store in stores:
+            used = axes_of(store.index)
+            for axis in several:
+                if not store.accumulate and axis not in used:
+                    raise InternalError(
+                        f"stores one place of {store.buffer} along all of axis {axis.name}",
+                        where=where,
+                    )
+
+
+def _stores_by_axes(step: Step) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...]]]:
+    if isinstance(step, Contraction):
+        yield step.result_axes, step.stores
+        return
+    for stage in step.stages:
+        yield (*step.axes, *inner_axes(stage)), stage_stores(stage)
+
+
+def _check_access(program: Program, access: Load | Store, where: str) -> None:
+    buffer = program.buffers.get(access.buffer)
+    if buffer is None:
+        raise InternalError(f"uses the unknown buffer {access.buffer}", where=where)
+    dtype = access.dtype if isinstance(access, Load) else access.value.dtype
+    if dtype != buffer.dtype:
+        raise InternalError(f"accesses {buffer} as {dtype}", where=where)
+    guarded = isinstance(access, Load) and access.bounds
+    low, high = access.index.bounds
+    if buffer.size and not guarded and (low < 0 or high >= buffer.size):
+        raise InternalError(f"reaches outside {buffer}: {access.index}", where=where)
+
+
+def _check_plan(program: Program) -> None:
+    """Checks the places of temporaries, each by itself and against each other."""
+    plan = program.plan
+    for bytes_ in plan.blocks:
+        _check_number("the size of a block", bytes_, 0, "the arena")
+    for one in plan.allocations:
+        for what, number in (("bytes", one.bytes), ("first", one.first), ("last", one.last)):
+            _check_number(what, number, 0, one.buffer)
+        _check_number("offset", one.offset, -_LARGEST, one.buffer)
+        _check_number("block", one.block, 0, one.buffer)
+        size = plan.blocks[one.block] if one.block < len(plan.blocks) else -1
+        if one.offset < 0 or one.offset + one.bytes > size:
+            raise InternalError(f"{one.buffer} lies outside the arena")
+        if one.last < one.first:
+            raise InternalError(f"{one.buffer} ends before it begins")
+    positions = plan.positions()
+    if len(positions) < len(plan.allocations):
+        raise InternalError("a buffer has several places in the arena")
+    _check_apart(plan.allocations, positions)
+    places = {one.buffer: one.bytes for one in plan.allocations}
+    for buffer in program.of_kind("temporary"):
+        if buffer.bytes > places.get(buffer.name, 0):
+            raise InternalError(f"there is no room in the arena for {buffer}")
+        if positions.get(buffer.name, 0) % buffer.dtype.itemsize:
+            raise InternalError(f"elements of {buffer} begin between two of their multiples")
+
+
+def _check_alive(program: Program) -> None:
+    """Places in the arena are held as long as what lies there is needed."""
+    places = {one.buffer: one for one in program.plan.allocations}
+
+    def check(name: str, first: int, last: int, where: str) -> None:
+        place = places.get(name)
+        if place is not None and not place.first <= first <= last <= place.last:
+            raise InternalError(f"{name} has its place in the arena at other times", where=where)
+
+    for number, step in enumerate(program.steps):
+        for name in reads_of(step) | writes_of(step):
+            check(name, number, number, f"step {number}, {step.name}")
+    for name, buffer in program.outputs:
+        check(buffer, len(program.steps), len(program.steps), f"the output {name}")
+    for repeat in program.repeats:
+        steps = program.steps[repeat.first : repeat.last]
+        for name in {name for step in steps for name in reads_of(step) | writes_of(step)}:
+            place = places.get(name)
+            # What one iteration leaves for another, or for later steps, stays all the time.
+            if place and (place.first < repeat.first or place.last >= repeat.last):
+                check(name, repeat.first, repeat.last - 1, repeat.axis.name)
+
+
+def _check_overwriting(program: Program) -> None:
+    """Steps read what they overwrite only where they overwrite it (see `lamina.program.steps`)."""
+    memory = memory_of(program)
+    for number, step in enumerate(program.steps):
+        where = f"step {number}, {step.name}"
+        repeat = program.repeated(number)
+        axis = None if repeat is None else repeat.axis
+        for one in meetings(step, memory, axis):
+            if not one.at_one_point:
+                raise InternalError(
+                    f"loads {one.load}, which may overlap what another point or an earlier stage "
+                    f"stores in {one.store.buffer}[{one.store.index}]",
+                    where=where,
+                )
+        for first, second in combinations(stores_of(step), 2):
+            if first.buffer != second.buffer and may_overlap(first, second, memory, axis):
+                raise InternalError(
+                    f"stores {first.buffer} and {second.buffer} in one place", where=where
+                )
+
+
+def _check_apart(places: Sequence[Allocation], positions: Mapping[str, int]) -> None:
+    """Goes through time with what is alive, in the order of the positions."""
+    alive: list[tuple[int, int, int]] = []
+    ending: list[tuple[int, tuple[int, int, int]]] = []
+    numbers = {place.buffer: number for number, place in enumerate(places)}
+
+    def extent(number: int) -> tuple[int, int, int]:
+        start = positions[places[number].buffer]
+        return start, start + places[number].bytes, number
+
+    def end(own: tuple[int, int, int]) -> None:
+        position = bisect_left(alive, own)
+        if alive[position : position + 1] == [own]:
+            del alive[position]
+
+    # Those that take over a place come after the others that begin in the same step.
+    order = sorted(range(len(places)), key=lambda n: (places[n].first, bool(places[n].in_place_of)))
+    for number in order:
+        one, own = places[number], extent(number)
+        while ending and ending[0][0] < one.first:
+            end(heappop(ending)[1])
+        before = numbers.get(one.in_place_of, number)
+        if places[before].last == one.first and extent(before)[:2] == own[:2]:
+            end(extent(before))
+        if not one.bytes:
+            continue
+        position = bisect_left(alive, own)
+        for start, stop, other in alive[max(position - 1, 0) : position + 1]:
+            if start < own[1] and own[0] < stop:
+                first, second = sorted((number, other))
+                names = f"{places[first].buffer} and {places[second].buffer}"
+                raise InternalError(f"{names} share bytes while alive")
+        alive.insert(position, own)
+        heappush(ending, (one.last, own))

@@ -1,0 +1,214 @@
+"""Which workers may compute a step together, given what it reads and overwrites.
+
+Two accesses meet if they may touch the same bytes: those of one buffer, or of two that share a
+place in the arena. Places are compared, not names. `lamina.program.steps` states the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from lamina.program.index import Axis, Index, Quotient
+from lamina.program.program import Program
+from lamina.program.scalar import Bound, Load, Position, loads
+from lamina.program.steps import (
+    Contraction,
+    Scan,
+    Step,
+    Store,
+    Write,
+    inner_axes,
+    stage_stores,
+    stage_values,
+)
+from lamina.records import frozen_dataclass
+
+# For each buffer: where it begins, the bytes of an element, and how many elements there are.
+Memory = Mapping[str, tuple[int, int, int]]
+
+# The stage in which a contraction reads its operands, and that of its epilogue.
+_OPERANDS, _EPILOGUE = 0, 1
+
+
+def memory_of(program: Program) -> dict[str, tuple[int, int, int]]:
+    """The arena, its blocks one behind the other, and then all other buffers."""
+    positions = program.plan.positions()
+    free = program.plan.arena_bytes
+    found: dict[str, tuple[int, int, int]] = {}
+    for name, buffer in program.buffers.items():
+        start = positions.get(name)
+        if start is None:
+            start, free = free, free + buffer.bytes
+        found[name] = start, buffer.dtype.itemsize, buffer.size
+    return found
+
+
+@frozen_dataclass
+class Meeting:
+    """A load and a store of one step that may touch the same bytes.
+
+    Attributes:
+        load, store: the accesses.
+        reading, writing: the numbers of their stages.
+        at_one_point: whether each element is loaded only at the index that stores it, by that
+            stage or an earlier one.
+    """
+
+    load: Load
+    store: Store
+    reading: int
+    writing: int
+    at_one_point: bool
+
+
+def meetings(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterator[Meeting]:
+    """The loads and stores of a step that may touch the same bytes.
+
+    Args:
+        step: of a program.
+        memory: where its buffers lie.
+        repeated: the axis by which the step is repeated.
+    """
+    stages = list(_accesses(step))
+    for writing, (_, stores) in enumerate(stages):
+        for store in stores:
+            for reading, (read, _) in enumerate(stages):
+                for load in read:
+                    if may_overlap(load, store, memory, repeated):
+                        one_place = (
+                            memory[load.buffer][:2] == memory[store.buffer][:2]
+                            and load.index == store.index
+                            and not load.bounds
+                            and not store.accumulate
+                        )
+                        operand = isinstance(step, Contraction) and reading == _OPERANDS
+                        at_one_point = one_place and reading <= writing and not operand
+                        yield Meeting(load, store, reading, writing, at_one_point)
+
+
+def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
+    """The axes along which the workers of a step may be split without a barrier.
+
+    A worker runs all stages for its part of these axes, one after the other. A stage that lacks
+    one of them is run by each worker that needs its result if it is a reduction, and by one worker
+    if it stores. All other axes are run by one worker for each point of these.
+
+    Args:
+        program: a program that keeps the rules.
+        number: of the step.
+
+    Returns:
+        The step's own axes; behind them those inner axes of its writes along which no part reads
+        what another one overwrites.
+    """
+    step = program.steps[number]
+    if isinstance(step, Contraction):
+        return step.result_axes
+    repeat = program.repeated(number)
+    repeated = None if repeat is None else repeat.axis
+    memory = memory_of(program)
+    parallel = [s for s in step.stages if isinstance(s, Write) and not s.sequential]
+    ordered = {
+        axis
+        for stage in step.stages
+        if isinstance(stage, Scan) or (isinstance(stage, Write) and stage.sequential)
+        for axis in inner_axes(stage)
+    }
+    shared = [
+        (step.stages[one.reading], step.stages[one.writing])
+        for one in meetings(step, memory, repeated)
+        if one.reading != one.writing
+    ]
+    stored = [(stage, store) for stage in step.stages for store in stage_stores(stage)]
+    shared += [
+        (first, second)
+        for place, (second, store) in enumerate(stored)
+        for first, earlier in stored[:place]
+        if first is not second and may_overlap(earlier, store, memory, repeated)
+    ]
+    found = dict.fromkeys(axis for stage in parallel for axis in stage.axes)
+    return (
+        *step.axes,
+        *(
+            axis
+            for axis in found
+            if axis not in ordered
+            and all(
+                stage in parallel and axis in inner_axes(stage) for pair in shared for stage in pair
+            )
+        ),
+    )
+
+
+def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]]:
+    """What each stage loads and stores; of a contraction its operands and its epilogue."""
+    if isinstance(step, Contraction):
+        yield loads(step.left, step.right), ()
+        values = [store.value for store in step.stores]
+        yield loads(*values, *_positions(step.stores)), step.stores
+        return
+    for stage in step.stages:
+        stores = stage_stores(stage)
+        yield loads(*stage_values(stage), *_positions(stores)), stores
+
+
+def _positions(stores: Sequence[Store]) -> Iterator[Position]:
+    """What decides the places of stores."""
+    for store in stores:
+        if store.index.values:
+            yield Position(store.index)
+
+
+def may_overlap(
+    one: Load | Store, other: Load | Store, memory: Memory, repeated: Axis | None = None
+) -> bool:
+    """Whether two accesses of one step may touch the same bytes, in one iteration of a repeat."""
+    start, size, count = memory[one.buffer]
+    other_start, other_size, other_count = memory[other.buffer]
+    apart = start + count * size <= other_start or other_start + other_count * other_size <= start
+    if apart or not count or not other_count:
+        return False
+    index, other_index = one.index, other.index
+    if repeated is not None:
+        # What the iteration adds to both places does not set them apart.
+        step, rest = _without(index, repeated)
+        other_step, other_rest = _without(other_index, repeated)
+        if step * size == other_step * other_size:
+            index, other_index = rest, other_rest
+    low, high = _range(index, one.bounds if isinstance(one, Load) else ())
+    other_low, other_high = _range(other_index, other.bounds if isinstance(other, Load) else ())
+    return (
+        start + low * size < other_start + (other_high + 1) * other_size
+        and other_start + other_low * other_size < start + (high + 1) * size
+    )
+
+
+def _without(index: Index, axis: Axis) -> tuple[int, Index]:
+    """How far an index moves with an axis, and what is left of it."""
+    terms = dict(index.terms)
+    step = terms.pop(axis, 0)
+    return step, Index(index.constant, tuple(terms.items()))
+
+
+def _range(index: Index, bounds: Sequence[Bound]) -> tuple[int, int]:
+    """The smallest and the largest value of an index where bounds hold."""
+    low, high = index.bounds
+    for number, bound in enumerate(bounds):
+        others = (*bounds[:number], *bounds[number + 1 :])
+        for factor, limits in _multiples(index, bound):
+            ends = sorted((factor * limits.low, factor * (limits.high - 1)))
+            rest = _range(index - limits.index * factor, others)
+            low, high = max(low, rest[0] + ends[0]), min(high, rest[1] + ends[1])
+    return low, high
+
+
+def _multiples(index: Index, bound: Bound) -> Iterator[tuple[int, Bound]]:
+    """What an index contains of a bounded one, or of a quotient of that, and how often."""
+    for atom, step in bound.index.terms[:1]:
+        factor, rest = divmod(dict(index.terms).get(atom, 0), step)
+        if factor and not rest:
+            yield factor, bound
+    for atom, step in index.terms:
+        if isinstance(atom, Quotient) and atom.index == bound.index:
+            low, high = bound.low // atom.divisor, (bound.high - 1) // atom.divisor
+            yield step, Bound(Index(0, ((atom, 1),)), low, high + 1)

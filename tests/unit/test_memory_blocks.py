@@ -1,0 +1,248 @@
+"""Arenas in several blocks: none is too large, no buffer lies in two, places are aligned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lamina as lm
+from lamina.bill import MemoryBill
+from lamina.compiler.memory import plan_memory
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import EngineError, FileFormatError
+from lamina.program.check import verify
+from lamina.program.encoding import decode, encode
+from lamina.program.index import Axis, axis_index, constant_index
+from lamina.program.program import Buffer, Plan, Program
+from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
+from lamina.program.steps import Loop, Reduce, Step, Store, Write
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, float32, float64, uint8
+
+DTYPES = (float32, float64, uint8)
+
+
+@frozen_dataclass
+class Row:
+    """A step of a random program: what it writes, and the earlier buffers that it reads."""
+
+    size: int
+    dtype: DType
+    reads: tuple[int, ...]
+
+
+@st.composite
+def _rows(draw: st.DrawFn, count: int) -> list[Row]:
+    rows: list[Row] = []
+    for number in range(count):
+        # Mostly of few sizes, so that places are taken over.
+        size = draw(st.sampled_from((0, 1, 7, 64, 64, 100, 1024, 2000)))
+        earlier = st.integers(max(0, number - 6), number - 1)
+        reads = draw(st.lists(earlier, max_size=3, unique=True)) if number else []
+        rows.append(Row(size, draw(st.sampled_from(DTYPES)), tuple(reads)))
+    return rows
+
+
+def rows_of(counts: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
+    return counts.flatmap(_rows)
+
+
+def program_of(rows: list[Row], *, alignment: int = 1, largest_block: int | None = None) -> Program:
+    """Each step stores the sum of what it reads, plus its own number."""
+    buffers = {
+        f"b{number}": Buffer(f"b{number}", "temporary", (row.size,), row.dtype)
+        for number, row in enumerate(rows)
+    }
+    steps = tuple(_step(number, rows) for number in range(len(rows)))
+    outputs = tuple((f"y{number}", f"b{number}") for number in range(0, len(rows), 5))
+    plan = plan_memory(
+        buffers,
+        steps,
+        [buffer for _, buffer in outputs],
+        alignment=alignment,
+        largest_block=largest_block,
+    )
+    return Program("random", buffers, steps, outputs, {}, plan)
+
+
+def _step(number: int, rows: list[Row]) -> Step:
+    row = rows[number]
+    axis = Axis("i", row.size)
+    stages: list[Reduce | Write] = []
+    value: Scalar = Literal(number, row.dtype)
+    for read in row.reads:
+        other = rows[read]
+        if not other.size:
+            continue
+        if other.size == row.size:
+            term: Scalar = Load(f"b{read}", axis_index(axis), other.dtype)
+        else:
+            local = f"r{len(stages)}"
+            first = Load(f"b{read}", constant_index(other.size - 1), other.dtype)
+            stages.append(Reduce(local, "sum", (), first, other.dtype))
+            term = Local(local, other.dtype)
+        value = Apply("add", (value, Apply("cast", (term,), row.dtype)), row.dtype)
+    stages.append(Write((), (Store(f"b{number}", axis_index(axis), value),)))
+    return Loop(f"{number}.step", (axis,) if row.size != 1 else (), tuple(stages))
+
+
+def values_of(program: Program) -> list[bytes]:
+    executable = InterpreterEngine(poison=True).compile(program, {})
+    executable.run([])
+    return [executable.output(name).tobytes() for name, _ in program.outputs]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(rows_of(st.integers(1, 30)), st.sampled_from((1, 64, 128)), st.integers(125, 700))
+def test_buffers_lie_in_aligned_blocks_that_are_small_enough(
+    rows: list[Row], alignment: int, units: int
+) -> None:
+    limit = 128 * units + 5
+    program = program_of(rows, alignment=alignment, largest_block=limit)
+    verify(program)
+    plan = program.plan
+    assert max(plan.blocks) <= limit
+    assert all(place.offset % alignment == 0 for place in plan.allocations)
+    assert all(size % max(alignment, 64) == 0 for size in plan.blocks[:-1])
+    assert plan.largest_live_bytes <= plan.arena_bytes
+    assert values_of(program) == values_of(program_of(rows))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_buffers_lie_in_blocks_as_well(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    sizes = generator.choice((0, 1, 7, 64, 100, 1024, 2000), 150)
+    reads = [tuple({max(0, n - int(generator.integers(1, 9)))} - {n}) for n in range(150)]
+    rows = [Row(int(size), DTYPES[n % 3], reads[n]) for n, size in enumerate(sizes)]
+    program = program_of(rows, alignment=64, largest_block=16_000)
+    verify(program)
+    assert len(program.plan.blocks) > 1
+    assert max(program.plan.blocks) <= 16_000
+    assert values_of(program) == values_of(program_of(rows))
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(rows_of(st.integers(1, 20)))
+def test_a_limit_that_holds_everything_changes_nothing(rows: list[Row]) -> None:
+    assert program_of(rows, largest_block=1 << 30).plan == program_of(rows).plan
+    assert len(program_of(rows).plan.blocks) == 1
+
+
+def large_rows() -> list[Row]:
+    """Two buffers of 8000 bytes that are alive together, then one that takes a place over."""
+    return [
+        *(Row(1000, float64, ()), Row(1000, float64, ()), Row(1000, float64, (0, 1))),
+        *(Row(2000, uint8, (2,)), Row(7, uint8, (3,)), Row(1000, float64, (2, 4))),
+    ]
+
+
+def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
+    with pytest.raises(EngineError) as caught:
+        program_of(large_rows(), alignment=128, largest_block=8000)
+    assert str(caught.value) == (
+        "b0 is larger than the largest block of memory on this device\n"
+        "  buffer  temporary b0 f64[1000], 7.81 KiB\n"
+        "  limit   7.75 KiB in one block\n"
+        "  Use a smaller batch, or the cpu engine, which has no such limit."
+    )
+
+
+def test_programs_in_several_blocks_are_written_and_read() -> None:
+    program = program_of(large_rows(), largest_block=8192)
+    assert len(program.plan.blocks) == 3
+    assert decode(encode(program)).plan == program.plan
+    assert "temporary b1 f64[1000] at 0 of block 2" in str(program)
+
+
+def test_the_bill_of_several_blocks_names_them(tmp_path: Path) -> None:
+    program = program_of(large_rows(), largest_block=8192)
+    bill = MemoryBill(1, program)
+    assert bill.arena_bytes == sum(program.plan.blocks)
+    rows = [line.split() for line in bill.buffers().splitlines()]
+    assert ["b1", "f64[1000]", "7.81", "KiB", "2:0", "1-2"] in rows
+    bill.plot(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+# Plans that were tampered with --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "blocks", [(), (-1,), (8128,), (8192, 8192), (8192.0, 8192, 8192), (True, 8192, 8192)]
+)
+def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ...]) -> None:
+    program = program_of(large_rows(), largest_block=8192)
+    changed = Plan(blocks, program.plan.largest_live_bytes, program.plan.allocations)
+    data = encode(Program("x", program.buffers, program.steps, program.outputs, {}, changed))
+    with pytest.raises(FileFormatError, match="this is no program"):
+        decode(data)
+
+
+def test_damaged_plans_never_reach_outside_their_blocks() -> None:
+    data = encode(program_of(large_rows(), largest_block=8192))
+    end = 8 + int.from_bytes(data[:8], "little")
+    rows = json.loads(data[8:end])
+    generator = np.random.default_rng(0)
+    accepted = 0
+    for _ in range(300):
+        damaged = [list(row) if isinstance(row, list) else row for row in rows]
+        number = int(generator.integers(len(rows)))
+        if not isinstance(damaged[number], list):
+            damaged[number] = [-1, 3, 8191, 10**12, None, 1.5][int(generator.integers(6))]
+        else:
+            row = damaged[number]
+            row[int(generator.integers(len(row)))] = int(generator.integers(number + 1))
+        text = json.dumps(damaged).encode()
+        try:
+            plan = decode(len(text).to_bytes(8, "little") + text).plan
+        except FileFormatError:
+            continue
+        accepted += 1
+        for place in plan.allocations:
+            assert 0 <= place.offset <= place.offset + place.bytes <= plan.blocks[place.block]
+    assert accepted < 150
+
+
+def test_a_network_trains_to_the_same_numbers_in_several_blocks() -> None:
+    layers = [lm.Input(6), lm.Linear(50), lm.GELU(), lm.Linear(40), lm.Tanh(), lm.Linear(3)]
+    program = lm.Sequential(*layers).plan(16, lm.MSE(), lm.Adam(1e-2)).program
+    limit = max(buffer.bytes for buffer in program.of_kind("temporary"))
+    plan = plan_memory(
+        program.buffers,
+        program.steps,
+        [buffer for _, buffer in program.outputs],
+        program.repeats,
+        alignment=128,
+        largest_block=-(-limit // 128) * 128,
+    )
+    assert len(plan.blocks) > 1
+    fields = (program.steps, program.outputs, program.constants)
+    cut = Program(program.name, program.buffers, *fields, plan, program.repeats)
+    verify(cut)
+    assert _after_training(cut) == _after_training(program)
+
+
+def _after_training(program: Program) -> list[bytes]:
+    engine = InterpreterEngine(poison=True)
+    generator = np.random.default_rng(0)
+    memories = {
+        buffer.name: engine.allocate(buffer.shape, buffer.dtype.numpy)
+        for kind in ("parameter", "state")
+        for buffer in program.of_kind(kind)
+    }
+    for buffer in program.of_kind("parameter"):
+        drawn = generator.uniform(-1, 1, buffer.shape)
+        memories[buffer.name].write(drawn.astype(buffer.dtype.numpy))
+    inputs = [
+        generator.uniform(-1, 1, buffer.shape).astype(buffer.dtype.numpy)
+        for buffer in program.of_kind("input")
+    ]
+    executable = engine.compile(program, memories)
+    for _ in range(3):
+        executable.run(inputs)
+    return [memory.read().tobytes() for memory in memories.values()]

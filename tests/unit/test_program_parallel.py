@@ -1,0 +1,330 @@
+"""Points of a step are independent: the check finds those that are not, and results show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import InternalError
+from lamina.graph import Graph, leaf
+from lamina.program.check import verify
+from lamina.program.index import Axis, Index, axis_index, constant_index, flatten
+from lamina.program.parallel import parallel_axes
+from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
+from lamina.program.scalar import Apply, Bound, Load, Local, Scalar
+from lamina.program.steps import Contraction, Loop, Reduce, Step, Store, Write
+from lamina.shapes import Array, float32, int64
+
+ROWS, COLUMNS = 6, 8
+POINT, INNER = Axis("i", ROWS), Axis("k", COLUMNS)
+HERE = flatten((axis_index(POINT), axis_index(INNER)), (ROWS, COLUMNS))
+SIZE = ROWS * COLUMNS
+
+
+def load(buffer: str, index: Index = HERE) -> Load:
+    return Load(buffer, index, float32)
+
+
+def add(left: Scalar, right: Scalar) -> Apply:
+    return Apply("add", (left, right), float32)
+
+
+def everywhere(target: str, value: Scalar, index: Index = HERE) -> Loop:
+    """Stores a value at every point."""
+    return Loop("1.step", (POINT, INNER), (Write((), (Store(target, index, value),)),))
+
+
+def by_rows(target: str, value: Scalar) -> Loop:
+    """Adds up each row of the target's buffer, then stores the value, with the sum added."""
+    total = Reduce("r0", "sum", (INNER,), load("a"), float32)
+    stored = Store(target, HERE, add(value, Local("r0", float32)))
+    return Loop("1.step", (POINT,), (total, Write((INNER,), (stored,))))
+
+
+def program(step: Step, *, in_place: bool = True) -> Program:
+    """a = x; then a step that computes b, which takes over the place of a, or lies beside it."""
+    shape = (ROWS, COLUMNS)
+    buffers = {
+        "x": Buffer("x", "input", shape, float32),
+        "p": Buffer("p", "parameter", shape, float32),
+        "a": Buffer("a", "temporary", shape, float32),
+        "b": Buffer("b", "temporary", shape, float32),
+    }
+    first = Loop("0.step", (POINT, INNER), (Write((), (Store("a", HERE, load("x")),)),))
+    length = SIZE * 4
+    places = (
+        Allocation("a", 0, length, 0, 1),
+        Allocation("b", 0 if in_place else length, length, 1, 2, "a" if in_place else ""),
+    )
+    plan = Plan((2 * length,), 2 * length, places)
+    return Program("test", buffers, (first, step), (("y", "b"),), {}, plan)
+
+
+def result(one: Program, *, poison: bool) -> tuple[bytes, bytes]:
+    """The output, and the parameter after the run."""
+    engine = InterpreterEngine(poison=poison)
+    memory = engine.allocate((ROWS, COLUMNS), np.dtype("float32"))
+    memory.write(np.arange(SIZE, dtype="float32").reshape(ROWS, COLUMNS) ** 2)
+    executable = engine.compile(one, {"p": memory})
+    executable.run([np.cos(np.arange(SIZE, dtype="float32")).reshape(ROWS, COLUMNS)])
+    return executable.output("y").tobytes(), memory.read().tobytes()
+
+
+def store_b() -> Store:
+    return Store("b", HERE, load("x"))
+
+
+def contraction() -> Contraction:
+    """b = a @ s, with s full of the first element of x: each sum reads a row of a."""
+    n = Axis("n", COLUMNS)
+    return Contraction(
+        "1.step",
+        (),
+        (POINT,),
+        (n,),
+        (INNER,),
+        load("a"),
+        load("x", constant_index(0)),
+        "sum",
+        float32,
+        (
+            Store(
+                "b",
+                flatten((axis_index(POINT), axis_index(n)), (ROWS, COLUMNS)),
+                Local("sum", float32),
+            ),
+        ),
+    )
+
+
+BACKWARDS = HERE * -1 + (SIZE - 1)
+ROW_BACKWARDS = flatten(
+    (axis_index(POINT), axis_index(INNER) * -1 + (COLUMNS - 1)), (ROWS, COLUMNS)
+)
+
+# Steps in which one point overwrites what another one reads.
+BROKEN: dict[str, Callable[[], Step]] = {
+    "an operand is read elsewhere": lambda: everywhere("b", load("a", BACKWARDS)),
+    "an operand is read at its place and elsewhere": lambda: everywhere(
+        "b", add(load("a"), load("a", BACKWARDS))
+    ),
+    "every point reads the first one": lambda: everywhere(
+        "b", add(load("a"), load("a", constant_index(0)))
+    ),
+    "a parameter is read elsewhere": lambda: Loop(
+        "1.step", (POINT, INNER), (Write((), (Store("p", HERE, load("p", BACKWARDS)), store_b())),)
+    ),
+    "the points of a row read each other": lambda: Loop(
+        "1.step", (POINT,), (Write((INNER,), (Store("b", HERE, load("a", ROW_BACKWARDS)),)),)
+    ),
+    "a contraction overwrites its operand": contraction,
+    "two results lie in one place": lambda: Loop(
+        "1.step", (POINT, INNER), (Write((), (Store("a", HERE, load("x")), store_b())),)
+    ),
+    "a later stage reads what an earlier one overwrote": lambda: Loop(
+        "1.step",
+        (POINT,),
+        (
+            Write((INNER,), (store_b(),)),
+            Write((INNER,), (Store("p", HERE, load("a")),)),
+        ),
+    ),
+}
+# Of these, the order of points does not change the outcome.
+ORDERED = ("two results lie in one place", "a later stage reads what an earlier one overwrote")
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_points_that_depend_on_each_other_are_found(name: str) -> None:
+    with pytest.raises(InternalError, match=r"in step 1, 1\.step: (loads|stores)"):
+        verify(program(BROKEN[name]()))
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if name not in ORDERED])
+def test_an_adversarial_order_gives_other_results_where_the_check_is_passed_by(name: str) -> None:
+    broken = program(BROKEN[name]())
+    assert result(broken, poison=True) != result(broken, poison=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["an operand is read elsewhere", "a contraction overwrites its operand"]
+)
+def test_the_same_step_is_right_beside_its_operand(name: str) -> None:
+    sound = program(BROKEN[name](), in_place=False)
+    verify(sound)
+    assert result(sound, poison=True) == result(sound, poison=False)
+
+
+def test_the_error_says_what_is_loaded_and_stored() -> None:
+    with pytest.raises(InternalError) as caught:
+        verify(program(everywhere("b", load("a", BACKWARDS))))
+    assert str(caught.value) == (
+        "in step 1, 1.step: loads a[-8*i + -1*k + 47], which may overlap what another point or an "
+        "earlier stage stores in b[8*i + k]"
+    )
+
+
+def test_a_guarded_load_of_what_is_overwritten_is_refused() -> None:
+    guarded = Load("a", HERE, float32, (Bound(axis_index(INNER), 1, COLUMNS),))
+    with pytest.raises(InternalError, match="which may overlap"):
+        verify(program(everywhere("b", guarded)))
+
+
+def test_parts_of_a_buffer_that_do_not_meet_may_be_read_and_written() -> None:
+    half = Axis("k", COLUMNS // 2)
+    place = flatten((axis_index(POINT), axis_index(half)), (ROWS, COLUMNS // 2))
+    moved = Loop(
+        "1.step",
+        (POINT, half),
+        (
+            Write(
+                (),
+                (
+                    Store("p", place, load("p", place + SIZE // 2)),
+                    Store("b", place, load("x", place)),
+                ),
+            ),
+        ),
+    )
+    verify(program(moved))
+
+
+def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards() -> None:
+    turn, wide = Axis("turn", 3), Axis("w", 3)
+    row = axis_index(turn) * COLUMNS
+    place = axis_index(INNER) + axis_index(wide) - 1
+    inside = (Bound(place, 0, COLUMNS),)
+    shape = (4, COLUMNS)
+    buffers = {
+        "x": Buffer("x", "input", (3,), float32),
+        "h": Buffer("h", "temporary", shape, float32),
+    }
+    first = Loop(
+        "0.initial", (INNER,), (Write((), (Store("h", axis_index(INNER), load("x", Index())),)),)
+    )
+
+    def repeated(later: int) -> Program:
+        stores = (Store("h", row + later + axis_index(INNER), Local("sum", float32)),)
+        step = Contraction(
+            *("1.step", (), (INNER,), (), (wide,)),
+            Load("h", row + place, float32, inside),
+            load("x", axis_index(wide)),
+            *("sum", float32, stores),
+        )
+        plan = Plan((128,), 128, (Allocation("h", 0, 128, 0, 2),))
+        repeats = (Repeat(turn, 1, 2),)
+        return Program("test", buffers, (first, step), (("y", "h"),), {}, plan, repeats)
+
+    verify(repeated(COLUMNS))
+    with pytest.raises(InternalError, match="which may overlap"):
+        verify(repeated(COLUMNS - 1))
+
+
+# Which axes workers may be split along ------------------------------------------------------------
+
+
+def names(one: Program, number: int = 1) -> list[str]:
+    return [axis.name for axis in parallel_axes(one, number)]
+
+
+def test_rows_that_are_overwritten_behind_their_sum_are_not_split() -> None:
+    step = by_rows("b", load("a"))
+    assert names(program(step)) == ["i"]
+    assert names(program(step, in_place=False)) == ["i", "k"]
+    verify(program(step))
+    assert result(program(step), poison=True) == result(program(step), poison=False)
+
+
+def test_rows_may_be_split_where_each_stage_reads_its_own_part() -> None:
+    first = Write((INNER,), (Store("p", HERE, load("a")),))
+    second = Write((INNER,), (Store("b", HERE, load("x")),))
+    assert names(program(Loop("1.step", (POINT,), (first, second)))) == ["i", "k"]
+
+
+def test_rows_are_not_split_where_all_of_a_row_reads_what_is_stored_once() -> None:
+    corner = axis_index(POINT) * COLUMNS
+    first = Write((INNER,), (Store("b", HERE, load("p", corner)),))
+    second = Write((), (Store("p", corner, load("x", corner)),))
+    assert names(program(Loop("1.step", (POINT,), (first, second)), in_place=False)) == ["i"]
+
+
+def test_a_contraction_is_split_along_all_axes_of_its_result() -> None:
+    assert names(program(contraction(), in_place=False)) == ["i", "n"]
+
+
+def test_a_scatter_in_order_is_split_along_what_stays_in_place_alone() -> None:
+    values = leaf("v", "input", (5, 4), float32)
+    indices = leaf("i", "input", (5,), int64)
+    graph = Graph((values, indices), (("y", ops.scatter_add(values, indices, 3)),))
+    compiled = compile_graph(graph, batch=1, name="test")
+    assert [axis.extent for axis in parallel_axes(compiled, 0)] == [4]
+
+
+def test_softmax_in_place_of_its_operand_is_split_by_rows() -> None:
+    x = leaf("x", "input", (5, 7), float32)
+    y = leaf("w", "input", (7, 7), float32)
+    graph = Graph((x, y), (("y", ops.softmax(ops.matmul(x, y), 1)),))
+    compiled = compile_graph(graph, batch=1, name="test")
+    last = len(compiled.steps) - 1
+    assert any(place.in_place_of for place in compiled.plan.allocations)
+    assert [axis.extent for axis in parallel_axes(compiled, last)] == [5]
+
+
+def test_every_step_of_a_training_may_be_split_along_its_own_axes() -> None:
+    net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.LayerNorm(), lm.GELU(), lm.Linear(4))
+    compiled = net.plan(4, lm.CrossEntropy(), lm.Adam(1e-3)).program
+    for number, step in enumerate(compiled.steps):
+        own = step.axes if isinstance(step, Loop) else step.result_axes
+        assert parallel_axes(compiled, number)[: len(own)] == own
+
+
+# What the order shows beside what is read ---------------------------------------------------------
+
+
+def test_plain_stores_in_one_place_are_found() -> None:
+    with pytest.raises(InternalError, match="stores one place of b along all of axis k"):
+        verify(program(everywhere("b", load("a"), axis_index(POINT))))
+
+
+def test_what_one_iteration_leaves_for_another_keeps_its_place() -> None:
+    turn = Axis("turn", 3)
+    good = program(everywhere("b", add(load("a"), load("x"))), in_place=False)
+    with pytest.raises(InternalError, match="a has its place in the arena at other times"):
+        verify(
+            Program(
+                "test",
+                good.buffers,
+                (*good.steps, good.steps[0]),
+                good.outputs,
+                {},
+                _kept(good),
+                (Repeat(turn, 1, 3),),
+            )
+        )
+
+
+def _kept(good: Program) -> Plan:
+    first, second = good.plan.allocations
+    last = Allocation("b", second.offset, second.bytes, 1, 3)
+    return Plan(good.plan.blocks, good.plan.largest_live_bytes, (first, last))
+
+
+def test_a_local_keeps_its_value_when_its_source_is_overwritten() -> None:
+    corner = axis_index(POINT) * COLUMNS
+    local = Reduce("r0", "sum", (), load("p", corner), float32)
+    write = Write((), (Store("p", corner, load("x", corner)),))
+    later = Write((INNER,), (Store("b", HERE, Local("r0", float32)),))
+    step = Loop("1.step", (POINT,), (local, write, later))
+    verify(program(step, in_place=False))
+    expected = np.repeat(np.arange(0, SIZE, COLUMNS, dtype="float32") ** 2, COLUMNS)
+    for poison in (False, True):
+        found: Array = np.frombuffer(
+            result(program(step, in_place=False), poison=poison)[0], "float32"
+        )
+        np.testing.assert_array_equal(found, expected)
