@@ -28,6 +28,7 @@ from lamina.program.steps import (
     stores_of,
     writes_of,
 )
+from lamina.program.windows import check_window
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, shape_text, size_of
 
@@ -238,6 +239,10 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         stored = [store.index for store in step.stores]
         values = indices(*(store.value for store in step.stores))
         _check_nest((*around, *batch, *rows, *columns), (*stored, *values), where)
+        for window in step.windows:
+            check_window(
+                window, step.left if window.operand == "left" else step.right, inner, where
+            )
         return
     for stage in step.stages:
         if isinstance(stage, Write):
