@@ -34,10 +34,10 @@ def windows_of(
         window = _window(operand, sliding)
         if window is None or not window.axes <= set(axes):
             continue
-        fitting = fitted(window, view)
-        kind = kind_of(window, inner)
-        if fitting is not None and kind is not None and not _is_plain(fitting):
-            found.append(replace(fitting, kind=kind))
+        fitting, kind = fitted(window, view), kind_of(window, inner)
+        if fitting is None or kind is None or (fitting.is_axis and fitting.stride == 1):
+            continue
+        found.append(replace(fitting, kind=kind))
     return tuple(found)
 
 
@@ -59,12 +59,6 @@ def _window(operand: str, sliding: Sliding) -> Window | None:
         divisor=sliding.divisor,
         extent=sliding.extent,
     )
-
-
-def _is_plain(window: Window) -> bool:
-    """Whether it moves as any other axis does."""
-    steps = (window.stride, window.divisor)
-    return window.element is None and steps == (1, 1) and not window.bounds
 
 
 def _single(index: Index) -> tuple[Axis | None, int, int] | None:

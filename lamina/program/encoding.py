@@ -41,7 +41,7 @@ _NONSENSE = (
     *(LaminaError, LookupError, TypeError, ValueError, AttributeError),
     *(ArithmeticError, RecursionError, AssertionError),
 )
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, str, type(None))
 _LENGTH_BYTES = 8
 
 

@@ -73,6 +73,11 @@ class Window:
         whole = Bound(position % self.divisor, 0, 1)
         return tuple(bound for bound in (within, whole) if not bound.always)
 
+    @property
+    def is_axis(self) -> bool:
+        """Whether there is one number at each place, always: it moves as other axes do."""
+        return self.element is None and not self.bounds
+
     def __str__(self) -> str:
         number = str(self.position)
         if self.divisor > 1:

@@ -131,11 +131,11 @@ def image_of(
         terms = tuple(term for term in load.index.terms if term[0] not in strides)
         there = Load(load.buffer, Index(load.index.constant, terms), load.dtype)
         return Image(there, outer, rest, tuple(elements), (), strides)
-    # What has one element for each place, and that always, is as good as an axis of its own.
-    windows = [window for window in windows if window.element is not None or window.bounds]
+    windows = [window for window in windows if not window.is_axis]
     paired: dict[Axis, Side] = {}
     for number, window in enumerate(windows):
-        if window.place not in (None, *places) or window.element not in (None, *elements):
+        known = window.place in (None, *places) and window.element in (None, *elements)
+        if not known or window.divisor > 1:
             return None
         paired |= dict.fromkeys(window.axes, _side(number, window))
     own = {*places, *elements}

@@ -60,20 +60,20 @@ def _image(step: Contraction, places: Sequence[Axis], elements: Sequence[Axis]) 
 
     Its places are whole tiles, so there may be more than the view has: those show zeros.
     """
-    windows = step.windows_in("left")
-    size = windows[0].element.extent if windows and windows[0].element is not None else 0
-    if len(windows) != 2 or size not in FILTERINGS:
+    found = [window for window in step.windows_in("left") if not window.is_axis]
+    plane = places[-2:]
+    windows = [window for axis in plane for window in found if window.place == axis]
+    sizes = {window.element.extent if window.element else 1 for window in windows}
+    numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
+    if len(windows) != 2 or len(found) != 2:
         return None
-    for window, place in zip(windows, places[-2:], strict=True):
-        if window.place != place or window.element is None or window.element.extent != size:
-            return None
-        if (window.stride, abs(window.dilation), window.divisor) != (1, 1, 1):
-            return None
+    if len(sizes) > 1 or sizes.isdisjoint(FILTERINGS) or numbers != {(1, 1, 1)}:
+        return None
     view = _with_bounds(step.left, windows)
-    whole = {axis: tiled(axis) for axis in places[-2:]}
+    whole = {axis: tiled(axis) for axis in plane}
     change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
     windows = [
-        replace(window, place=tiled(window.place)) for window in windows if window.place is not None
+        replace(one, place=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
     ]
     places = [whole.get(axis, axis) for axis in places]
     image = image_of(change.scalar(view), windows, places, elements, direct_outer=0)
