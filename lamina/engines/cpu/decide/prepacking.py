@@ -161,7 +161,8 @@ def _wish(step: Contraction, processor: Processor, forms: Forms) -> _Wish | None
 
 
 def _right_alone(step: Contraction) -> Contraction:
-    return replace(step, rows=(), left=Literal(0, step.dtype), stores=())
+    left, windows = Literal(0, step.dtype), step.windows_in("right")
+    return replace(step, rows=(), left=left, stores=(), windows=windows)
 
 
 def _needed(program: Program, group: _Group, size: int) -> range:
