@@ -27,6 +27,7 @@ from lamina.ops.linalg import check_dtypes, contract
 from lamina.ops.lowering import Decomposition
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.windows import LARGEST_WINDOW, Slope, Window, shear, windows
+from lamina.program.target import Target
 from lamina.shapes import Array, Dim, DType, Shape, static
 
 Pairs = tuple[tuple[int, int], ...]
@@ -38,16 +39,16 @@ class _Axes:
     `p` are places of the convolved tensor, `s` of the original one, `w` elements of the window.
     """
 
-    def __init__(self, weight: Tensor, attributes: Attributes) -> None:
+    def __init__(self, weight_shape: Shape, attributes: Attributes) -> None:
         self.strides: tuple[int, ...] = tuple(attributes["strides"])
         self.dilations: tuple[int, ...] = tuple(attributes["dilations"])
         self.padding: Pairs = tuple((low, high) for low, high in attributes["padding"])
         self.groups: int = attributes["groups"]
-        self.sizes = static(weight.shape[2:])
+        self.sizes = static(weight_shape[2:])
         self.rank = len(self.sizes)
         self.places = tuple(f"p{n}" for n in range(self.rank))
         self.elements = tuple(f"w{n}" for n in range(self.rank))
-        self.weight_shape = static(weight.shape)
+        self.weight_shape = static(weight_shape)
         # A weight without them has too few axes, which the shape rule says.
         self.outputs, self.inputs = (*self.weight_shape, 0, 0)[:2]
 
@@ -60,10 +61,10 @@ class _Axes:
             for size, stride, dilation, (low, high) in rows
         ]
 
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each channel has its own windows and one result."""
-        return self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
+    def is_loop(self, target: Target) -> bool:
+        """Whether it is no contraction: each channel has its own windows and one result."""
+        depthwise = self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
+        return depthwise and target.depthwise_loops
 
     def channels_last(self, x: Tensor) -> Tensor:
         """[batch, places..., group, channel of the group]; without the group if there is one."""
@@ -152,7 +153,7 @@ def _check(name: str, x: Tensor, weight: Tensor, axes: _Axes, channels: int) -> 
 
 def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     x, weight = operands
-    axes = _Axes(weight, attributes)
+    axes = _Axes(weight.shape, attributes)
     _check("conv", x, weight, axes, axes.inputs * axes.groups)
     places: list[Dim] = []
     for extent, one in zip(static(x.shape[2:]), axes.along, strict=True):
@@ -170,11 +171,11 @@ def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
     return (x.shape[0], axes.outputs, *places), x.dtype
 
 
-def _conv_build(node: Tensor) -> Tensor:
+def _conv_build(node: Tensor, target: Target) -> Tensor:
     x, weight = node.operands
-    axes = _Axes(weight, node.attributes)
+    axes = _Axes(weight.shape, node.attributes)
     seen = axes.gathered(x)
-    if axes.is_depthwise:
+    if axes.is_loop(target):
         return axes.channels_first(_by_channel(axes, seen, weight))
     left = axes.labels("b", *axes.places, *axes.elements, "g", "c")
     output = axes.labels("b", *axes.places, "g", "o")
@@ -192,27 +193,9 @@ def _by_channel(axes: _Axes, seen: Tensor, weight: Tensor) -> Tensor:
 
 def _conv_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = result.operands
-    attributes = result.attributes
-    axes = _Axes(weight, attributes)
-    back = _conv_transpose(upstream, weight, attributes, static(x.shape[2:]))
-    return back, _weight_gradient(axes, x, upstream)
-
-
-def _weight_gradient(axes: _Axes, original: Tensor, convolved: Tensor) -> Tensor:
-    """The sum over all places of window times result, in the shape of the weight."""
-    seen, last = axes.gathered(original), axes.channels_last(convolved)
-    if axes.is_depthwise:
-        shape = (*last.shape[: 1 + axes.rank], *(1 for _ in axes.sizes), *last.shape[-2:])
-        summed = sum_axes(seen * reshape(last, shape), tuple(range(1 + axes.rank)))
-        return reshape(
-            transpose(summed, [axes.rank, axes.rank + 1, *range(axes.rank)]), axes.weight_shape
-        )
-    left = axes.labels("b", *axes.places, *axes.elements, "g", "c")
-    right = axes.labels("b", *axes.places, "g", "o")
-    output = axes.labels("g", *axes.elements, "c", "o")
-    gradient = contract(seen, last, left, right, output)
-    order = [output.index(label) for label in axes.weight_labels()]
-    return reshape(transpose(gradient, order), axes.weight_shape)
+    numbers = result.attributes
+    back = _conv_transpose(upstream, weight, numbers, static(x.shape[2:]))
+    return back, _weight_gradient(x, upstream, weight, numbers)
 
 
 def _flat_index(sizes: Sequence[int]) -> list[tuple[int, ...]]:
@@ -335,7 +318,7 @@ def _infer_conv_transpose(
     operands: tuple[Tensor, ...], attributes: Attributes
 ) -> tuple[Shape, DType]:
     y, weight = operands
-    axes = _Axes(weight, attributes)
+    axes = _Axes(weight.shape, attributes)
     _check("conv_transpose", y, weight, axes, axes.outputs)
     extents: tuple[int, ...] = attributes["extents"]
     if len(extents) != axes.rank:
@@ -357,11 +340,11 @@ def _infer_conv_transpose(
     return (y.shape[0], axes.inputs * axes.groups, *extents), y.dtype
 
 
-def _conv_transpose_build(node: Tensor) -> Tensor:
+def _conv_transpose_build(node: Tensor, target: Target) -> Tensor:
     y, weight = node.operands
-    axes = _Axes(weight, node.attributes)
+    axes = _Axes(weight.shape, node.attributes)
     spread = axes.spread(y, node.attributes["extents"])
-    if axes.is_depthwise:
+    if axes.is_loop(target):
         return axes.channels_first(_by_channel(axes, spread, weight))
     left = axes.labels("b", *axes.places, *axes.elements, "g", "o")
     output = axes.labels("b", *axes.places, "g", "c")
@@ -372,9 +355,9 @@ def _conv_transpose_build(node: Tensor) -> Tensor:
 
 def _conv_transpose_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     y, weight = result.operands
-    numbers = {name: result.attributes[name] for name in _numbers()}
-    axes = _Axes(weight, numbers)
-    return apply(CONV, upstream, weight, **numbers), _weight_gradient(axes, upstream, y)
+    numbers = {name: result.attributes[name] for name in _KINDS}
+    slope = _weight_gradient(upstream, y, weight, numbers)
+    return apply(CONV, upstream, weight, **numbers), slope
 
 
 def _conv_transpose_reference(
@@ -444,6 +427,115 @@ def _conv_transpose(
     )
 
 
+# The gradient of the weight -----------------------------------------------------------------------
+
+
+def _infer_weight_gradient(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    original, convolved = operands
+    shape: tuple[int, ...] = attributes["shape"]
+    axes = _Axes(shape, attributes)
+    given = {len(axes.strides), len(axes.dilations), len(axes.padding)}
+    lengths = given | {original.rank - 2, convolved.rank - 2}
+    fits = len(shape) > 2 and lengths == {axes.rank} and not axes.outputs % axes.groups
+    if fits:
+        places = [
+            one.count(n) for n, one in zip(static(original.shape[2:]), axes.along, strict=True)
+        ]
+        fits = convolved.shape == (original.shape[0], axes.outputs, *places)
+        fits = fits and original.shape[1] == axes.inputs * axes.groups
+    if not fits or original.dtype != convolved.dtype:
+        raise ShapeError(
+            "conv_weight_gradient: no convolution of the first tensor looks like the second",
+            facts=(
+                ("original", described(original)),
+                ("convolved", described(convolved)),
+                ("weight", str(shape)),
+            ),
+        )
+    return shape, original.dtype
+
+
+def _weight_gradient_build(node: Tensor, target: Target) -> Tensor:
+    """The sum over all places of window times result."""
+    original, convolved = node.operands
+    axes = _Axes(node.shape, node.attributes)
+    seen, last = axes.gathered(original), axes.channels_last(convolved)
+    if axes.is_loop(target):
+        shape = (*last.shape[: 1 + axes.rank], *(1 for _ in axes.sizes), *last.shape[-2:])
+        summed = sum_axes(seen * reshape(last, shape), tuple(range(1 + axes.rank)))
+        moved = transpose(summed, [axes.rank, axes.rank + 1, *range(axes.rank)])
+        return reshape(moved, axes.weight_shape)
+    left = axes.labels("b", *axes.places, *axes.elements, "g", "c")
+    right = axes.labels("b", *axes.places, "g", "o")
+    output = axes.labels("g", *axes.elements, "c", "o")
+    gradient = contract(seen, last, left, right, output)
+    order = [output.index(label) for label in axes.weight_labels()]
+    return reshape(transpose(gradient, order), axes.weight_shape)
+
+
+def _weight_gradient_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """It is linear in both: what arrives takes the place of the weight."""
+    original, convolved = result.operands
+    numbers = {name: result.attributes[name] for name in _KINDS}
+    back = _conv_transpose(convolved, upstream, numbers, static(original.shape[2:]))
+    return back, apply(CONV, original, upstream, **numbers)
+
+
+def _weight_gradient_reference(
+    original: Array,
+    convolved: Array,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: Pairs,
+    groups: int,
+    shape: tuple[int, ...],
+) -> Array:
+    padded = np.pad(original, ((0, 0), (0, 0), *padding))
+    counts = convolved.shape[2:]
+    results = convolved.reshape(convolved.shape[0], groups, -1, *counts)
+    total = np.zeros(shape, original.dtype)
+    for element in _flat_index(shape[2:]):
+        rows = zip(element, counts, strides, dilations, strict=True)
+        cut = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        seen = padded[(slice(None), slice(None), *cut)]
+        seen = seen.reshape(original.shape[0], groups, shape[1], *counts)
+        part = np.einsum("bgc...,bgo...->goc...", seen, results)
+        part = part.reshape(shape[0], shape[1], -1).sum(-1)
+        total[(slice(None), slice(None), *element)] = part
+    return total
+
+
+def _weight_gradient_sample(sample: Sample) -> Sample:
+    """From a sample of a convolution."""
+    x, weight = sample.shapes
+    along = _Axes(weight, sample.attributes).along
+    counts = tuple(one.count(extent) for extent, one in zip(x[2:], along, strict=True))
+    attributes = {**sample.attributes, "shape": weight}
+    return Sample((x, (x[0], weight[0], *counts)), attributes)
+
+
+CONV_WEIGHT_GRADIENT = Op(
+    "conv_weight_gradient",
+    _infer_weight_gradient,
+    _weight_gradient_gradient,
+    _weight_gradient_reference,
+    Decomposition(_weight_gradient_build),
+    tuple(map(_weight_gradient_sample, CONV.samples)),
+    operands=2,
+    attributes={**_KINDS, "shape": Many(whole(1))},
+)
+
+
+def _weight_gradient(
+    original: Tensor, convolved: Tensor, weight: Tensor, numbers: Attributes
+) -> Tensor:
+    """What flows back to a weight that turns the one tensor into the other."""
+    given = {name: numbers[name] for name in _KINDS}
+    return apply(CONV_WEIGHT_GRADIENT, original, convolved, **given, shape=static(weight.shape))
+
+
 @checked
 def conv_transpose(
     y: TensorLike,
@@ -474,4 +566,4 @@ def conv_transpose(
     return _conv_transpose(y, weight, numbers, each)
 
 
-OPS = (CONV, CONV_TRANSPOSE)
+OPS = (CONV, CONV_TRANSPOSE, CONV_WEIGHT_GRADIENT)

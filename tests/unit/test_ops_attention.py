@@ -13,6 +13,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Graph, evaluate, leaf
 from lamina.program.steps import Contraction
@@ -76,7 +77,9 @@ def arena_bytes(length: int, *, causal: bool = False) -> int:
     leaves = operands(*[(1, 4, length, 16)] * 3)
     y = ops.attention(*leaves, causal=causal)
     outputs = [("y", y), *zip("abc", lm.gradients(y * y, leaves), strict=True)]
-    program = compile_graph(Graph(tuple(leaves), tuple(outputs)), batch=1, name="attention")
+    program = compile_graph(
+        Graph(tuple(leaves), tuple(outputs)), batch=1, name="attention", target=DEFAULT_TARGET
+    )
     kept = sum(program.buffers[buffer].bytes for _, buffer in program.outputs)
     return program.plan.arena_bytes - kept
 
@@ -94,7 +97,9 @@ def test_queries_look_only_at_blocks_of_keys_that_they_may_see() -> None:
     def work(causal: bool) -> int:
         leaves = operands(*[(1, 1, 1024, 16)] * 3)
         y = ops.attention(*leaves, causal=causal)
-        program = compile_graph(Graph(tuple(leaves), (("y", y),)), batch=1, name="attention")
+        program = compile_graph(
+            Graph(tuple(leaves), (("y", y),)), batch=1, name="attention", target=DEFAULT_TARGET
+        )
         steps = (step for step in program.steps if isinstance(step, Contraction))
         return sum(int(np.prod(step.extents)) for step in steps)
 

@@ -19,6 +19,7 @@ import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.unroll import unroll
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.emit.parts import write_parts
 from lamina.engines.cpu.processor import host
@@ -302,7 +303,7 @@ def gradients_of(graph: Graph, leaves: Leaves) -> Graph:
 
 
 def run(graph: Graph, leaves: Leaves, engine: Engine) -> dict[str, Array]:
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     memories = {}
     for buffer in program.of_kind("parameter"):
         memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
@@ -382,7 +383,7 @@ def test_a_parameter_may_become_the_last_state(engine: Engine) -> None:
     inputs = tuple(leaves.tensors[1:])
     graph = Graph(inputs, (("y", states),), ((start, states[-1]),))
     expected, updated = evaluate(graph, leaves.feeds)
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     memory = engine.allocate((3,), np.dtype("float64"))
     memory.write(leaves.feeds["x0"])
     executable = engine.compile(program, {"x0": memory})
@@ -446,7 +447,7 @@ def test_within_a_turn_what_is_no_longer_needed_makes_room_for_what_comes() -> N
     x = Leaves()
     weights = [x.add(8, 8) for _ in range(6)]
     (states,), _ = ops.recurrence(step, [x.add(4, 8)], [x.add(20, 4, 8)], weights)
-    program = compile_graph(graph_of([states[-1]], x), batch=1, name="test")
+    program = compile_graph(graph_of([states[-1]], x), batch=1, name="test", target=DEFAULT_TARGET)
     (repeat,) = program.repeats
     between = [a for a in program.plan.allocations if repeat.first <= a.first < a.last]
     between = [a for a in between if a.bytes == 4 * 8 * 8 and a.last < repeat.last]
@@ -470,7 +471,7 @@ def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:
     leaves = Leaves()
     graph = graph_of(lstm(leaves), leaves)
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
-    program = compile_graph(both, batch=1, name="test")
+    program = compile_graph(both, batch=1, name="test", target=DEFAULT_TARGET)
     assert len(program.repeats) == 2
 
 
@@ -534,7 +535,9 @@ def test_what_is_large_or_the_same_in_every_step_is_not_kept_for_each(
         elements = x.add(length, BATCH, FEATURES)
         (states,), _ = ops.recurrence(step, [x.add(BATCH, FEATURES)], [elements], [weight])
         slopes = gradients(ops.sum(states[-1]), [weight])
-        return compile_graph(graph_of(slopes, x), batch=1, name="test").plan.arena_bytes
+        return compile_graph(
+            graph_of(slopes, x), batch=1, name="test", target=DEFAULT_TARGET
+        ).plan.arena_bytes
 
     assert arena_bytes(120) - arena_bytes(20) <= 100 * 8 * numbers
 
