@@ -494,7 +494,7 @@ def _weight_gradient_reference(
 ) -> Array:
     padded = np.pad(original, ((0, 0), (0, 0), *padding))
     counts = convolved.shape[2:]
-    results = convolved.reshape(convolved.shape[0], groups, -1, *counts)
+    results = convolved.reshape(len(convolved), groups, shape[0] // groups, *counts)
     total = np.zeros(shape, original.dtype)
     for element in _flat_index(shape[2:]):
         rows = zip(element, counts, strides, dilations, strict=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Sample, Tensor, evaluate, leaf, show
 from lamina.program.encoding import decode, encode
@@ -85,7 +84,7 @@ def check(
         expected, updated = evaluate(graph, current)
         current |= updated
     try:
-        program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+        program = compile_graph(graph, batch=1, name="test", target=engine.target)
         kept = decode(encode(program))
         assert kept.steps == program.steps, "it is another program after it was kept on disk"
         outputs, after = run_program(kept, engine, feeds, runs)

@@ -21,6 +21,7 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Op, apply, leaf
 from lamina.ops.lowering import Elementwise
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.shapes import as_dtype, float32
 from lamina.step import StepGraph, default_targets, training_step
 
@@ -31,9 +32,9 @@ class Counted:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, graph: Graph, *, batch: int, name: str) -> Program:
+    def __call__(self, graph: Graph, *, batch: int, name: str, target: Target) -> Program:
         self.calls += 1
-        return compile_graph(graph, batch=batch, name=name, target=DEFAULT_TARGET)
+        return compile_graph(graph, batch=batch, name=name, target=target)
 
 
 @pytest.fixture

@@ -23,13 +23,14 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.emit.parts import write_parts
 from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.target import EXPENSIVE
 from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
 from lamina.program.index import axes_of
 from lamina.program.program import Program
-from lamina.program.scalar import EXPENSIVE, Apply, Within, parts
+from lamina.program.scalar import Apply, Within, parts
 from lamina.program.steps import Contraction, loads_of, scalars_of, stores_of
 from lamina.shapes import Array, DType, as_dtype, float64, static
 
