@@ -3,8 +3,7 @@
 Tensors are computed in the order in which they are made, and a transpose only says how its users
 see them. So transposes sink: through elementwise ops, windows, sums and the like, into the labels
 of contractions, until nothing is left of them, or an op has to see the axes as they were written.
-The results of convolutions have their channels last, and all that is computed from them follows,
-unless the target wants channels as the user sees them.
+The results of convolutions have their channels last, and all that is computed from them follows.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from lamina.graph import Graph, Tensor, labelled, rebuild
 from lamina.ops.lowering import Contracting, Elementwise, Reduction
 from lamina.ops.movement import reshaped_blocks
 from lamina.ops.windows import Slope
-from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
@@ -51,14 +49,8 @@ def _plain(tensor: Tensor) -> _Seen:
     return _Seen(tensor, tuple(range(tensor.rank)))
 
 
-def sink_transposes(graph: Graph, target: Target) -> Graph:
-    """The graph with as few transposes between its ops as there can be.
-
-    Where channels do not lie last, tensors keep the order of axes that the user sees; a transpose
-    is then done by the step that stores its result.
-    """
-    if not target.channels_last:
-        return graph
+def sink_transposes(graph: Graph) -> Graph:
+    """The graph with as few transposes between its ops as there can be."""
     seen: dict[Tensor, _Seen] = {}
     for node in graph.nodes():
         with labelled(node.origin):

@@ -62,7 +62,7 @@ def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Gra
         partial(keep, target=target),
         partial(expand, target=target),
         simplify,
-        partial(sink_transposes, target=target),
+        sink_transposes,
         simplify,
     ]
     for apply_pass in passes:

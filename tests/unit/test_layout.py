@@ -177,7 +177,7 @@ def back(x: Tensor) -> Tensor:
 )
 def test_transposes_sink_away(result: Tensor) -> None:
     graph = Graph((X,), (("y", result),))
-    sunk = sink_transposes(graph, DEFAULT_TARGET)
+    sunk = sink_transposes(graph)
     moved = [n for n in sunk.nodes() if n.op.name == "transpose"]
     assert not moved
     _same(graph, sunk)
@@ -200,7 +200,7 @@ def test_transposes_sink_away(result: Tensor) -> None:
 )
 def test_transposes_that_are_needed_stay(result: Tensor) -> None:
     graph = Graph((X, ROW), (("y", result),))
-    sunk = sink_transposes(graph, DEFAULT_TARGET)
+    sunk = sink_transposes(graph)
     assert any(n.op.name == "transpose" for n in sunk.nodes())
     _same(graph, sunk)
 
