@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from targets import TARGETS
 
 import lamina as lm
 from lamina import ops
@@ -25,6 +26,7 @@ from lamina.engines.cpu.emit.parts import write_parts
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.target import EXPENSIVE
 from lamina.engines.engine import Engine
+from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
@@ -32,6 +34,7 @@ from lamina.program.index import axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Within, parts
 from lamina.program.steps import Contraction, loads_of, scalars_of, stores_of
+from lamina.program.target import Target
 from lamina.shapes import Array, DType, as_dtype, float64, static
 
 Tensors = Sequence[Tensor]
@@ -304,7 +307,7 @@ def gradients_of(graph: Graph, leaves: Leaves) -> Graph:
 
 
 def run(graph: Graph, leaves: Leaves, engine: Engine) -> dict[str, Array]:
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
     memories = {}
     for buffer in program.of_kind("parameter"):
         memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
@@ -351,6 +354,34 @@ def test_loop_and_gradient_as_one_program(loop: Loop, engine: Engine) -> None:
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
     expected, _ = evaluate(both, leaves.feeds)
     compare(run(both, leaves, engine), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@EACH_LOOP
+def test_loop_and_gradient_are_the_same_on_every_target(loop: Loop, target: Target) -> None:
+    leaves = Leaves()
+    graph = graph_of(loop(leaves), leaves)
+    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
+    expected, _ = evaluate(both, leaves.feeds)
+    compare(run(both, leaves, InterpreterEngine(poison=True, target=target)), expected)
+
+
+@pytest.mark.parametrize("target", [DEFAULT_TARGET, *TARGETS], ids=lambda target: target.name)
+@pytest.mark.parametrize("loop", [lstm, attending, one_after_the_other, on_changed_constants])
+def test_second_derivatives_are_those_of_the_steps(loop: Loop, target: Target) -> None:
+    leaves = Leaves()
+    graph = graph_of(loop(leaves), leaves)
+    first = gradients_of(graph, leaves)
+    second = gradients_of(first, leaves)
+    expected, _ = evaluate(gradients_of(gradients_of(unroll(graph), leaves), leaves), leaves.feeds)
+    every = Graph(graph.inputs, (*graph.outputs, *first.outputs, *renamed(second.outputs)))
+    engine = InterpreterEngine(poison=True, target=target)
+    found = run(every, leaves, engine)
+    compare({name: found[f"d{name}"] for name in expected}, expected)
+
+
+def renamed(outputs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    return [(f"d{name}", tensor) for name, tensor in outputs]
 
 
 def test_an_initial_state_that_is_a_parameter_is_trained() -> None:
