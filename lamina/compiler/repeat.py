@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from lamina.compiler.fuse import fuse
+from lamina.compiler.keep import keep
 from lamina.compiler.lower import Home, Row, lower_group, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
@@ -74,7 +75,7 @@ def lower_repeating(
     results = {member.attributes["result"]: member for member in members if member in wanted}
     step = step_of(list(results.values()))
     needed = [int(name) for name, _ in step.outputs]
-    graph = _with_own_results(optimised(unroll(step), target))
+    graph = _with_own_results(optimised(unroll(keep(step, target)), target))
     fused = fuse(graph, target)
     stacks: dict[int, str] = {}
     homes: dict[Tensor, Home] = {}

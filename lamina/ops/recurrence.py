@@ -45,10 +45,10 @@ from lamina.ops.differentiate import gradients
 from lamina.ops.elementwise import tanh
 from lamina.ops.linalg import contract, matmul
 from lamina.ops.lowering import Contracting, Repeating
-from lamina.ops.movement import squeeze
+from lamina.ops.movement import reshape, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, float32, float64, static
+from lamina.shapes import Array, DType, Shape, float32, float64, scale_dim, static
 
 Tensors = Sequence[Tensor]
 # (states, elements of the sequences, constants) -> (new states, further results), all of one step
@@ -302,6 +302,12 @@ class _Backward:
             time = next(f"t{n}" for n in count() if f"t{n}" not in (*left, *right))
             labels = ((time, *left), (time, *right), tensor.attributes["output"])
             return lambda results: contract(one(results), other(results), *labels)
+        if name == "conv_weight_gradient":
+            # It adds up over the batch: all steps are one batch.
+            one, other = (self._stacked(x) for x in tensor.operands)
+            return lambda results: apply(
+                tensor.op, _as_batch(one(results)), _as_batch(other(results)), **tensor.attributes
+            )
         if name == "sum":
             whole = self._stacked(tensor.operands[0])
             axes = (0, *(axis + 1 for axis in tensor.attributes["axes"]))
@@ -329,6 +335,12 @@ class _Backward:
         }
         operands = (*zeros, *sequences, *(y for _, y in used))
         return [apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(new))]
+
+
+def _as_batch(stack: Tensor) -> Tensor:
+    """Batches of all steps as one."""
+    (length,) = static(stack.shape[:1])
+    return reshape(stack, (scale_dim(stack.shape[1], length), *stack.shape[2:]))
 
 
 def _named(results: Tensors) -> tuple[tuple[str, Tensor], ...]:

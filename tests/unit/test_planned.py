@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,20 @@ def test_whatever_makes_another_program_makes_another_entry(compiled: Counted) -
                 compile_graph(graph, batch=batch, name=name, target=DEFAULT_TARGET)
             )
     assert compiled.calls == len(DIFFERENT)
+
+
+def test_programs_for_other_targets_are_other_entries(compiled: Counted) -> None:
+    x, weight = (leaf(name, "input", shape, float32) for name, shape in SHAPES.items())
+    graph = Graph((x, weight), (("y", ops.conv(x, weight, 1, 1, 1, groups=3)),))
+    targets = [DEFAULT_TARGET, replace(DEFAULT_TARGET, depthwise_loops=False)]
+    for target in targets * 2:
+        program = compile_cached(graph, batch=1, name="test", target=target)
+        again = compile_graph(graph, batch=1, name="test", target=target)
+        assert str(program) == str(again)
+    assert compiled.calls == 2
+
+
+SHAPES = {"x": (2, 3, 6, 6), "weight": (3, 1, 3, 3)}
 
 
 def test_it_matters_which_of_equal_tensors_are_the_same() -> None:
