@@ -90,6 +90,7 @@ class _Loop:
         self.states: int = node.attributes["states"]
         self.sequences: int = node.attributes["sequences"]
         self.reverse: bool = node.attributes["reverse"]
+        (self.length,) = static(node.operands[self.states].shape[:1])
         self.inside = topological(self.body.roots)
         self.kept: set[Tensor] = set()
         self.read: dict[Tensor, tuple[_Loop, Tensor]] = {}
@@ -127,22 +128,21 @@ class _Loop:
         """One of its results, on other operands."""
         if not self.kept and not self.read:
             return rebuild(node, operands)
-        if self._changed is None:
+        # Where all results are those of others, nothing is left of it.
+        if self._changed is None and self.results():
             self._changed = self._with_others(operands)
         number: int = node.attributes["result"]
         tensor = self.body.outputs[number][1]
         if self._is_others(number):
             other, found = self.read[tensor]
-            return other.of_each_step(found)
-        own = number
-        if number >= self.states:
-            own -= sum(self._is_others(n) for n in range(number))
-        return self._changed.result(own)
+            return other.changed.of_each_step(found)
+        return self.changed.result(number - sum(self._is_others(n) for n in range(number)))
 
-    def of_each_step(self, tensor: Tensor) -> Tensor:
-        """What is kept, once the loop was rebuilt."""
+    @property
+    def changed(self) -> _Changed:
+        """The loop that was rebuilt; those that read from it come later."""
         assert self._changed is not None, "a loop reads from a later one"
-        return self._changed.of_each_step(tensor)
+        return self._changed
 
     def results(self) -> list[tuple[str, Tensor]]:
         """Its results by name: those that it had, and what is kept."""
@@ -164,7 +164,7 @@ class _Loop:
             names = {str(x.attributes["name"]) for x in self.body.inputs}
             given: list[tuple[Tensor, Tensor]] = []
             for (other, found), own in self._read_by_source(needed):
-                sequence = other.of_each_step(found)
+                sequence = other.changed.of_each_step(found)
                 element = leaf(_unused("kept", names), "input", found.shape, found.dtype)
                 given.append((element, sequence))
                 replaced |= dict.fromkeys(own, element)
@@ -237,11 +237,12 @@ def _choose(loops: Mapping[object, _Loop], target: Target) -> None:
     for loop in loops.values():
         own = _numbered(loop, loops, numbers)
         known = set(first)
-        for tensor, number in own.items():
-            first.setdefault(number, (loop, tensor))
+        results = [tensor for _, tensor in loop.body.outputs]
+        for tensor in (*results, *loop.inside):
+            first.setdefault(own[tensor], (loop, tensor))
         dear |= {own[tensor] for tensor in loop.dear(target)} - known
         loop.read = {x: first[n] for x, n in own.items() if n in dear and n in known}
-        needed = loop.needed().union(tensor for _, tensor in loop.body.outputs)
+        needed = loop.needed().union(results)
         for tensor, (other, found) in loop.read.items():
             if tensor in needed:
                 other.kept.add(found)
@@ -250,7 +251,10 @@ def _choose(loops: Mapping[object, _Loop], target: Target) -> None:
 def _numbered(
     loop: _Loop, loops: Mapping[object, _Loop], numbers: dict[Hashable, int]
 ) -> dict[Tensor, int]:
-    """The tensors of a step by numbers; the same number, the same value in the same step."""
+    """The tensors of a step by numbers; the same number, the same value in the same step.
+
+    They are compared with those of loops of as many steps.
+    """
     leaves = dict(zip(loop.body.inputs, loop.node.operands, strict=True))
     places = {x: place for place, x in enumerate(leaves)}
     found: dict[Tensor, int] = {}
@@ -259,7 +263,7 @@ def _numbered(
             key = _stands_for(loop, places[node], loops)
         else:
             key = (node.op, _attributes_key(node), *(found[x] for x in node.operands))
-        found[node] = numbers.setdefault(key, len(numbers))
+        found[node] = numbers.setdefault((loop.length, key), len(numbers))
     return found
 
 

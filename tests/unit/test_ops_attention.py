@@ -72,6 +72,14 @@ def test_long_sequences_are_cut_into_a_few_blocks_on_the_cpu() -> None:
     assert counts == [1, 1, 2, 2, 2, 4, 8]
 
 
+def test_only_a_wish_fixes_the_number_of_blocks() -> None:
+    leaves = operands(*[(1, 1, 8, 4)] * 3)
+    for blocks in (None, 2):
+        y = ops.attention(*leaves, blocks=blocks)
+        every = [y, *lm.gradients(y * y, leaves)]
+        assert [x.attributes.get("blocks") for x in every] == [blocks] * 4
+
+
 # Memory -------------------------------------------------------------------------------------------
 
 

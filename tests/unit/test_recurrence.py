@@ -28,7 +28,7 @@ from lamina.engines.cpu.target import EXPENSIVE
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.graph import Graph, Tensor, apply, evaluate, leaf, topological
 from lamina.ops.differentiate import gradients
 from lamina.program.index import axes_of
 from lamina.program.program import Program
@@ -270,6 +270,34 @@ def stored_sequence(x: Leaves) -> Tensors:
     return [states, others]
 
 
+def of_two_lengths(x: Leaves) -> Tensors:
+    """Loops of different lengths on the same constants."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        return [states[0] * elements[0]], [ops.exp(constants[0])]
+
+    first, constants = [x.add(3)], [x.add(3)]
+    loops = [ops.recurrence(step, first, [x.add(length, 3)], constants) for length in (2, 4)]
+    return [tensor for states, further in loops for tensor in (*states, *further)]
+
+
+def without_states(x: Leaves) -> Tensors:
+    """Loops that have all, some and none of what they give in common."""
+
+    def products(_: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        return [], [elements[0] @ constants[0]]
+
+    def functions(_: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        product = elements[0] @ constants[0]
+        return [], [product, ops.tanh(product + 1)]
+
+    sequence, weight = x.add(LENGTH, 2, 3), x.add(3, 3)
+    found: list[Tensor] = []
+    for step, reverse in ((products, False), (functions, True), (products, True)):
+        found += ops.recurrence(step, [], [sequence], [weight], reverse=reverse)[1]
+    return found
+
+
 LOOPS: dict[str, Loop] = {
     "lstm": lstm,
     "reverse": lambda x: lstm(x, reverse=True),
@@ -281,7 +309,7 @@ LOOPS: dict[str, Loop] = {
         for function in (
             *(convolutional, one_after_the_other, computed_operands, unused, counting),
             *(exchanging, replaced, attending, of_numbers, random, of_two_dtypes, in_a_step),
-            *(on_changed_constants, twins, stored_sequence),
+            *(on_changed_constants, twins, stored_sequence, of_two_lengths, without_states),
         )
     },
 }
@@ -572,6 +600,28 @@ def test_what_is_large_or_the_same_in_every_step_is_not_kept_for_each(
         ).plan.arena_bytes
 
     assert arena_bytes(120) - arena_bytes(20) <= 100 * 8 * numbers
+
+
+def test_results_that_nobody_asks_for_change_nothing() -> None:
+    """Files of earlier versions have loops with results that only a gradient might have read."""
+    leaves = Leaves()
+    plain = lstm(leaves)[0]
+
+    def kept(node: Tensor) -> Tensor:
+        body: Graph = node.attributes["body"]
+        products = [x for x in topological(body.roots) if x.op.name == "matmul"]
+        outputs = (*body.outputs, *((f"kept{n}", x) for n, x in enumerate(products)))
+        attributes = {**node.attributes, "body": Graph(body.inputs, outputs)}
+        return apply(node.op, *node.operands, **attributes)
+
+    def program(states: Tensor) -> str:
+        slopes = gradients(ops.sum(states), leaves.tensors)
+        graph = graph_of([states, *slopes], leaves)
+        return str(compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET))
+
+    # The states after each step, of a stack that begins with the initial one.
+    (stack,) = plain.operands
+    assert program(kept(stack)) == program(stack)
 
 
 def test_weights_are_packed_in_front_of_the_loop() -> None:
