@@ -15,6 +15,7 @@ import pytest
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -88,6 +89,6 @@ def training_program() -> ProgramMaker:
         step = training_step(
             network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
         )
-        return compile_graph(step.graph, batch=batch, name="training")
+        return compile_graph(step.graph, batch=batch, name="training", target=DEFAULT_TARGET)
 
     return make

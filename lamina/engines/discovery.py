@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lamina.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Device, Engine, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
+from lamina.program.target import Target
 
 
 def _cpu() -> Engine:
@@ -30,6 +32,15 @@ def open_engine(name: str) -> Engine:
     if kind not in _ENGINES or number not in ("", "0"):
         raise unknown_engine(name, list(_ENGINES))
     return _ENGINES[kind]()
+
+
+def target_of(name: str) -> Target:
+    """What the compiler needs to know of the engine of that name; opened if it is not the default.
+
+    Raises:
+        EngineError: if there is none, or its device is missing.
+    """
+    return DEFAULT_TARGET if name == DEFAULT_ENGINE else open_engine(name).target
 
 
 def devices() -> tuple[Device, ...]:

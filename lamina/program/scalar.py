@@ -59,15 +59,6 @@ PRIMITIVES: dict[str, int] = {
     "shift_right": 2,  # of u32
 }
 
-# Primitives that cost about as much as ten additions or more; they are not computed twice.
-EXPENSIVE = frozenset(
-    (
-        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
-        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
-        *("floor_divide", "remainder", "random_bits"),
-    )
-)
-
 
 @frozen_dataclass
 class Bound:

@@ -15,8 +15,9 @@ from lamina.codegen.stages import Stages, Style, fitting_lanes, is_window, whole
 from lamina.codegen.values import I64, POINTER
 from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.target import EXPENSIVE
 from lamina.program.index import Axis, Index, Quotient, Remainder
-from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
+from lamina.program.scalar import Apply, Load, Scalar, indices_of, parts
 from lamina.program.steps import Loop, Reduce, Scan, Stage, Write, reads_of, writes_of
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
