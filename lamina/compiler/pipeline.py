@@ -134,5 +134,12 @@ def assemble(fused: Fused, name: str, target: Target) -> Program:
         own |= stored
         names |= stored
     outputs = tuple((name, own[tensor]) for name, tensor in graph.outputs)
-    plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs], repeats)
+    plan = plan_memory(
+        buffers,
+        steps,
+        [buffer for _, buffer in outputs],
+        repeats,
+        alignment=target.alignment_bytes,
+        largest_block=target.largest_block_bytes,
+    )
     return Program(name, buffers, tuple(steps), outputs, constants, plan, tuple(repeats))

@@ -14,6 +14,8 @@ RECOMPUTING = Target(
     depthwise_loops=False,
     attention_block_queries=2,
     attention_most_blocks=3,
+    alignment_bytes=128,
+    largest_block_bytes=1 << 16,
 )
 
 # Everything is stored that several others read.
@@ -26,6 +28,8 @@ STORING = Target(
     depthwise_loops=True,
     attention_block_queries=1,
     attention_most_blocks=5,
+    alignment_bytes=1,
+    largest_block_bytes=None,
 )
 
 TARGETS = (RECOMPUTING, STORING)
