@@ -15,7 +15,7 @@ import pytest
 
 from lamina.engines.gpu.launches import Launch, Launches, Repeated, Traits
 from lamina.engines.gpu.places import places_of
-from lamina.errors import InternalError
+from lamina.errors import EngineError, InternalError
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
 from lamina.program.scalar import Literal
@@ -184,6 +184,24 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine: Any) -> N
     assert arena.bytes == 0
     for one in (memory, other, last):
         one.release()
+
+
+def test_programs_go_on_when_another_one_finds_no_room(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import executable as module
+
+    arena = engine.arena()
+    first, _ = made(engine, arena)
+    before = arena.bytes
+    monkeypatch.setattr(module, "require_room", lambda *_, **__: None)
+    launches = Launches(TEXT, LAUNCHES.launches, LAUNCHES.repeats, {"s": 1 << 50})
+    with pytest.raises(EngineError) as caught:
+        made(engine, arena, launches)
+    assert "there is not enough memory on the OpenCL device" in str(caught.value)
+    assert arena.bytes == before
+    first.run([X, np.zeros((3, 0), "float32")])
+    np.testing.assert_array_equal(first.output("result"), expected(X, 0))
 
 
 def test_what_is_released_or_forgotten_counts_no_longer(engine: Any) -> None:

@@ -66,8 +66,9 @@ class OpenDevice:
     def available_bytes(self) -> int:
         """How much memory can still be taken."""
         left = self.handle.global_mem_size - self.allocated_bytes
-        if self.handle.host_unified_memory:
-            left = min(left, machine_memory.available_bytes() or left)
+        of_machine = machine_memory.available_bytes()
+        if self.handle.host_unified_memory and of_machine is not None:
+            left = min(left, of_machine)
         return max(left, 0)
 
     def count(self, size: int) -> None:
@@ -113,14 +114,18 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
     )
 
 
-@cache
 def found_devices() -> tuple[Found, ...]:
     """Every device of every platform: GPUs first, processors last.
 
     Raises:
-        EngineError: if there is none.
+        EngineError: if there is none, or in a process that was forked from one that has asked.
     """
     _require_own_process()
+    return _found()
+
+
+@cache
+def _found() -> tuple[Found, ...]:
     # Drivers start threads as soon as they are asked for devices; a forked child has none of them.
     _fork.matters = True
     try:

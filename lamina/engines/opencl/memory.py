@@ -90,6 +90,8 @@ class DeviceMemory:
         return None if self._block is None else self._block.buffer
 
     def write(self, array: Array) -> None:
+        # Other bytes would be written as they are.
+        array = array.astype(self._dtype, casting="no", copy=False).reshape(self._shape)
         write_buffer(self.device, self.buffer, array)
 
     def read(self) -> Array:
