@@ -36,9 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compiled programs are kept for these tests alone, also by processes that they start."""
-    folder = tempfile.TemporaryDirectory(prefix="lamina-cache-")
+    # PoCL, which keeps one of its own, may still write to it in the end.
+    folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
     os.environ["LAMINA_CACHE"] = folder.name
-    # PoCL keeps one of its own.
     os.environ["POCL_CACHE_DIR"] = str(Path(folder.name) / "pocl")
     config.add_cleanup(folder.cleanup)
 
