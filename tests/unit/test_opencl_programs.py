@@ -316,6 +316,7 @@ def limited(largest_block_bytes: int) -> Traits:
         largest_group=64,
         local_bytes=1 << 15,
         lanes=4,
+        fused=True,
         exact_division=True,
         alignment_bytes=128,
         largest_block_bytes=largest_block_bytes,

@@ -170,13 +170,14 @@ def _problem(handle: cl.Device) -> str:
 
 
 def _traits(handle: cl.Device) -> Traits:
-    exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+    kinds = cl.device_fp_config
     return Traits(
         has_float64=bool(handle.double_fp_config),
         largest_group=handle.max_work_group_size,
         local_bytes=handle.local_mem_size,
         lanes=handle.preferred_vector_width_float,
-        exact_division=bool(handle.single_fp_config & exact),
+        fused=bool(handle.single_fp_config & kinds.FMA),
+        exact_division=bool(handle.single_fp_config & kinds.CORRECTLY_ROUNDED_DIVIDE_SQRT),
         alignment_bytes=handle.mem_base_addr_align // 8,
         largest_block_bytes=handle.max_mem_alloc_size,
         is_cpu=bool(handle.type & cl.device_type.CPU),
