@@ -255,6 +255,20 @@ def test_kernels_that_the_compiler_refuses_are_shown(engine: Any) -> None:
     assert "a[0] = unheard;" in text
 
 
+def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(engine), "_launches", lambda *_: LAUNCHES)
+    assert engine.listing(program(), 1, "opencl") == (
+        "// step1: keep(t, s, empty), 6 work items\n"
+        "kernel void keep(global float* t, global const float* s, global const float* nothing) {\n"
+        "    size_t n = get_global_id(0);\n"
+        "    if (n < 6) t[n] = nothing == 0 ? s[n] : 0.0f;\n"
+        "}\n"
+        "// step1: keep(t, s, empty), 0 work items"
+    )
+
+
 def test_work_groups_that_are_too_large_are_refused(engine: Any) -> None:
     launch = Launch("keep", ("t", "s", "empty"), 6, 1 << 20, 0)
     with pytest.raises(InternalError) as caught:

@@ -92,8 +92,17 @@ class OpenClEngine:
         if language == "program":
             return str(program.steps[step])
         launches = self._launches(program)
-        names = dict.fromkeys(one.kernel for one in launches.launches if one.step == step)
-        return "\n".join(_function(launches.text, name) for name in names)
+        lines: list[str] = []
+        shown: set[str] = set()
+        for one in launches.launches:
+            if one.step == step:
+                # Equal steps share their kernels.
+                buffers = ", ".join(one.buffers)
+                lines.append(f"// step{step}: {one.kernel}({buffers}), {one.items} work items")
+                if one.kernel not in shown:
+                    lines.append(_function(launches.text, one.kernel))
+                    shown.add(one.kernel)
+        return "\n".join(lines)
 
     def workspace_bytes(self, program: Program) -> int:
         return sum(self._launches(program).scratch.values())
