@@ -13,15 +13,17 @@ from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
 from lamina.ops.linalg import contract
 from lamina.ops.windows import Slope, shear, windows
 from lamina.ops.windows import Window as Along
+from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
 from lamina.program.index import Axis, Gathered, Index, Quotient, axes_of, axis_index
-from lamina.program.program import Program, verify
+from lamina.program.program import Program
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, indices
 from lamina.program.steps import Contraction
@@ -45,13 +47,17 @@ def numbers_of(window: Window) -> Numbers:
     )
 
 
+def program_of(graph: Graph) -> Program:
+    return compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+
+
 def contractions(program: Program) -> list[Contraction]:
     verify(program)
     return [step for step in program.steps if isinstance(step, Contraction)]
 
 
 def compiled(leaves: Leaves, results: Sequence[Tensor]) -> list[Contraction]:
-    return contractions(compile_graph(leaves.graph(results), batch=1, name="test"))
+    return contractions(program_of(leaves.graph(results)))
 
 
 def by_kind(steps: Iterable[Contraction]) -> dict[str, list[Numbers]]:
@@ -267,7 +273,7 @@ def test_the_windows_of_random_graphs_are_what_their_views_show() -> None:
     graphs: list[Graph] = [WindowedGraph(seed).graph for seed in SEEDS[:60]]
     graphs += [FilteredGraph(seed).graph for seed in FILTERED_SEEDS[:10]]
     for graph in graphs:
-        for step in contractions(compile_graph(graph, batch=1, name="test")):
+        for step in contractions(program_of(graph)):
             for window in step.windows:
                 check_at_every_point(step, window, generator)
                 count += 1
@@ -284,7 +290,10 @@ def sample() -> Program:
     weight = leaves.add(np.zeros((4, 3, 3, 5), "float32"))
     y = ops.conv(x, weight, [2, 1], [(1, 1), (1, 2)], [1, 1])
     return compile_graph(
-        leaves.graph([y, *gradients(ops.sum(y * y), [x, weight])]), batch=1, name="test"
+        leaves.graph([y, *gradients(ops.sum(y * y), [x, weight])]),
+        batch=1,
+        name="test",
+        target=DEFAULT_TARGET,
     )
 
 
