@@ -11,9 +11,6 @@ from lamina.program.scalar import Scalar, indices_of, parts
 from lamina.program.steps import Loop, Scan, Stage, Write
 from lamina.shapes import size_of
 
-# `reductions.py` asks for it under this name.
-Rewrite = Rewrite
-
 
 def merged_axes(loop: Loop) -> Loop:
     """The loop with neighbouring axes made one wherever that is the same."""
