@@ -14,6 +14,7 @@ from lamina.compiler.layout import sink_transposes
 from lamina.compiler.lower import Home, lower_group
 from lamina.compiler.memory import plan_memory
 from lamina.compiler.repeat import lower_repeating, readable
+from lamina.compiler.scatter import Lowered, sort_scatters
 from lamina.compiler.simplify import simplify
 from lamina.garbage import without_collections
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, bind_batch, verify
@@ -25,13 +26,14 @@ from lamina.shapes import Array, size_of, static
 
 
 @without_collections
-def compile_graph(graph: Graph, *, batch: int, name: str) -> Program:
+def compile_graph(graph: Graph, *, batch: int, name: str, sorted_scatter: bool = False) -> Program:
     """Compiles a graph for one batch size.
 
     Args:
         graph: what to compute. Gradients are part of it already (`differentiate.gradients`).
         batch: the number of examples in a batch.
         name: of the program, for people.
+        sorted_scatter: whether scatters are steps for parallel workers, rather than in order.
 
     Returns:
         A program that any engine can run.
@@ -41,7 +43,7 @@ def compile_graph(graph: Graph, *, batch: int, name: str) -> Program:
     graph = optimised(graph, graph)
     fused = fuse(graph)
     verify(fused.graph, graph)
-    program = assemble(fused, name)
+    program = assemble(fused, name, sorted_scatter=sorted_scatter)
     verify_program(program)
     return program
 
@@ -61,7 +63,7 @@ def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
     return graph
 
 
-def assemble(fused: Fused, name: str) -> Program:
+def assemble(fused: Fused, name: str, *, sorted_scatter: bool = False) -> Program:
     """Names the buffers, lowers every group to its steps, and plans the arena."""
     graph = fused.graph
     buffers: dict[str, Buffer] = {}
@@ -117,5 +119,9 @@ def assemble(fused: Fused, name: str) -> Program:
         own |= stored
         names |= stored
     outputs = tuple((name, own[tensor]) for name, tensor in graph.outputs)
-    plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs], repeats)
-    return Program(name, buffers, tuple(steps), outputs, constants, plan, tuple(repeats))
+    lowered = Lowered(buffers, tuple(steps), tuple(repeats))
+    if sorted_scatter:
+        lowered = sort_scatters(lowered)
+    results = [buffer for _, buffer in outputs]
+    plan = plan_memory(lowered.buffers, lowered.steps, results, lowered.repeats)
+    return Program(name, lowered.buffers, lowered.steps, outputs, constants, plan, lowered.repeats)
