@@ -11,6 +11,7 @@ from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.reductions import Combiner, combiner
 from lamina.codegen.values import Value
+from lamina.errors import InternalError
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Reduce, Scan, Stage, Store, Write
@@ -121,8 +122,10 @@ class Stages(Generic[Code]):
                 self._points.define(stage.local, self._reduced(stage))
             elif isinstance(stage, Write):
                 self._write(stage)
-            else:
+            elif isinstance(stage, Scan):
                 self._scan(stage)
+            else:
+                raise InternalError(f"programs for this target scatter in order: {stage}")
 
     def _across(self, stage: Reduce | Write) -> int:
         """The number of lanes along the stage's last inner axis; 0 if none run along it."""

@@ -16,6 +16,7 @@ from lamina.compiler.layout import sink_transposes
 from lamina.compiler.lower import Home, lower_group
 from lamina.compiler.memory import plan_memory
 from lamina.compiler.repeat import lower_repeating, readable
+from lamina.compiler.scatter import Lowered, sort_scatters
 from lamina.compiler.simplify import simplify
 from lamina.garbage import without_collections
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, bind_batch, verify
@@ -134,12 +135,15 @@ def assemble(fused: Fused, name: str, target: Target) -> Program:
         own |= stored
         names |= stored
     outputs = tuple((name, own[tensor]) for name, tensor in graph.outputs)
+    lowered = Lowered(buffers, tuple(steps), tuple(repeats))
+    if target.scatter == "sorted":
+        lowered = sort_scatters(lowered)
     plan = plan_memory(
-        buffers,
-        steps,
+        lowered.buffers,
+        lowered.steps,
         [buffer for _, buffer in outputs],
-        repeats,
+        lowered.repeats,
         alignment=target.alignment_bytes,
         largest_block=target.largest_block_bytes,
     )
-    return Program(name, buffers, tuple(steps), outputs, constants, plan, tuple(repeats))
+    return Program(name, lowered.buffers, lowered.steps, outputs, constants, plan, lowered.repeats)

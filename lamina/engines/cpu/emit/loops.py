@@ -18,7 +18,17 @@ from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.target import EXPENSIVE
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import Apply, Load, Scalar, indices_of, parts
-from lamina.program.steps import Loop, Reduce, Scan, Stage, Write, reads_of, writes_of
+from lamina.program.steps import (
+    Loop,
+    Reduce,
+    Stage,
+    Write,
+    inner_axes,
+    reads_of,
+    stage_stores,
+    stage_values,
+    writes_of,
+)
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
@@ -150,7 +160,7 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     shared = set(others)
     gathered = False
     for stage in filter(_is_in_one_place, loop.stages):
-        for part in parts(*_values(stage)):
+        for part in parts(*stage_values(stage)):
             if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
                 gathered = True
                 shared -= {axis for axis in others if _moves(part, axis)}
@@ -195,13 +205,7 @@ def _choices(loop: Loop, processor: Processor) -> list[_Choice]:
 
 
 def _results(loop: Loop) -> list[Scalar]:
-    return [value for stage in loop.stages for value in _values(stage)]
-
-
-def _values(stage: Stage) -> list[Scalar]:
-    if isinstance(stage, Write):
-        return [store.value for store in stage.stores]
-    return [stage.value]
+    return [value for stage in loop.stages for value in stage_values(stage)]
 
 
 def lanes_for(values: Iterable[Scalar], processor: Processor) -> int:
@@ -235,9 +239,9 @@ def _costed(loop: Loop, choice: _Choice) -> _Choice:
         outer *= _turns(axis, choice.lanes if axis == choice.lane else 0)
     cycles = 0.0
     for stage in loop.stages:
-        stage_axes = (stage.axis,) if isinstance(stage, Scan) else stage.axes
+        stage_axes = inner_axes(stage)
         lane = choice.lane
-        within = choice.inner and not isinstance(stage, Scan) and bool(stage_axes)
+        within = choice.inner and isinstance(stage, Reduce | Write) and bool(stage_axes)
         if within and isinstance(stage, Write) and stage.sequential:
             within = False
         turns = outer
@@ -262,9 +266,8 @@ def _turns(axis: Axis, lanes: int) -> float:
 def _cost_of_point(
     stage: Stage, lane: Axis | None, lanes: int, within: Sequence[Axis] = ()
 ) -> float:
-    stores = stage.stores if isinstance(stage, Write) else ()
     cost = 0.5
-    for part in parts(*_values(stage)):
+    for part in parts(*stage_values(stage)):
         if isinstance(part, Apply):
             cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
         elif isinstance(part, Load):
@@ -272,9 +275,7 @@ def _cost_of_point(
             if _is_in_one_place(stage) and not any(_moves(part, axis) for axis in within):
                 access /= max(size_of([axis.extent for axis in within]), 1)
             cost += access
-    indices = [store.index for store in stores]
-    if isinstance(stage, Scan):
-        indices.append(stage.index)
+    indices = [store.index for store in stage_stores(stage)]
     return cost + sum(_cost_of_access(index, lane, lanes) for index in indices)
 
 
