@@ -22,7 +22,7 @@ def numbers(dtype: str, seed: int, count: int = 1000) -> Array:
 
 
 def result(engine: Engine, leaves: Leaves, tensor: Tensor) -> Array:
-    program = compile_graph(leaves.graph([tensor]), batch=1, name="test")
+    program = compile_graph(leaves.graph([tensor]), batch=1, name="test", target=engine.target)
     return run_program(program, engine, leaves.feeds)[0]["y0"]
 
 
