@@ -136,7 +136,7 @@ def assemble(fused: Fused, name: str, target: Target) -> Program:
         names |= stored
     outputs = tuple((name, own[tensor]) for name, tensor in graph.outputs)
     lowered = Lowered(buffers, tuple(steps), tuple(repeats))
-    if target.sorted_scatter:
+    if target.scatter == "sorted":
         lowered = sort_scatters(lowered)
     plan = plan_memory(
         lowered.buffers,

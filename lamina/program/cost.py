@@ -107,7 +107,9 @@ def _nests(
 
 def _operations(scalar: Apply) -> int:
     floats = any(operand.dtype.is_float for operand in scalar.operands)
-    return int(floats and scalar.primitive not in _NO_ARITHMETIC)
+    if not floats or scalar.primitive in _NO_ARITHMETIC:
+        return 0
+    return 2 if scalar.primitive == "multiply_add" else 1
 
 
 def _bytes(elements: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:

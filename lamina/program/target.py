@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, field
+from typing import Literal
 
 from lamina.records import frozen_dataclass
 
@@ -34,8 +35,8 @@ class Target:
         attention_block_queries: how many queries a block of attention has, if there are not too
             many blocks: the weights of one block are in memory at a time.
         attention_most_blocks: how many blocks there are at most; each is a few steps.
-        sorted_scatter: whether scatters are steps that parallel workers can compute, by sorting;
-            otherwise additions are made in order.
+        scatter: how values are added up where indices say. "in order": by one worker, one value
+            after the other; "sorted": by a worker for each result, once the indices are sorted.
         alignment_bytes: every temporary begins at a multiple of so many bytes.
         largest_block_bytes: the most bytes of one allocation; None if there is no limit.
     """
@@ -48,7 +49,7 @@ class Target:
     depthwise_loops: bool
     attention_block_queries: int
     attention_most_blocks: int
-    sorted_scatter: bool
+    scatter: Literal["in order", "sorted"]
     alignment_bytes: int
     largest_block_bytes: int | None
 

@@ -14,7 +14,7 @@ RECOMPUTING = Target(
     depthwise_loops=False,
     attention_block_queries=2,
     attention_most_blocks=3,
-    sorted_scatter=True,
+    scatter="sorted",
     alignment_bytes=128,
     largest_block_bytes=1 << 16,
 )
@@ -29,7 +29,7 @@ STORING = Target(
     depthwise_loops=True,
     attention_block_queries=1,
     attention_most_blocks=5,
-    sorted_scatter=False,
+    scatter="in order",
     alignment_bytes=1,
     largest_block_bytes=None,
 )

@@ -63,6 +63,7 @@ CALLS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("zeros_like", "recomputed"), _ONE),
     **dict.fromkeys(["all", "any", "max", "mean", "min", "prod", "sum", "logsumexp"], _REDUCED),
     **dict.fromkeys(["argmax", "argmin", "cumsum", "softmax", "log_softmax", "unstack"], _ALONG),
+    "multiply_add": {**_TWO, "added": 0.5},
     "argmax": {**_ALONG, "keepdims": True},
     "argmin": {**_ALONG, "keepdims": True},
     "arange": {"n": 5, "dtype": "float32"},

@@ -20,18 +20,16 @@ from lamina.program.program import Allocation, Buffer, Plan, Program
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Literal, Load
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Store, Write
-from lamina.program.target import Target
 from lamina.shapes import float32, int32, int64
 
-
-def _target(is_sorted: bool) -> Target:
-    return replace(DEFAULT_TARGET, sorted_scatter=is_sorted)
+IN_ORDER = replace(DEFAULT_TARGET, scatter="in order")
+SORTED = replace(DEFAULT_TARGET, scatter="sorted")
 
 
 def scatter(*, is_sorted: bool = True) -> Program:
     values, places = leaf("v", "input", (30, 4), float32), leaf("at", "input", (30,), int64)
     graph = Graph((values, places), (("y", ops.scatter_add(values, places, 5)),))
-    return compile_graph(graph, batch=1, name="test", target=_target(is_sorted))
+    return compile_graph(graph, batch=1, name="test", target=SORTED if is_sorted else IN_ORDER)
 
 
 def with_stage(program: Program, number: int, stage: Stage) -> Program:
@@ -144,7 +142,7 @@ def test_the_planner_keeps_the_order_beside_the_keys() -> None:
     values = leaf("v", "input", (30,), float32)
     computed = ops.cumsum(places, 0)
     graph = Graph((values, places), (("y", ops.scatter_add(values, computed, 40)),))
-    program = compile_graph(graph, batch=1, name="test", target=_target(True))
+    program = compile_graph(graph, batch=1, name="test", target=SORTED)
     verify(program)
     taken = {one.buffer: one.in_place_of for one in program.plan.allocations}
     assert taken["scatter_add.order"] == ""

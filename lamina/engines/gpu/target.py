@@ -33,7 +33,7 @@ def target_for(traits: Traits, name: str) -> Target:
         # Each block is a few launches.
         attention_block_queries=128,
         attention_most_blocks=8,
-        sorted_scatter=True,
+        scatter="sorted",
         # Temporaries are buffers within the blocks of the arena.
         alignment_bytes=traits.alignment_bytes,
         largest_block_bytes=traits.largest_block_bytes,
