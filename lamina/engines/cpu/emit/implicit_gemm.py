@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import as_matrix, as_plain
-from lamina.engines.cpu.emit.context import Context
+from lamina.engines.cpu.decide.panels import PackedRight, Panel, Panels
+from lamina.engines.cpu.decide.strides import stride_along
+from lamina.engines.cpu.decide.work import Work
+from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part
 from lamina.engines.cpu.emit.image import Image, image_of, pack_image
-from lamina.engines.cpu.emit.loops import PART_PARAMETERS, Part, stride_along
-from lamina.engines.cpu.emit.packing import PackedRight, Panel, Panels, pack_panel
+from lamina.engines.cpu.emit.packing import pack_panel
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import (
     RowTiles,
@@ -59,8 +60,6 @@ SHORTEST_CHUNK = 256
 GATHERING_PAYS = 1.25
 
 
-# Several parts of the engine ask for the same one.
-@lru_cache(maxsize=1 << 8)
 def windowed(step: Contraction, panels: Panels) -> Windowed | None:
     """The contraction, its columns cut into panels, as one over windows; None if it is none."""
     if len(step.rows) < 2 and len(step.inner) < 2:
@@ -389,7 +388,7 @@ class _Elements(Way):
         cycles = float(self._sums_of * matrices * row.extent * self._panels.vectors)
         return [
             replace(part, writes=shared),
-            replace(total, cycles=cycles, reads=total.reads | shared),
+            replace(total, work=Work(total.work.items, cycles), reads=total.reads | shared),
         ]
 
     def _over_units(self, name: str, what: str, cuts: int, blocks: int) -> Part:

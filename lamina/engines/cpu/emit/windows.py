@@ -8,13 +8,15 @@ from dataclasses import replace
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
-from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.emit.context import Context, Points
+from lamina.codegen.primitives import element
+from lamina.engines.cpu.decide.panels import PackedRight, Panel, Panels
+from lamina.engines.cpu.decide.tiles import most_rows, rows_of_tiles
+from lamina.engines.cpu.decide.vectors import are_short
+from lamina.engines.cpu.decide.work import Work
+from lamina.engines.cpu.emit.context import Context, Part, Points
 from lamina.engines.cpu.emit.image import Image
-from lamina.engines.cpu.emit.loops import Part, are_short
-from lamina.engines.cpu.emit.packing import TILE, PackedRight, Panel, Panels
-from lamina.engines.cpu.emit.tiles import most_rows, rows_of_tiles
+from lamina.engines.cpu.emit.packing import TILE, panel_address
 from lamina.program.index import Axis
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Load
@@ -213,7 +215,7 @@ class Way(ABC):
         reads = reads_of(step)
         if self._packed is not None:
             reads |= {self._packed.buffer}
-        return Part(self._name, units, cycles, reads, writes_of(step))
+        return Part(self._name, Work(units, cycles), reads, writes_of(step))
 
     def _own(self, code: Function) -> Value:
         """The thread's own memory; its number is the second parameter."""
@@ -240,7 +242,8 @@ class Way(ABC):
         assert self._packed is not None
         batch = code.parameters[2]
         before = code.multiply(batch, constant(self._panels.count, I64))
-        return self._packed.panel(self._context, code, code.add(before, number), self._element)
+        number = code.add(before, number)
+        return panel_address(self._context, code, self._packed, number, self._element)
 
     def _image_start(self, points: Points) -> Value:
         """Where a view that is read directly begins."""

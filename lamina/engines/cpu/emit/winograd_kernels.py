@@ -13,11 +13,12 @@ from typing import final
 from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.emit.context import Points
+from lamina.engines.cpu.decide.panels import Panel
+from lamina.engines.cpu.decide.tiles import rows_of_tiles
+from lamina.engines.cpu.decide.work import Work
+from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part, Points
 from lamina.engines.cpu.emit.image import pack_image
-from lamina.engines.cpu.emit.loops import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.packing import Panel
-from lamina.engines.cpu.emit.tiles import LINE_BYTES, Tile, emit_tile, rows_of_tiles
+from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import Way, address, divisor_near, start_of_part
 from lamina.engines.cpu.emit.winograd import (
     RESULTS,
@@ -28,6 +29,7 @@ from lamina.engines.cpu.emit.winograd import (
     tiled,
 )
 from lamina.engines.cpu.emit.zeros import cleared, columns_seen, columns_set, write_narrowing
+from lamina.engines.cpu.processor import LINE_BYTES
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Load, Scalar
@@ -312,7 +314,7 @@ class MinimalPlaces(_Minimal):
         code.end_loop(loop)
         code.finish()
         part = self._part(self._batch.extent * chunks)
-        return [replace(part, cycles=part.cycles * self._gain)]
+        return [replace(part, work=Work(part.work.items, part.work.cycles * self._gain))]
 
     def _chunks(self, high: int) -> _Cut:
         """So many tiles as fit the cache, if there are some for all threads."""
@@ -545,8 +547,8 @@ class MinimalElements(_Minimal):
         code.end_loop(loop)
         code.finish()
         part = self._part(units)
-        cycles = part.cycles * self._gain
-        return replace(part, cycles=cycles, writes=frozenset([self._context.SHARED]))
+        work = Work(units, part.work.cycles * self._gain)
+        return replace(part, work=work, writes=frozenset([self._context.SHARED]))
 
     def _write_unit(self, name: str, panel: Panel, cut: _Cut, chunks: int) -> None:
         """`unit(table, thread, batch, panel, piece, block, number)`: the sums of some chunks."""
@@ -675,7 +677,7 @@ class MinimalElements(_Minimal):
             * (self._blocks + self._window)
         )
         reads = part.reads | {self._context.SHARED}
-        return replace(part, function=name, cycles=cycles, reads=reads)
+        return replace(part, function=name, work=Work(part.work.items, cycles), reads=reads)
 
     def _write_gradients(self, name: str, panel: Panel) -> None:
         """`gradients(table, thread, batch, panel, group)`: of a vector of channels.
