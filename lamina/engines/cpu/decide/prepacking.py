@@ -20,7 +20,7 @@ from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Literal, loads
-from lamina.program.steps import Contraction
+from lamina.program.steps import Contraction, Step
 from lamina.records import frozen_dataclass
 
 # Workers may wait for each other where that spares the memory of operands as large as this.
@@ -87,25 +87,32 @@ def prepackings_of(
         signatures: of its steps.
     """
     users: dict[object, list[_User]] = defaultdict(list)
-    # Equal steps have equal operands.
-    known: dict[Contraction, tuple[object, ...]] = {}
+    # Equal steps have equal operands: what they are, and the numbers of the buffers they lie in.
+    known: dict[Step, tuple[object, tuple[int, ...]]] = {}
     for number, wish in wishes.items():
         step = program.steps[number]
         assert isinstance(step, Contraction)
-        operand = right_alone(step)
-        (numbered,), names = signatures.numbered(operand)
-        assert isinstance(numbered, Contraction)
+        (numbered,), names = signatures.numbered(step)
         if numbered not in known:
-            matrix = as_matrix(numbered)
-            read = (matrix.right, matrix.batch, matrix.column, matrix.inner)
-            known[numbered] = (*read, numbered.dtype)
-        key = (known[numbered], wish.packed, names)
-        users[key].append(_User(number, operand, wish.packed, wish.needs))
+            known[numbered] = _operand_of(numbered, signatures)
+        operand, places = known[numbered]
+        key = (operand, wish.packed, tuple(names[place] for place in places))
+        users[key].append(_User(number, right_alone(step), wish.packed, wish.needs))
     found: list[Prepacking] = []
     writes = Writes(program)
     for same in users.values():
         found += (_prepacking(program, group) for group in _together(program, same, writes))
     return tuple(found)
+
+
+def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, ...]]:
+    """What the right operand of a step without names is, and the buffers that it names."""
+    assert isinstance(step, Contraction)
+    (operand,), names = signatures.numbered(right_alone(step))
+    assert isinstance(operand, Contraction)
+    matrix = as_matrix(operand)
+    read = (matrix.right, matrix.batch, matrix.column, matrix.inner, step.dtype)
+    return read, tuple(map(int, names))
 
 
 def _prepacking(program: Program, group: _Group) -> Prepacking:

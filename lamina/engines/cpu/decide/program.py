@@ -31,6 +31,8 @@ def decide(
     program: Program,
     processor: Processor,
     forced: Mapping[int, StepSchedule] | None = None,
+    *,
+    signatures: Signatures | None = None,
 ) -> Schedule:
     """How a program is run on a processor.
 
@@ -38,19 +40,25 @@ def decide(
         program: which one.
         processor: for which processor.
         forced: of some steps, by their numbers, how they are run in any case.
+        signatures: of the program's steps, if somebody else asks for them as well.
     """
-    return _Deciding(program, processor, forced or {}).schedule()
+    signatures = signatures or Signatures(program)
+    return _Deciding(program, processor, forced or {}, signatures).schedule()
 
 
 @final
 class _Deciding:
     def __init__(
-        self, program: Program, processor: Processor, forced: Mapping[int, StepSchedule]
+        self,
+        program: Program,
+        processor: Processor,
+        forced: Mapping[int, StepSchedule],
+        signatures: Signatures,
     ) -> None:
         self._program = program
         self._processor = processor
         self._forced = forced
-        self._signatures = Signatures(program)
+        self._signatures = signatures
         # Of steps without names, and of whether their right operands may be prepacked.
         self._known: dict[tuple[Step, bool], StepSchedule] = {}
         self._nests: dict[tuple[Step, int], Nest] = {}

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
-from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import Schedule
 from lamina.engines.cpu.emit.context import Part
 from lamina.engines.cpu.emit.parts import Parts, RepeatedParts, write_parts
@@ -63,7 +62,6 @@ def write_program(
         schedule: how its steps are run; by default that is decided.
         timed: whether each part is a phase of its own, so that its time can be taken.
     """
-    schedule = schedule or decide(program, processor)
     written = write_parts(program, processor, schedule)
     extents = extents_of(program, written.workspaces.extents)
     load = Entry(0, 0, (), ())
@@ -98,7 +96,7 @@ def write_program(
 
 def text_of_step(program: Program, number: int, processor: Processor) -> str:
     """What is written for one step of a program, as a module of its own."""
-    written = write_parts(program, processor, decide(program, processor), only=number)
+    written = write_parts(program, processor, only=number)
     return written.module.text()
 
 

@@ -15,6 +15,7 @@ from lamina.codegen.llvm import Module
 from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.panels import PackedRight
 from lamina.engines.cpu.decide.prepacking import right_alone
+from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,
     LoopSchedule,
@@ -87,18 +88,23 @@ class Parts:
 
 
 def write_parts(
-    program: Program, processor: Processor, schedule: Schedule, only: int | None = None
+    program: Program,
+    processor: Processor,
+    schedule: Schedule | None = None,
+    only: int | None = None,
 ) -> Parts:
     """Writes all steps, or one and what it needs.
 
     Args:
         program: what to write.
         processor: what it is written for.
-        schedule: how each step is run.
+        schedule: how each step is run; by default that is decided.
         only: the number of the step.
     """
     written = Parts(Module(fused=processor.fused), Workspaces())
-    _Writer(program, processor, schedule, written).write(only)
+    signatures = Signatures(program)
+    schedule = schedule or decide(program, processor, signatures=signatures)
+    _Writer(program, processor, schedule, signatures, written).write(only)
     return written
 
 
@@ -107,13 +113,18 @@ class _Writer:
     """Writes the steps of a program, in order."""
 
     def __init__(
-        self, program: Program, processor: Processor, schedule: Schedule, written: Parts
+        self,
+        program: Program,
+        processor: Processor,
+        schedule: Schedule,
+        signatures: Signatures,
+        written: Parts,
     ) -> None:
         self._program = program
         self._processor = processor
         self._schedule = schedule
         self._written = written
-        self._signatures = Signatures(program)
+        self._signatures = signatures
         # What was written for a signature: the parts, and the context with the buffers' order.
         self._known: dict[Signature, tuple[list[Part], Context]] = {}
         self._prepacked = {number: one for one in schedule.prepackings for number in one.users}
