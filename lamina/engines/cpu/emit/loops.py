@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
-from lamina.codegen.stages import Stages, whole, write_nest
+from lamina.codegen.stages import Run, Stages, whole, write_nest
 from lamina.engines.cpu.decide.schedule import LoopSchedule, Nest
 from lamina.engines.cpu.decide.split_reductions import split_loop
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
@@ -39,6 +39,8 @@ def _write(points: Points, loop: Loop, nest: Nest) -> None:
         return
     *_, first, last = points.code.parameters
     runs = [whole(axis, nest.lanes if axis == nest.lane else 0) for axis in nest.order]
-    runs = [replace(run, start=first, stop=last) if run.axis == nest.shared else run for run in runs]
+    runs = [
+        replace(run, start=first, stop=last) if run.axis == nest.shared else run for run in runs
+    ]
     stages = Stages(points, nest.style)
     write_nest(points, runs, lambda: stages.write(loop.stages))

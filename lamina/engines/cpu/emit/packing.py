@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lamina.codegen.llvm import Function, Module
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.codegen.primitives import element
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_plain
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
 from lamina.engines.cpu.decide.strides import stride_along

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.codegen.primitives import element
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.panels import PackedRight, Panel, Panels
 from lamina.engines.cpu.decide.tiles import most_rows, rows_of_tiles
 from lamina.engines.cpu.decide.vectors import are_short

@@ -28,8 +28,8 @@ from typing import final
 import numpy as np
 
 from lamina.codegen.llvm import Function
-from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.codegen.primitives import element
+from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix
 from lamina.engines.cpu.decide.panels import PackedRight, Panel, Panels
 from lamina.engines.cpu.emit.context import Context, Points
