@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
-from lamina.codegen.stages import Run, Stages, whole, write_nest
+from lamina.codegen.stages import Stages, whole, write_nest
 from lamina.engines.cpu.decide.schedule import LoopSchedule, Nest
 from lamina.engines.cpu.decide.split_reductions import split_loop
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
