@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ Values = Mapping[str, Array]
 
 
 def run_program(
-    program: Program, engine: Engine, feeds: Values, runs: int = 1
+    program: Program, engine: Engine, feeds: Values, runs: int = 1, schedule: Any = None
 ) -> tuple[Values, Values]:
     """Runs a program: its last outputs, and what its parameters and states hold afterwards."""
     memories = {
@@ -55,7 +56,7 @@ def run_program(
     for name, memory in memories.items():
         memory.write(feeds[name])
     inputs = [feeds[buffer.name].copy() for buffer in program.of_kind("input")]
-    executable = engine.compile(program, memories)
+    executable = engine.compile(program, memories, schedule=schedule)
     try:
         for _ in range(runs):
             executable.run(inputs)

@@ -94,9 +94,9 @@ def write_program(
     return NativeProgram(written.module.text(), layout)
 
 
-def text_of_step(program: Program, number: int, processor: Processor) -> str:
-    """What is written for one step of a program, as a module of its own."""
-    written = write_parts(program, processor, only=number)
+def text_of(program: Program, step: int | None, processor: Processor) -> str:
+    """What is written for one step of a program, or for all of them, as a module of its own."""
+    written = write_parts(program, processor, only=step)
     return written.module.text()
 
 
