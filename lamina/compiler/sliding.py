@@ -47,7 +47,8 @@ def _window(operand: str, sliding: Sliding) -> Window | None:
     if place is None or element is None:
         return None
     (of_places, times, first), (of_elements, factor, start) = place, element
-    if times < 1 or of_places == of_elements:
+    moves = times > 0 and sliding.dilation and sliding.extent
+    if not moves or of_places == of_elements:
         return None
     return Window(
         operand,

@@ -240,9 +240,9 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         values = indices(*(store.value for store in step.stores))
         _check_nest((*around, *batch, *rows, *columns), (*stored, *values), where)
         for window in step.windows:
-            check_window(
-                window, step.left if window.operand == "left" else step.right, inner, where
-            )
+            on_left = window.operand == "left"
+            view, own = (step.left, rows) if on_left else (step.right, columns)
+            check_window(window, view, (*batch, *own, *inner), inner, where)
         return
     for stage in step.stages:
         if isinstance(stage, Write):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axes_of, axis_index
-from lamina.program.scalar import Apply, Bound, Load, Scalar
+from lamina.program.scalar import Apply, Bound, Load, Scalar, indices
 from lamina.records import frozen_dataclass
 
 # What a contraction does with the windows of an operand: it sums their elements up, once as they
@@ -36,7 +36,7 @@ class Window:
         place: the axis of the output positions; None if there is one.
         element: the axis of the elements of a window; None if there is one.
         stride: between windows, at least 1.
-        dilation: between elements.
+        dilation: between elements, not 0.
         offset: where the first element of the first window lies, times the divisor.
         divisor: at least 1; above it, only every so many elements meet a number.
         extent: how many numbers there are.
@@ -102,7 +102,7 @@ def fitted(window: Window, view: Scalar) -> Window | None:
     for, and other movements.
     """
     load = loaded(view)
-    if load is None or window.extent < 1 or not _moves_with(window, load.index):
+    if load is None or not _moves_with(window, load.index):
         return None
     low, high = window.position.bounds
     reached = (-(-low // window.divisor), high // window.divisor)
@@ -122,23 +122,27 @@ def loaded(view: Scalar) -> Load | None:
     return view if isinstance(view, Load) else None
 
 
-def check_window(window: Window, view: Scalar, inner: Collection[Axis], where: str) -> None:
+def check_window(
+    window: Window, view: Scalar, axes: Collection[Axis], inner: Collection[Axis], where: str
+) -> None:
     """Checks that a window is what its operand's view shows.
 
     Args:
         window: of a contraction.
         view: that operand.
-        inner: the axes that the contraction sums over.
+        axes: that the operand may depend on.
+        inner: those that the contraction sums over.
         where: what errors name.
 
     Raises:
         InternalError: if it is not.
     """
     numbers = (window.stride, window.dilation, window.offset, window.divisor, window.extent)
-    plain = all(type(number) is int for number in numbers)
-    known = window.operand in OPERANDS and plain and window.axes
-    if not known or window.stride < 1 or window.divisor < 1:
+    plain = all(type(number) is int for number in numbers) and window.operand in OPERANDS
+    if not plain or min(window.stride, window.divisor, window.extent) < 1 or not window.dilation:
         raise InternalError(f"there are no such windows: {window!r}", where=where)
+    if not window.axes or not window.axes <= set(axes):
+        raise InternalError(f"nothing iterates {window}", where=where)
     if window.kind != kind_of(window, inner):
         raise InternalError(f"sums up something else: {window}", where=where)
     if fitted(window, view) != window:
@@ -180,4 +184,4 @@ def _moves_with(window: Window, index: Index) -> bool:
         if rest:
             return False
         index = index - number * pitch
-    return axes.isdisjoint(axes_of(index))
+    return axes.isdisjoint(axes_of(index).union(*map(axes_of, indices(*index.values))))
