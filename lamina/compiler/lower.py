@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from lamina.compiler.sliding import windows_of
 from lamina.errors import InternalError
 from lamina.graph import CONSTANT, LEAF, Tensor
 from lamina.ops.lowering import (
@@ -23,6 +24,7 @@ from lamina.ops.lowering import (
     Repeating,
     Scanning,
     Scattering,
+    Sliding,
 )
 from lamina.program.index import (
     Axis,
@@ -182,6 +184,8 @@ class _Puller:
         self._height = 0
         # How many pulls are under way, one inside the other.
         self._nested = 0
+        # The windows that were come across, each once.
+        self.slidings: dict[Sliding, None] = {}
 
     def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The scalar of a tensor at coordinates.
@@ -264,6 +268,8 @@ class _Puller:
                 for operand in node.operands
             )
             return lowering.scalar(node, operands)
+        if isinstance(lowering, Movement) and lowering.slides is not None:
+            self.slidings |= dict.fromkeys(lowering.slides(node, coordinates))
         if isinstance(lowering, Movement | Generator):
             return lowering.scalar(
                 node, coordinates, lambda operand, at: self._pull(node.operands[operand], at)
@@ -566,12 +572,14 @@ def _lower_contraction(
     def group(wanted: Iterable[str]) -> tuple[Axis, ...]:
         return _real(axes[label] for label in wanted)
 
-    def view(operand: Tensor, names: tuple[str, ...]) -> Scalar:
-        scalar = _Puller(buffers).pull(operand, _indices(axes[label] for label in names))
+    def view(operand: Tensor, names: tuple[str, ...]) -> tuple[Scalar, Iterable[Sliding]]:
+        puller = _Puller(buffers)
+        scalar = puller.pull(operand, _indices(axes[label] for label in names))
         _view(scalar)
-        return scalar
+        return scalar, puller.slidings
 
-    left_view = view(left, left_names)
+    left_view, left_slidings = view(left, left_names)
+    right_view, right_slidings = view(right, right_names)
     strides = _strides(_view(left_view).index)
     # Sums run through the left operand as it lies.
     inner = sorted(group(inner_names), key=lambda axis: -abs(strides.get(axis, 0)))
@@ -582,10 +590,14 @@ def _lower_contraction(
         columns=group(n for n in output_names if n not in left_names),
         inner=tuple(inner),
         left=left_view,
-        right=view(right, right_names),
+        right=right_view,
         result=result.name,
         dtype=node.dtype,
         stores=stores,
+        windows=(
+            *windows_of("left", left_view, left_slidings, axes.values(), inner),
+            *windows_of("right", right_view, right_slidings, axes.values(), inner),
+        ),
     )
 
 

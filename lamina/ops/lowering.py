@@ -46,16 +46,35 @@ class Elementwise(Lowering):
 
 
 @frozen_dataclass
+class Sliding:
+    """Windows that slide along an axis of an operand, at some coordinates of the result.
+
+    Element `element` of the window at `place` is at
+    `(stride * place + dilation * element + offset) / divisor` of so many as `extent`.
+    """
+
+    place: Index
+    element: Index
+    stride: int
+    dilation: int
+    offset: int
+    divisor: int
+    extent: int
+
+
+@frozen_dataclass
 class Movement(Lowering):
     """Each result element is one operand element, or a constant: only the place changes.
 
     Attributes:
         scalar: (node, result coordinates, pull) -> result scalar.
         ordered: whether only the first operand is read; the others are computed before.
+        slides: (node, result coordinates) -> the windows by which the place changes, if any.
     """
 
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
     ordered: bool = False
+    slides: Callable[[Tensor, Coordinates], tuple[Sliding, ...]] | None = None
 
 
 @frozen_dataclass

@@ -19,7 +19,7 @@ from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import LARGEST, Flag, entries_of
 from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes
-from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
+from lamina.ops.lowering import Coordinates, Movement, Pull, Sliding, select_within
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
@@ -146,12 +146,23 @@ def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     return select_within(tuple(bounds), pull(0, tuple(places)), fill)
 
 
+def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding, ...]:
+    shape = static(node.operands[0].shape)
+    return tuple(
+        Sliding(
+            *(coordinates[one.place], coordinates[one.window]),
+            *(one.scale, one.slope, one.offset, one.divisor, shape[one.place]),
+        )
+        for one in _slopes(node)
+    )
+
+
 SHEAR = Op(
     "shear",
     _infer_shear,
     _shear_gradient,
     _shear_reference,
-    Movement(_shear_scalar),
+    Movement(_shear_scalar, slides=_shear_slides),
     (
         Sample(((2, 7, 3),), {"slopes": (Slope(1, 2, 5),), "fill": 0.0}),
         Sample(((6, 1, 3),), {"slopes": (Slope(0, 2, 4, 2, 1, -1),), "fill": 0.0}),

@@ -29,6 +29,7 @@ from lamina.program.steps import (
     stores_of,
     writes_of,
 )
+from lamina.program.windows import check_window
 
 
 def verify(program: Program) -> None:
@@ -102,6 +103,10 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         stored = [store.index for store in step.stores]
         values = indices(*(store.value for store in step.stores))
         _check_nest((*around, *batch, *rows, *columns), (*stored, *values), where)
+        for window in step.windows:
+            on_left = window.operand == "left"
+            view, own = (step.left, rows) if on_left else (step.right, columns)
+            check_window(window, view, (*batch, *own, *inner), inner, where)
         return
     for stage in step.stages:
         stored = [store.index for store in stage_stores(stage)]

@@ -19,7 +19,7 @@ class Rewrite:
     several scalars share are shared afterwards.
 
     Axes that a step or a stage iterates stay as they are; whoever replaces them says which ones
-    are iterated instead.
+    are iterated instead. Windows along axes that are replaced are windows no longer.
 
     Args:
         axes: the index expression for each axis.
@@ -58,7 +58,10 @@ class Rewrite:
 
     def contraction(self, step: Contraction) -> Contraction:
         left, right = self.scalar(step.left), self.scalar(step.right)
-        return replace(step, left=left, right=right, stores=self.stores(step.stores))
+        windows = tuple(one for one in step.windows if one.axes.isdisjoint(self._axes))
+        return replace(
+            step, left=left, right=right, stores=self.stores(step.stores), windows=windows
+        )
 
     def stage(self, stage: Stage) -> Stage:
         if isinstance(stage, Write):

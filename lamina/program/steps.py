@@ -26,6 +26,7 @@ from typing import cast
 
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Position, Scalar, loads, shared, text
+from lamina.program.windows import Window
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, size_of
 
@@ -212,6 +213,7 @@ class Contraction(_Remembering):
         result: the name of the local that holds the sum in the epilogue.
         dtype: of the sum.
         stores: the epilogue: what is stored at each (b, m, n).
+        windows: what slides along dimensions of the operands, as their views show it.
     """
 
     name: str
@@ -224,6 +226,7 @@ class Contraction(_Remembering):
     result: str
     dtype: DType
     stores: tuple[Store, ...]
+    windows: tuple[Window, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -240,11 +243,16 @@ class Contraction(_Remembering):
         b, m, n, k = (size_of([axis.extent for axis in group]) for group in groups)
         return b, m, n, k
 
+    def windows_in(self, operand: str) -> tuple[Window, ...]:
+        """The windows of one operand."""
+        return tuple(window for window in self.windows if window.operand == operand)
+
     def __str__(self) -> str:
         space = "; ".join(_over(group) for group in (self.batch, self.rows, self.columns) if group)
         lines = [
             f"contraction {self.name} over ({space})",
             f"  {self.result} = sum({_over(self.inner)}) {self.left} * {self.right}",
+            *(f"  {window}" for window in self.windows),
         ]
         return "\n".join(lines + [f"  {line}" for line in _store_lines(self.stores)])
 

@@ -60,20 +60,11 @@ def as_matrix(step: Contraction) -> Matrix:
     column, of_columns = flattened(step.columns, "n")
     inner, of_inner = flattened(step.inner, "k")
     change = Rewrite(of_batch | of_rows | of_columns | of_inner)
-    left, right = change.scalar(step.left), change.scalar(step.right)
-    stores = tuple(change.store(store) for store in step.stores)
     merged = replace(
-        step,
-        batch=(batch,),
-        rows=(row,),
-        columns=(column,),
-        inner=(inner,),
-        left=left,
-        right=right,
-        stores=stores,
+        change.contraction(step), batch=(batch,), rows=(row,), columns=(column,), inner=(inner,)
     )
     by_axes = Rewrite(of_batch | of_columns).scalar(step.right)
-    return Matrix(batch, row, column, inner, left, right, merged, step.inner, by_axes)
+    return Matrix(batch, row, column, inner, merged.left, merged.right, merged, step.inner, by_axes)
 
 
 def as_plain(view: Scalar, outer: Axis, matrix: Matrix) -> Plain | None:

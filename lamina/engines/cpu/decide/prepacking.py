@@ -133,7 +133,8 @@ def _prepacking(program: Program, group: _Group) -> Prepacking:
 
 def right_alone(step: Contraction) -> Contraction:
     """A contraction of which all is left out but the right operand."""
-    return replace(step, rows=(), left=Literal(0, step.dtype), stores=())
+    left, windows = Literal(0, step.dtype), step.windows_in("right")
+    return replace(step, rows=(), left=left, stores=(), windows=windows)
 
 
 def _needed(program: Program, group: _Group, size: int) -> range:

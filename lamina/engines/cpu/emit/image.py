@@ -15,9 +15,10 @@ from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.cpu.emit.context import Points
 from lamina.engines.cpu.emit.packing import TILE
-from lamina.program.index import Axis, Index, axis_index
+from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Load, Scalar
+from lamina.program.scalar import Bound, Load, Scalar
+from lamina.program.windows import Window, loaded
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
@@ -101,25 +102,28 @@ class Image:
 
 
 def image_of(
-    view: Scalar, places: Sequence[Axis], elements: Sequence[Axis], *, direct_outer: int
+    view: Scalar,
+    windows: Sequence[Window],
+    places: Sequence[Axis],
+    elements: Sequence[Axis],
+    *,
+    direct_outer: int,
 ) -> Image | None:
     """The view as an image; None if it is none.
 
     Args:
         view: a load, possibly cast.
+        windows: of the view.
         places, elements: its axes, apart from those of a batch.
         direct_outer: how many of the places count as outer ones where it is read directly.
     """
-    load = view
-    while isinstance(load, Apply) and load.primitive == "cast":
-        load = load.operands[0]
-    if not isinstance(load, Load):
+    load = loaded(view)
+    if load is None:
         return None
     indices = (load.index, *(bound.index for bound in load.bounds))
     if not all(isinstance(atom, Axis) for index in indices for atom, _ in index.terms):
         return None
     steps = {atom: step for atom, step in load.index.terms if isinstance(atom, Axis)}
-    own = {*places, *elements}
     if load is view and not load.bounds:
         outer = tuple(places[:direct_outer])
         rest = tuple(places[direct_outer:])
@@ -127,13 +131,18 @@ def image_of(
         terms = tuple(term for term in load.index.terms if term[0] not in strides)
         there = Load(load.buffer, Index(load.index.constant, terms), load.dtype)
         return Image(there, outer, rest, tuple(elements), (), strides)
+    windows = [window for window in windows if not window.is_axis]
     paired: dict[Axis, Side] = {}
-    for number, bound in enumerate(load.bounds):
-        side = _side(number, bound, steps, places, elements)
-        moved = [axis for axis, _ in bound.index.terms]
-        if side is None or any(axis in paired or axis not in own for axis in moved):
+    for number, window in enumerate(windows):
+        known = window.place in (None, *places) and window.element in (None, *elements)
+        if not known or window.divisor > 1:
             return None
-        paired |= {axis: side for axis in (side.place, side.element) if axis is not None}
+        paired |= dict.fromkeys(window.axes, _side(number, window))
+    own = {*places, *elements}
+    for bound in load.bounds:
+        moved = axes_of(bound.index)
+        if moved.isdisjoint(paired) and not (len(moved) == 1 and moved <= own):
+            return None
     lead = 0
     while lead < len(places) and places[lead] not in paired:
         lead += 1
@@ -154,33 +163,13 @@ def image_of(
     )
 
 
-def _side(
-    number: int,
-    bound: Bound,
-    steps: Mapping[Axis, int],
-    places: Sequence[Axis],
-    elements: Sequence[Axis],
-) -> Side | None:
-    """The side along which a bound holds."""
-    moved = {atom: step for atom, step in bound.index.terms if isinstance(atom, Axis)}
-    place = [axis for axis in places if axis in moved]
-    element_ = [axis for axis in elements if axis in moved]
-    if len(place) > 1 or len(element_) > 1:
-        return None
-    scale = moved[place[0]] if place else 1
-    slope = moved[element_[0]] if element_ else 1
-    pitches = {divmod(steps.get(axis, 0), moved[axis]) for axis in (*place, *element_)}
-    if scale < 1 or len(pitches) != 1 or next(iter(pitches))[1]:
-        return None
-    elements_ = element_[0].extent if element_ else 1
-    shift = -min(slope * (elements_ - 1), 0)
-    side = Side(
-        Axis(f"side{number}", 0),
-        place[0] if place else None,
-        element_[0] if element_ else None,
-        *(scale, slope, shift),
-    )
-    length = side.length(place[0].extent if place else 1)
+def _side(number: int, window: Window) -> Side:
+    """The side along which windows slide."""
+    numbers = (window.place, window.element, window.stride, window.dilation)
+    elements = window.element.extent if window.element else 1
+    shift = -min(window.dilation * (elements - 1), 0)
+    side = Side(Axis(f"side{number}", 0), *numbers, shift)
+    length = side.length(window.place.extent if window.place else 1)
     return replace(side, axis=Axis(f"side{number}", length))
 
 

@@ -26,7 +26,7 @@ from lamina.engines.cpu.decide.panels import PackedRight, Panel, Panels
 from lamina.engines.cpu.decide.strides import stride_along
 from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part
-from lamina.engines.cpu.emit.image import Image, image_of, pack_image
+from lamina.engines.cpu.emit.image import image_of, pack_image
 from lamina.engines.cpu.emit.packing import pack_panel
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import (
@@ -42,10 +42,11 @@ from lamina.engines.cpu.emit.windows import (
 )
 from lamina.engines.cpu.emit.winograd import minimal
 from lamina.engines.cpu.emit.winograd_kernels import MinimalElements, MinimalPlaces
-from lamina.program.index import Axis, Remainder, axes_of, axis_index
+from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Load, Scalar
+from lamina.program.scalar import Load
 from lamina.program.steps import Contraction, reads_of, writes_of
+from lamina.program.windows import DATA_GRADIENT, WEIGHT_GRADIENT, loaded
 from lamina.shapes import size_of
 
 # A unit has about so many rows, so that a panel that comes from a far cache is worth it.
@@ -73,84 +74,50 @@ def windowed(step: Contraction, panels: Panels) -> Windowed | None:
     filtered = minimal(step, panels, work)
     if filtered is not None or scattered is not None:
         return filtered or scattered
-    image = image_of(step.left, step.inner, step.rows, direct_outer=len(step.inner) - 2)
-    if image is not None and _has_windows_in_rows(step, image):
-        return Windowed(step, image, "elements")
-    image = image_of(step.left, step.rows, step.inner, direct_outer=len(step.rows) - 2)
-    return None if image is None else Windowed(step, image, "places")
+    way, places, elements = "places", step.rows, step.inner
+    if _sums_over_places(step):
+        way, places, elements = "elements", elements, places
+    windows, outer = step.windows_in("left"), len(places) - 2
+    image = image_of(step.left, windows, places, elements, direct_outer=outer)
+    return None if image is None else Windowed(step, image, way)
 
 
-def _has_windows_in_rows(step: Contraction, image: Image) -> bool:
-    """Whether k runs over the places of windows, and rows over their elements, or else reversed.
+def _sums_over_places(step: Contraction) -> bool:
+    """Whether k runs over the places of windows, as in the gradient of a weight.
 
-    Both are windows of each other. Channels tell them apart, which lie side by side: those of a
-    gradient of weights are rows. So does what moves along together: there are more places than
-    elements, or they are farther apart. Where that says nothing, all of k and rows are counted.
+    Windows that lie side by side are no more than axes. Their channels tell, which lie side by
+    side, too: those of a gradient are rows.
     """
-    sides = [(one, one.place, one.element) for one in image.sides if one.place and one.element]
-    moving = {axis for _, *pair in sides for axis in pair}
-    channels = _contiguous(step.left) - moving
-    in_rows, in_inner = (not channels.isdisjoint(axes) for axes in (step.rows, step.inner))
-    if in_rows != in_inner:
-        return in_rows
-    counts = [(place.extent, element_.extent) for _, place, element_ in sides]
-    steps = [(side.scale, abs(side.slope)) for side, _, _ in sides]
-    _, rows, _, inner = step.extents
-    for along in (counts, steps, [(inner, rows)]):
-        of_places, of_elements = (size_of([one[side] for one in along]) for side in (0, 1))
-        if of_places != of_elements:
-            return of_places > of_elements
-    return False
-
-
-def _contiguous(view: Scalar) -> set[Axis]:
-    """The axes along which the numbers of a view lie side by side."""
-    while isinstance(view, Apply) and view.primitive == "cast":
-        view = view.operands[0]
-    terms = view.index.terms if isinstance(view, Load) else ()
-    return {atom for atom, stride in terms if stride == 1 and isinstance(atom, Axis)}
+    kinds = {window.kind for window in step.windows_in("left")}
+    if kinds:
+        return WEIGHT_GRADIENT in kinds
+    load = loaded(step.left)
+    terms = load.index.terms if load is not None else ()
+    return any(stride == 1 and atom in step.rows for atom, stride in terms)
 
 
 def _with_single_axes(step: Contraction) -> Contraction:
     batch, of_batch = flattened(step.batch, "b")
     column, of_columns = flattened(step.columns, "n")
-    change = Rewrite(of_batch | of_columns)
-    return replace(
-        step,
-        batch=(batch,),
-        columns=(column,),
-        left=change.scalar(step.left),
-        right=change.scalar(step.right),
-        stores=tuple(change.store(store) for store in step.stores),
-    )
+    changed = Rewrite(of_batch | of_columns).contraction(step)
+    return replace(changed, batch=(batch,), columns=(column,))
 
 
 def _scattered(step: Contraction) -> Windowed | None:
     """The contraction with its left operand spread over the rows, where that is less work."""
-    if not isinstance(step.left, Load):
+    load = step.left
+    if not isinstance(load, Load):
         return None
-    load, scales = step.left, dict[Axis, int]()
-    for bound in load.bounds:
-        for atom, _ in bound.index.terms:
-            if isinstance(atom, Remainder):
-                rows = [axis for axis in step.rows if axis in axes_of(atom.index)]
-                scales |= dict.fromkeys(rows, atom.divisor)
     spreads: dict[Axis, Spread] = {}
-    for bound in load.bounds:
-        moved = {atom: step_ for atom, step_ in bound.index.terms if isinstance(atom, Axis)}
-        row = [axis for axis in step.rows if axis in moved]
-        inner = [axis for axis in step.inner if axis in moved]
-        if len(moved) != len(bound.index.terms):
-            continue
-        if len(row) != 1 or len(inner) > 1 or moved[row[0]] != 1 or bound.low != 0:
+    for window in step.windows_in("left"):
+        row, element_ = window.place, window.element
+        if window.kind != DATA_GRADIENT or row is None or window.stride != 1:
             return None
-        scale, slope = scales.get(row[0], 1), -moved[inner[0]] if inner else 1
-        if slope < 1 or row[0] in spreads or (bound.high - 1) % scale:
+        slope = -window.dilation if element_ is not None else 1
+        if slope < 1:
             return None
-        place = Axis(f"{row[0].name}_place", (bound.high - 1) // scale + 1)
-        element_ = inner[0] if inner else None
-        offset = bound.index.constant
-        spreads[row[0]] = Spread(row[0], place, element_, scale, slope, offset)
+        place = Axis(f"{row.name}_place", window.extent)
+        spreads[row] = Spread(row, place, element_, window.divisor, slope, window.offset)
     ordered = tuple(spreads[axis] for axis in step.rows if axis in spreads)
     outer = step.rows[: len(step.rows) - len(ordered)]
     elements = [one.element for one in ordered if one.element is not None]
@@ -160,7 +127,8 @@ def _scattered(step: Contraction) -> Windowed | None:
         return None
     gathered = size_of([one.row.extent for one in ordered])
     spread = size_of([one.place.extent for one in ordered])
-    if not scales and gathered <= GATHERING_PAYS * spread:
+    strided = any(one.scale > 1 for one in ordered)
+    if not strided and gathered <= GATHERING_PAYS * spread:
         return None
     replacements = {
         one.row: axis_index(one.place) * one.scale
@@ -176,7 +144,7 @@ def _scattered(step: Contraction) -> Windowed | None:
     places = tuple(one.place for one in ordered)
     channels = step.inner[len(elements) :]
     direct = image_of(
-        replace(left, bounds=()), (*outer, *places), channels, direct_outer=len(outer)
+        replace(left, bounds=()), (), (*outer, *places), channels, direct_outer=len(outer)
     )
     return Windowed(step, direct, "scattered", ordered) if direct is not None else None
 

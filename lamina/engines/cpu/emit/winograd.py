@@ -39,8 +39,9 @@ from lamina.engines.cpu.emit.windows import Windowed, address
 from lamina.engines.cpu.emit.zeros import columns_set
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Load, Scalar
+from lamina.program.scalar import Bound, Load, Scalar
 from lamina.program.steps import Contraction
+from lamina.program.windows import Window
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, size_of
 
@@ -55,28 +56,31 @@ _NUMBERS_CYCLES, _RESULTS_CYCLES, _FACTORS_CYCLES = 3.0, 4.5, 3.0
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
 
 
-def _image(left: Scalar, places: Sequence[Axis], elements: Sequence[Axis]) -> Image | None:
+def _image(step: Contraction, places: Sequence[Axis], elements: Sequence[Axis]) -> Image | None:
     """The image of square windows that lie side by side, each with channels; None if it is none.
 
     Its places are whole tiles, so there may be more than the view has: those show zeros.
     """
-    view = _with_bounds(left, places[-2:], elements)
-    whole = {axis: tiled(axis) for axis in places[-2:]}
+    found = [window for window in step.windows_in("left") if not window.is_axis]
+    plane = places[-2:]
+    windows = [window for axis in plane for window in found if window.place == axis]
+    sizes = {window.element.extent if window.element else 1 for window in windows}
+    numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
+    if len(windows) != 2 or len(found) != 2:
+        return None
+    if len(sizes) > 1 or sizes.isdisjoint(FILTERINGS) or numbers != {(1, 1, 1)}:
+        return None
+    view = _with_bounds(step.left, windows)
+    whole = {axis: tiled(axis) for axis in plane}
     change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
+    windows = [
+        replace(one, place=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
+    ]
     places = [whole.get(axis, axis) for axis in places]
-    image = image_of(change.scalar(view), places, elements, direct_outer=0)
+    image = image_of(change.scalar(view), windows, places, elements, direct_outer=0)
     if image is None or len(image.places) != 2 or len(image.sides) != 3:
         return None
-    *plane, channels = image.sides
-    size = plane[0].element.extent if plane[0].element is not None else 0
-    for side, place in zip(plane, image.places, strict=True):
-        if side.place != place or side.element is None:
-            return None
-        if side.element.extent not in FILTERINGS or side.element.extent != size:
-            return None
-        if side.scale != 1 or abs(side.slope) != 1:
-            return None
-    return image if channels.element is not None and channels.slope == 1 else None
+    return image if image.sides[-1].element is not None else None
 
 
 def tiled(places: Axis) -> Axis:
@@ -84,32 +88,23 @@ def tiled(places: Axis) -> Axis:
     return Axis(places.name, places.extent + places.extent % RESULTS)
 
 
-def _with_bounds(view: Scalar, places: Sequence[Axis], elements: Sequence[Axis]) -> Scalar:
-    """The view with bounds that say what places and elements move along together.
+def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
+    """The view with bounds that say how far its windows reach.
 
     Nothing is changed where it shows something; places that there are not, behind the last ones,
     show zeros.
     """
-    if isinstance(view, Apply) and view.primitive == "cast":
-        return replace(view, operands=(_with_bounds(view.operands[0], places, elements),))
-    if not isinstance(view, Load):
-        return view
-    bounds = [
-        Bound(bound.index, max(bound.low, low), min(bound.high, high + 1))
-        for bound in view.bounds
-        for low, high in [bound.index.bounds]
-    ]
-    free = [axis for axis in elements if not any(axis in axes_of(b.index) for b in bounds)]
-    steps = dict(view.index.terms)
-    for place in places:
-        step = steps.get(place, 0)
-        moved = [axis for axis in free if abs(steps.get(axis, 0)) == abs(step)]
-        if not step or len(moved) != 1 or any(place in axes_of(bound.index) for bound in bounds):
-            continue
-        slope = 1 if steps[moved[0]] == step else -1
-        index = axis_index(place) + axis_index(moved[0]) * slope
-        bounds.append(Bound(index, index.bounds[0], index.bounds[1] + 1))
-    return replace(view, bounds=tuple(bounds))
+    moving = {axis for window in windows for axis in window.axes}
+    reached: list[Bound] = []
+    for window in windows:
+        low, high = window.position.bounds
+        reached.append(Bound(window.position, max(low, 0), min(high + 1, window.extent)))
+
+    def bounded(load: Load) -> Load:
+        others = [bound for bound in load.bounds if moving.isdisjoint(axes_of(bound.index))]
+        return replace(load, bounds=(*reached, *others))
+
+    return Rewrite(load=bounded).scalar(view)
 
 
 def minimal(step: Contraction, panels: Panels, direct: float) -> Windowed | None:
@@ -124,7 +119,7 @@ def minimal(step: Contraction, panels: Panels, direct: float) -> Windowed | None
         ("minimal places", step.rows, step.inner),
         ("minimal elements", step.inner, step.rows),
     ):
-        image = _image(step.left, places, elements)
+        image = _image(step, places, elements)
         if image is None:
             continue
         channels, columns = image.sides[-1].axis.extent, panels.columns
