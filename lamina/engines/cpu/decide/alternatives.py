@@ -16,6 +16,8 @@ from lamina.engines.cpu.decide.contractions import (
     can_be_read_in_vectors,
     gemm_schedule,
 )
+from lamina.engines.cpu.decide.convolutions import can_have_images, row_tiles_of, window_schedule
+from lamina.engines.cpu.decide.filtering import RESULTS
 from lamina.engines.cpu.decide.loops import as_loop, nest_of, nest_with, possible_vectors
 from lamina.engines.cpu.decide.matrix import Matrix, as_matrix, as_plain
 from lamina.engines.cpu.decide.panels import Panels
@@ -29,9 +31,18 @@ from lamina.engines.cpu.decide.schedule import (
     Nest,
     Schedule,
     StepSchedule,
+    WindowSchedule,
 )
 from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.engines.cpu.decide.split_reductions import can_be_cut, split_loop
+from lamina.engines.cpu.decide.windows import (
+    COL2IM,
+    WEIGHT_GRADIENT,
+    WINOGRAD_WEIGHT_GRADIENT,
+    Windowed,
+    readings,
+)
+from lamina.engines.cpu.decide.winograd import is_winograd
 from lamina.engines.cpu.processor import Processor
 from lamina.program.program import Program
 from lamina.program.steps import Loop, Reduce, Step
@@ -68,6 +79,7 @@ def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
     yield LoopSchedule((next(_nests(as_loop(step), processor)),))
     if step.dtype.is_float and all(step.extents):
         yield from _of_product(as_matrix(step), processor)
+        yield from _of_windows(step, processor)
 
 
 # Loops --------------------------------------------------------------------------------------------
@@ -152,4 +164,56 @@ def _product(
         left=left,
         right=right,
         prefetch=0 if left == DIRECT else rows,
+    )
+
+
+# Contractions over windows ------------------------------------------------------------------------
+
+
+def _of_windows(step: Contraction, processor: Processor) -> Iterator[WindowSchedule]:
+    """Each algorithm that can compute it, in small blocks and in whole images."""
+    full = processor.vector_bytes // step.dtype.itemsize
+    columns = step.extents[2]
+    for algorithm, how in readings(step).items():
+        narrow, wide = Panels(max(full // 2, 2), 1, columns), Panels(full, 2, columns)
+        for panels, rows, is_small in ((narrow, 3, True), (wide, 5, False)):
+            yield _over_windows(how, algorithm, panels, processor, rows, is_small=is_small)
+
+
+def _over_windows(
+    how: Windowed,
+    algorithm: str,
+    panels: Panels,
+    processor: Processor,
+    rows: int,
+    *,
+    is_small: bool,
+) -> WindowSchedule:
+    positions = how.image.places[0].extent
+    if is_winograd(algorithm):
+        positions //= RESULTS
+    block, images = positions, 1
+    if is_small and algorithm != COL2IM:
+        block = -(-positions // 2)
+    elif algorithm != COL2IM and can_have_images(how):
+        images = how.outer.extent
+    row_cuts = partial_sums = 1
+    channels = how.image.sides[-1].axis.extent if is_winograd(algorithm) else 0
+    if algorithm == WEIGHT_GRADIENT:
+        row_cuts = min(row_tiles_of(how, block, rows).count, 2)
+    if algorithm in (WEIGHT_GRADIENT, *WINOGRAD_WEIGHT_GRADIENT.values()):
+        partial_sums = min(how.outer.extent // images, 3)
+    if algorithm in WINOGRAD_WEIGHT_GRADIENT.values() and channels % panels.lanes == 0:
+        channels = panels.lanes if is_small else channels
+    return window_schedule(
+        how,
+        algorithm,
+        panels,
+        processor,
+        rows=rows,
+        block=block,
+        images=images,
+        row_cuts=row_cuts,
+        partial_sums=partial_sums,
+        channels=channels,
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from math import gcd
 
+from lamina.engines.cpu.decide.convolutions import schedule_windows
 from lamina.engines.cpu.decide.loops import as_loop, nest_of
 from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_matrix, as_plain
-from lamina.engines.cpu.decide.panels import PackedRight, Panels
+from lamina.engines.cpu.decide.panels import Panels
 from lamina.engines.cpu.decide.schedule import (
     DIRECT,
     PACKED,
@@ -19,14 +20,10 @@ from lamina.engines.cpu.decide.schedule import (
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
-    WindowedSchedule,
 )
 from lamina.engines.cpu.decide.tiles import VECTORS, dot_sides, most_rows, rows_of_tiles
 from lamina.engines.cpu.decide.vectors import are_short
 from lamina.engines.cpu.decide.work import Work
-from lamina.engines.cpu.emit.implicit_gemm import windowed
-from lamina.engines.cpu.emit.windows import Windowed
-from lamina.engines.cpu.emit.winograd import packed_weights
 from lamina.engines.cpu.processor import LINE_BYTES, Processor
 from lamina.program.steps import Contraction
 
@@ -60,9 +57,10 @@ def schedule_contraction(
     if not _is_worth_tiles(step, processor):
         return LoopSchedule((nest_of(as_loop(step), processor),))
     panels, matrix = panels_of(step, processor), as_matrix(step)
-    how = _windows_of(step, matrix, panels)
-    if how is not None:
-        return WindowedSchedule(how.way, panels, _packed_for_windows(how, panels), how)
+    if not _is_plain(matrix):
+        windows = schedule_windows(step, panels, processor)
+        if windows is not None:
+            return windows
     dots = _prefers_dots(matrix, panels, prepacked=prepacked)
     return _gemm(matrix, panels, processor, dots=dots, prepacked=prepacked and not dots)
 
@@ -82,21 +80,10 @@ def panels_of(step: Contraction, processor: Processor) -> Panels:
     return Panels(lanes, min(VECTORS, -(-columns // lanes)), columns)
 
 
-def _windows_of(step: Contraction, matrix: Matrix, panels: Panels) -> Windowed | None:
-    """How a contraction is made if its left operand shows windows; None if it does not."""
+def _is_plain(matrix: Matrix) -> bool:
+    """Whether the left operand lies side by side along its rows or along K."""
     plain = as_plain(matrix.left, matrix.row, matrix)
-    if plain is not None and 1 in (plain.stride, plain.inner_stride):
-        return None
-    return windowed(step, panels)
-
-
-def _packed_for_windows(how: Windowed, panels: Panels) -> PackedRight | None:
-    """How the right operand of a contraction over windows is packed before it."""
-    if not how.packs_ahead:
-        return None
-    if how.way == "minimal places":
-        return packed_weights(how, panels)
-    return PackedRight(panels, how.step.extents[3])
+    return plain is not None and 1 in (plain.stride, plain.inner_stride)
 
 
 def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:

@@ -19,7 +19,7 @@ from lamina.engines.cpu.decide.schedule import (
     Nest,
     Schedule,
     StepSchedule,
-    WindowedSchedule,
+    WindowSchedule,
 )
 from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.engines.cpu.processor import Processor
@@ -100,7 +100,7 @@ class _Deciding:
 
     def _needs(self, number: int, schedule: StepSchedule) -> bool:
         """Whether a step cannot do without its operand being prepacked."""
-        return number in self._forced or isinstance(schedule, WindowedSchedule)
+        return number in self._forced or isinstance(schedule, WindowSchedule)
 
     def _of_columns(self, number: int, columns: int) -> Nest:
         """How a loop runs over so many columns at a time."""

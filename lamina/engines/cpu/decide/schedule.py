@@ -7,12 +7,9 @@ the step computes: that is the program.
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from lamina.codegen.stages import Style
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
 from lamina.engines.cpu.decide.work import Work, counted
-from lamina.engines.cpu.emit.windows import Windowed
 from lamina.program.index import Axis
 from lamina.records import frozen_dataclass
 
@@ -172,27 +169,63 @@ class GemmSchedule:
         return "; ".join([*said, str(self.work)])
 
 
+# Contractions over windows ------------------------------------------------------------------------
+
+
 @frozen_dataclass
-class WindowedSchedule:
+class WindowSchedule:
     """A contraction over windows.
 
     Attributes:
-        algorithm: how it is computed.
-        panels: how the columns are cut.
+        algorithm: a name of `windows.py`.
+        extents: of batch, M, N and K.
+        panels: how N is cut into panels.
+        rows: the most that a register tile has.
+        block: how many output positions along the first axis are computed from one image, or with
+            Winograd's algorithms how many rows of tiles.
+        images: how many outer positions are taken at once, where a block is a whole image.
+        row_cuts: into how many work items the rows of a panel are cut.
+        partial_sums: how many sums are made of each result, to be added up at last.
+        channels: how many are transformed at once with Winograd's algorithms; otherwise 0.
         prepacked: how the right operand is packed before the step, if it is.
-        how: what the algorithm reads, which follows from the step.
+        wide_epilogue: whether the epilogue computes several registers at once.
+        works: that of its kernels.
     """
 
     algorithm: str
+    extents: tuple[int, int, int, int]
     panels: Panels
+    rows: int
+    block: int
+    images: int
+    row_cuts: int
+    partial_sums: int
+    channels: int
     prepacked: PackedRight | None
-    how: Windowed = field(compare=False)
+    wide_epilogue: bool
+    works: tuple[Work, ...]
 
     def __str__(self) -> str:
-        return f"{self.algorithm}; {self.panels}"
+        b, m, n, k = self.extents
+        batch = f"{b} x " if b != 1 else ""
+        said = [
+            f"{self.algorithm} for {batch}M={m}, N={n}, K={k}",
+            str(self.panels),
+            f"tiles of up to {self.rows} rows",
+            f"blocks of {self.block}",
+        ]
+        if self.images > 1:
+            said.append(f"{self.images} images at once")
+        if self.row_cuts > 1:
+            said.append(f"rows in {self.row_cuts} cuts")
+        if self.partial_sums > 1:
+            said.append(f"{self.partial_sums} partial sums")
+        if self.channels:
+            said.append(f"{counted(self.channels, 'channel')} at once")
+        return "; ".join([*said, *map(str, self.works)])
 
 
-StepSchedule = LoopSchedule | GemmSchedule | WindowedSchedule
+StepSchedule = LoopSchedule | GemmSchedule | WindowSchedule
 
 
 @frozen_dataclass

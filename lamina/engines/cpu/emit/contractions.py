@@ -26,7 +26,8 @@ from lamina.engines.cpu.decide.schedule import (
 )
 from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
-from lamina.engines.cpu.emit.implicit_gemm import emit_windowed
+from lamina.engines.cpu.emit.convolutions import emit_windows
+from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.loops import emit_nest
 from lamina.engines.cpu.emit.packing import TILE, pack_panel, panel_address, write_pack_left
 from lamina.engines.cpu.emit.tiles import Dots, Tile, emit_dots, emit_tile
@@ -55,7 +56,7 @@ def emit_contraction(
         return [emit_nest(context, name, as_loop(step), nest)]
     if isinstance(schedule, GemmSchedule):
         return _Gemm(context, name, step, schedule, column_sums).write()
-    return emit_windowed(context, name, schedule.how, schedule.prepacked, schedule.panels)
+    return emit_windows(context, name, step, schedule)
 
 
 @frozen_dataclass
@@ -174,7 +175,9 @@ class _Gemm:
         """One panel of columns: packs it if need be, then passes the tiles of the rows over it."""
         matrix, workspaces = self._matrix, self._context.workspaces
         name = f"{self._name}_{kind}"
-        self._write_epilogue(name, panel)
+        wide, around = self._schedule.wide_epilogue, (matrix.batch,)
+        epilogue = Epilogue(matrix.step, around, (matrix.row,), (panel.width,), panel, wide)
+        write_epilogue(self._context, name, epilogue, ("batch", "row", "count", "column"))
         points = self._begin(name, _PANEL_PARAMETERS)
         code = points.code
         table, thread, batch, number, begin, end = code.parameters
@@ -317,43 +320,9 @@ class _Gemm:
         position = code.add(position, constant(start * plain.inner_stride, I64))
         return code.offset(points.base(plain.buffer), position, self._element)
 
-    # Epilogue
-
-    def _write_epilogue(self, name: str, panel: Panel) -> None:
-        """The stores of a tile: each row in vectors along the columns."""
-        step, matrix = self._matrix.step, self._matrix
-        used = reads_of(step) | writes_of(step)
-        epilogue = f"{name}_epilogue"
-        points = self._context.begin(epilogue, _EPILOGUE_PARAMETERS, used, calling=True)
-        code = points.code
-        _, sums, batch, row, count, column = code.parameters
-        end = code.add(row, count)
-        with (
-            points.bound(matrix.batch, batch),
-            points.loop(matrix.row, (), row, end) as loop,
-        ):
-            past = code.subtract(loop.index, row)
-            source = code.offset(
-                sums, code.multiply(past, constant(panel.width, I64)), self._element
-            )
-            for first, lanes in panel.runs(wide=self._schedule.wide_epilogue):
-                base = code.add(column, constant(first, I64))
-                place = code.offset(source, first, self._element)
-                with points.along(matrix.column, base, lanes, multiple=panel.lanes):
-                    total = code.load(place, Type(self._element, lanes))
-                    points.define(step.result, total)
-                    points.store_all(step.stores)
-            code.end_loop(loop)
-        code.finish()
-
 
 _PANEL_PARAMETERS = (
     ("table", POINTER),
     ("thread", I64),
     *((name, I64) for name in ("batch", "panel", "begin", "end")),
-)
-_EPILOGUE_PARAMETERS = (
-    ("table", POINTER),
-    ("sums", POINTER),
-    *((name, I64) for name in ("batch", "row", "count", "column")),
 )

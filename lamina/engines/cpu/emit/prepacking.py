@@ -5,9 +5,10 @@ from __future__ import annotations
 from lamina.codegen.values import Value
 from lamina.engines.cpu.decide.matrix import Matrix
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
+from lamina.engines.cpu.decide.winograd import PackedWeights
 from lamina.engines.cpu.emit.context import Context, Part, Points
 from lamina.engines.cpu.emit.packing import pack_whole, write_prepacking
-from lamina.engines.cpu.emit.winograd import PackedWeights, fill_with_weights
+from lamina.engines.cpu.emit.winograd_weights import fill_with_weights
 
 
 def emit_prepacking(context: Context, name: str, packed: PackedRight, matrix: Matrix) -> Part:
