@@ -45,7 +45,7 @@ from lamina.engines.cpu.decide.windows import (
 from lamina.engines.cpu.decide.winograd import is_winograd
 from lamina.engines.cpu.processor import Processor
 from lamina.program.program import Program
-from lamina.program.steps import Loop, Reduce, Step
+from lamina.program.steps import Contraction, Loop, Reduce, Step
 
 # Stages without anything unrolled, and with all windows.
 _LOOPS, _UNROLLED = Style(0, 0, 0), Style(0, 8, 32)

@@ -64,12 +64,12 @@ def schedule_windows(
         work /= size_of([one.row.extent for one in spread.spreads])
     for algorithm, how in known.items():
         if is_winograd(algorithm) and winograd_pays(how, algorithm, panels, work):
-            return _scheduled(how, algorithm, panels, processor)
+            return schedule_by(how, algorithm, panels, processor)
     if spread is not None:
-        return _scheduled(spread, COL2IM, panels, processor)
+        return schedule_by(spread, COL2IM, panels, processor)
     algorithm = WEIGHT_GRADIENT if sums_over_positions(step) else IMPLICIT_GEMM
     how = known.get(algorithm)
-    return None if how is None else _scheduled(how, algorithm, panels, processor)
+    return None if how is None else schedule_by(how, algorithm, panels, processor)
 
 
 def _col2im_pays(how: Windowed) -> bool:
@@ -79,10 +79,10 @@ def _col2im_pays(how: Windowed) -> bool:
     return any(one.scale > 1 for one in how.spreads) or gathered > GATHERING_PAYS * spread
 
 
-def _scheduled(
+def schedule_by(
     how: Windowed, algorithm: str, panels: Panels, processor: Processor
 ) -> WindowSchedule:
-    """Blocks and cuts that fit the caches, and leave something for all workers."""
+    """How an algorithm computes it: blocks and cuts that fit the caches and leave work for all."""
     rows, channels = most_rows(processor, panels.vectors), 0
     row_cuts = partial_sums = 1
     if algorithm == IMPLICIT_GEMM:

@@ -22,6 +22,7 @@ from lamina.engines.cpu.decide.schedule import (
     WindowSchedule,
 )
 from lamina.engines.cpu.decide.signatures import Signatures
+from lamina.engines.cpu.decide.workers import workers_of
 from lamina.engines.cpu.processor import Processor
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Step
@@ -82,7 +83,8 @@ class _Deciding:
             behind = schedules[carrier]
             if number not in self._forced and isinstance(behind, GemmSchedule):
                 found[number] = FusedSum(carrier, self._of_columns(number, behind.panels.width))
-        return Schedule(tuple(found), prepackings)
+        workers = workers_of(program, found, prepackings, self._processor)
+        return Schedule(tuple(found), prepackings, *workers)
 
     def _of(self, number: int, *, prepacked: bool) -> StepSchedule:
         """How a step is run, apart from all others."""

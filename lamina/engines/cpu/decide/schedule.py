@@ -296,10 +296,14 @@ class Schedule:
     Attributes:
         steps: how each of its steps is run.
         prepackings: which right operands are packed before they are used.
+        workers: how many run the program.
+        load_workers: how many pack what is packed when parameters change.
     """
 
     steps: tuple[StepSchedule | FusedSum, ...]
     prepackings: tuple[Prepacking, ...]
+    workers: int
+    load_workers: int
 
     def column_sums(self) -> dict[int, list[int]]:
         """The numbers of the loops that are fused behind steps, by the steps' numbers."""

@@ -28,10 +28,6 @@ from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
-# Threads are worth waking for parts of so many cycles each; once they are awake, they take their
-# share of smaller parts as well.
-CYCLES_WORTH_WAKING = 4000.0
-
 
 @frozen_dataclass
 class NativeProgram:
@@ -63,10 +59,11 @@ def write_program(
         timed: whether each part is a phase of its own, so that its time can be taken.
     """
     written = write_parts(program, processor, schedule)
+    schedule = written.schedule
     extents = extents_of(program, written.workspaces.extents)
     load = Entry(0, 0, (), ())
     if written.load:
-        load = _entry(written, "load", written.load, (), extents, processor)
+        load = _entry(written, "load", written.load, (), extents, schedule.load_workers)
     used = [number for number, part in enumerate(written.parts) if part.work.items]
     loops = [
         RepeatedParts(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
@@ -78,7 +75,7 @@ def write_program(
         [written.parts[number] for number in used],
         [loop for loop in loops if loop.first < loop.last],
         extents,
-        processor,
+        schedule.workers,
         timed=timed,
     )
     workspaces = written.workspaces
@@ -117,12 +114,11 @@ def _entry(
     parts: Sequence[Part],
     loops: Sequence[RepeatedParts],
     extents: Extents,
-    processor: Processor,
+    threads: int,
     *,
     timed: bool = False,
 ) -> Entry:
     """Kernels and phases for parts, and the table of their functions in the module."""
-    threads = _threads(parts, loops, processor)
     if not parts or (threads == 1 and not timed):
         _write_sequence(written, name, parts, loops)
         written.module.export_functions(exported_name(name), [name])
@@ -154,17 +150,6 @@ def _entry(
         back, iterations = (phase_of[loop.first], loop.turns) if loop is not None else (0, 0)
         phases.append(Phase(first, last, shared, back, iterations))
     return Entry(threads, len(numbers), tuple(kernels), tuple(phases))
-
-
-def _threads(parts: Sequence[Part], loops: Sequence[RepeatedParts], processor: Processor) -> int:
-    """How many threads parts are worth."""
-    turns = {n: loop.turns for loop in loops for n in range(loop.first, loop.last)}
-
-    def worth(number: int, part: Part) -> int:
-        cycles = part.work.cycles * turns.get(number, 1)
-        return max(1, min(processor.threads, part.work.items, int(cycles / CYCLES_WORTH_WAKING)))
-
-    return max((worth(number, part) for number, part in enumerate(parts)), default=1)
 
 
 def _begins(extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedParts]) -> list[bool]:

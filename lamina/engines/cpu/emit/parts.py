@@ -57,6 +57,7 @@ class Parts:
     """What was written of a program.
 
     Attributes:
+        schedule: how its steps are run.
         module: with the functions.
         workspaces: what they need while they run.
         load: the parts that are run once after the parameters were changed.
@@ -69,6 +70,7 @@ class Parts:
             in the memory for those, by name.
     """
 
+    schedule: Schedule
     module: Module
     workspaces: Workspaces
     load: list[Part] = field(default_factory=list[Part])
@@ -101,10 +103,10 @@ def write_parts(
         schedule: how each step is run; by default that is decided.
         only: the number of the step.
     """
-    written = Parts(Module(fused=processor.fused), Workspaces())
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
-    _Writer(program, processor, schedule, signatures, written).write(only)
+    written = Parts(schedule, Module(fused=processor.fused), Workspaces())
+    _Writer(program, processor, signatures, written).write(only)
     return written
 
 
@@ -116,19 +118,20 @@ class _Writer:
         self,
         program: Program,
         processor: Processor,
-        schedule: Schedule,
         signatures: Signatures,
         written: Parts,
     ) -> None:
         self._program = program
         self._processor = processor
-        self._schedule = schedule
+        self._schedule = written.schedule
         self._written = written
         self._signatures = signatures
         # What was written for a signature: the parts, and the context with the buffers' order.
         self._known: dict[Signature, tuple[list[Part], Context]] = {}
-        self._prepacked = {number: one for one in schedule.prepackings for number in one.users}
-        self._column_sums = schedule.column_sums()
+        self._prepacked = {
+            number: one for one in written.schedule.prepackings for number in one.users
+        }
+        self._column_sums = written.schedule.column_sums()
 
     def write(self, only: int | None) -> None:
         program, written = self._program, self._written
