@@ -63,19 +63,19 @@ class Explanation:
         return self.engine.languages
 
     @checked
-    def listing(self, step: int, language: str = "program") -> str:
-        """One step as text.
+    def listing(self, step: int | None, language: str = "program") -> str:
+        """One step, or all of them, as text.
 
         Args:
-            step: its number.
+            step: its number; None for all steps.
             language: `"program"`, what Lamina's compiler made; or another of `languages`, such as
-                `"llvm"` and `"assembly"` on the cpu engine.
+                `"schedule"`, `"llvm"` and `"assembly"` on the cpu engine.
 
         Raises:
             DefinitionError: if there is no such step or language.
         """
         count = len(self.program.steps)
-        if not 0 <= step < count:
+        if step is not None and not 0 <= step < count:
             raise DefinitionError(
                 "the program has no such step",
                 facts=(("expected", f"0 to {count - 1}"), ("found", str(step))),

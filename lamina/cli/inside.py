@@ -34,9 +34,8 @@ _inference_option = click.option(
     "--as",
     "language",
     metavar="LANGUAGE",
-    default="program",
-    show_default=True,
-    help="What the step is shown as: program, or on the cpu engine llvm or assembly.",
+    help="Show the step, or all steps, as text: program, or on the cpu engine schedule, llvm or "
+    "assembly.",
 )
 def explain(
     file: str,
@@ -44,11 +43,12 @@ def explain(
     inference: bool,
     engine: str,
     step: int | None,
-    language: str,
+    language: str | None,
 ) -> None:
     """Show the program that a step becomes.
 
-    Each of its parts with its extents, arithmetic and traffic; one of them as machine code.
+    Each of its parts with its extents, arithmetic and traffic; or how they are run, or as machine
+    code.
 
     It is the training step if FILE.py defines a loss, else the forward pass.
     """
@@ -56,9 +56,10 @@ def explain(
     model = lm.Model(definition.network, engine=engine)
     loss, optimizer = _training_of(definition, inference=inference)
     explanation = model.explain(batch_size or definition.batch_size, loss, optimizer)
-    if step is None and language != "program":
-        raise click.UsageError(f"--as {language} shows one step: name it with --step.")
-    click.echo(str(explanation) if step is None else explanation.listing(step, language))
+    if step is None and language is None:
+        click.echo(str(explanation))
+    else:
+        click.echo(explanation.listing(step, language or "program"))
 
 
 @click.command()

@@ -6,7 +6,7 @@ executables, and the executable. Engines know programs and nothing of graphs, op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -169,6 +169,7 @@ class Engine(Protocol):
         arena: Arena | None = None,
         *,
         timed: bool = False,
+        schedule: Any = None,
     ) -> Executable:
         """Machine code for the program.
 
@@ -178,9 +179,17 @@ class Engine(Protocol):
             arena: what the program shares with others that never run at the same time; without
                 it, it has one of its own.
             timed: whether the time of every step is taken, which itself takes some.
+            schedule: one of this engine's `schedules` of the program; by default it decides.
 
         Raises:
             EngineError: if there is not enough memory for what it takes, workspaces included.
+        """
+        ...
+
+    def schedules(self, program: Program) -> Iterable[Any]:
+        """Other ways in which the engine can run the program, all of them right; for tests.
+
+        There are none if it has but one way.
         """
         ...
 
@@ -189,8 +198,8 @@ class Engine(Protocol):
         """In which languages `listing` shows a step, the nearest to the machine last."""
         ...
 
-    def listing(self, program: Program, step: int, language: str) -> str:
-        """What this engine makes of a step of the program, in one of its `languages`."""
+    def listing(self, program: Program, step: int | None, language: str) -> str:
+        """What this engine makes of a step, or of all steps, in one of its `languages`."""
         ...
 
     def workspace_bytes(self, program: Program) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ Values = Mapping[str, Array]
 
 
 def run_program(
-    program: Program, engine: Engine, feeds: Values, runs: int = 1
+    program: Program, engine: Engine, feeds: Values, runs: int = 1, schedule: Any = None
 ) -> tuple[Values, Values]:
     """Runs a program: its last outputs, and what its parameters and states hold afterwards."""
     memories = {
@@ -55,7 +56,7 @@ def run_program(
     for name, memory in memories.items():
         memory.write(feeds[name])
     inputs = [feeds[buffer.name].copy() for buffer in program.of_kind("input")]
-    executable = engine.compile(program, memories)
+    executable = engine.compile(program, memories, schedule=schedule)
     try:
         for _ in range(runs):
             executable.run(inputs)
@@ -73,10 +74,19 @@ def check(
     feeds: Values,
     tolerances: Mapping[str, Tolerance],
     runs: int = 1,
+    schedules: Callable[[Program], Iterable[Any]] = lambda _: (None,),
 ) -> Program:
     """Compiles and runs a graph, compares all results with the oracle, and gives the program.
 
     Integers and bools must be equal. On failure the message shows the graph.
+
+    Args:
+        graph: what is run.
+        engine: on which engine.
+        feeds: the values of its leaves.
+        tolerances: how far results may be from the oracle's.
+        runs: how often it is run.
+        schedules: in which ways of the engine's; by default in the one that it chooses.
     """
     current = dict(feeds)
     expected: Values = {}
@@ -87,12 +97,14 @@ def check(
         program = compile_graph(graph, batch=1, name="test", target=engine.target)
         kept = decode(encode(program))
         assert kept.steps == program.steps, "it is another program after it was kept on disk"
-        outputs, after = run_program(kept, engine, feeds, runs)
-        assert outputs.keys() == expected.keys()
-        for name, value in expected.items():
-            compare(f"output {name}", outputs[name], value, tolerances)
-        for name, value in after.items():
-            compare(f"leaf {name}", value, current[name], tolerances)
+        for schedule in schedules(kept):
+            said = f"\n{schedule}" if schedule is not None else ""
+            outputs, after = run_program(kept, engine, feeds, runs, schedule)
+            assert outputs.keys() == expected.keys()
+            for name, value in expected.items():
+                compare(f"output {name}{said}", outputs[name], value, tolerances)
+            for name, value in after.items():
+                compare(f"leaf {name}{said}", value, current[name], tolerances)
     except Exception as error:
         error.add_note(f"The graph:\n{show(graph)}")
         raise

@@ -12,7 +12,7 @@ from harness import OF_A_GRAPH, Leaves, check
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.emit.native_program import text_of_step
+from lamina.engines.cpu.emit.native_program import text_of
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor
@@ -79,7 +79,7 @@ def test_weights_are_gathered_in_front_of_the_places() -> None:
     numbers = window_loops(program)
     assert len(numbers) == 2
     for number in numbers:
-        text = text_of_step(program, number, processor)
+        text = text_of(program, number, processor)
         blocks = re.split(r"\n(?=\w+:)", text)
         reading = [block for block in blocks if "= call" in block and "@llvm.masked.load" in block]
         gathering = [block for block in blocks if re.search("insertelement <.* x float>", block)]

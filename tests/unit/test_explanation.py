@@ -72,7 +72,12 @@ def test_an_engine_shows_every_step_in_all_its_languages(width: int, engine: str
     for number, step in enumerate(explanation.program.steps):
         for language in explanation.languages:
             text = explanation.listing(number, language)
-            assert text == str(step) if language == "program" else f"step{number}" in text
+            if language == "program":
+                assert text == str(step)
+            elif language == "schedule":
+                assert "work item" in text
+            else:
+                assert f"step{number}" in text
 
 
 def test_the_cpu_engine_shows_code_for_one_step_alone() -> None:
@@ -182,9 +187,14 @@ def test_the_command_explain_shows_one_step(file: str) -> None:
     shown = CliRunner().invoke(main, ["explain", file, "--step", "1", "--as", "assembly"])
     assert shown.exit_code == 0
     assert "step1" in shown.output
-    shown = CliRunner().invoke(main, ["explain", file, "--as", "assembly"])
-    assert shown.exit_code == 2
-    assert "--as assembly shows one step: name it with --step." in shown.output
+
+
+def test_the_command_explain_shows_how_all_steps_are_run(file: str) -> None:
+    shown = CliRunner().invoke(main, ["explain", file, "--as", "schedule"])
+    assert shown.exit_code == 0
+    lines = shown.output.splitlines()
+    assert lines[0].startswith("0: loop nest over (")
+    assert all("work item" in line for line in lines)
 
 
 def test_the_command_profile_shows_a_table(file: str) -> None:

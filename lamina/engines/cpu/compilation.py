@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lamina.cache import find, folder, keep, key_of, sources_checksum
 from lamina.engines.cpu.processor import Processor
@@ -18,18 +18,26 @@ from lamina.lazy import loading
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
 
+if TYPE_CHECKING:
+    from lamina.engines.cpu.decide.schedule import Schedule
+
 _LENGTH_BYTES = 8
 
 
 @without_collections
 def compile_program(
-    program: Program, processor: Processor, *, timed: bool = False
+    program: Program,
+    processor: Processor,
+    schedule: Schedule | None = None,
+    *,
+    timed: bool = False,
 ) -> tuple[Layout, bytes]:
     """How the program is to be run, and its object code.
 
     Args:
         program: what to compile.
         processor: for which processor.
+        schedule: how its steps are run; by default that is decided.
         timed: whether the time of its steps is taken.
     """
 
@@ -38,13 +46,17 @@ def compile_program(
         with loading:
             from lamina.engines.cpu.emit.native_program import write_program
 
-        native = write_program(program, processor, timed=timed)
+        native = write_program(program, processor, schedule, timed=timed)
         layout = json.dumps(native.layout, default=vars).encode()
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
         return length + layout + assemble(native.text, processor)
 
     if _OUR_VERSION and folder() is not None:
-        key = key_of((checksum(program), repr(processor), str(timed), _OUR_VERSION, *VERSIONS))
+        # What is decided follows from the program, the processor and our sources: to find a program
+        # costs no deciding.
+        how = repr(schedule) if schedule is not None else "chosen"
+        said = (checksum(program), repr(processor), how, str(timed))
+        key = key_of((*said, _OUR_VERSION, *VERSIONS))
         entry = find(key)
         if entry is None:
             entry = make()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from lamina.engines.host import (
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import DType
+
+if TYPE_CHECKING:
+    from lamina.engines.cpu.decide.schedule import Schedule
 
 
 @final
@@ -63,19 +66,31 @@ class CpuEngine:
         arena: Arena | None = None,
         *,
         timed: bool = False,
+        schedule: Schedule | None = None,
     ) -> CpuProgram:
-        return CpuProgram(program, memories, host_arena(arena), self.processor, timed=timed)
+        arena = host_arena(arena)
+        return CpuProgram(program, memories, arena, self.processor, schedule, timed=timed)
+
+    def schedules(self, program: Program) -> Iterator[Schedule]:
+        from lamina.engines.cpu.decide.alternatives import legal_schedules  # as in compilation.py
+
+        return legal_schedules(program, self.processor)
 
     @property
     def languages(self) -> tuple[str, ...]:
-        return ("program", "llvm", "assembly")
+        return ("program", "schedule", "llvm", "assembly")
 
-    def listing(self, program: Program, step: int, language: str) -> str:
+    def listing(self, program: Program, step: int | None, language: str) -> str:
         if language == "program":
-            return str(program.steps[step])
-        from lamina.engines.cpu.emit.native_program import text_of_step  # as in compilation.py
+            return str(program) if step is None else str(program.steps[step])
+        # Only now: as in compilation.py.
+        from lamina.engines.cpu.decide.program import decide
+        from lamina.engines.cpu.emit.native_program import text_of
 
-        text = text_of_step(program, step, self.processor)
+        if language == "schedule":
+            schedule = decide(program, self.processor)
+            return str(schedule) if step is None else schedule.text(step)
+        text = text_of(program, step, self.processor)
         return text if language == "llvm" else listing(text, self.processor)
 
     def workspace_bytes(self, program: Program) -> int:

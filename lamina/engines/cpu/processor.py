@@ -26,6 +26,8 @@ _VECTORS = {
 }
 # Whether threads can wait for each other in native code; see `waiting`.
 _CAN_WAIT = os.name == "posix"
+# What a processor fetches into its caches at a time.
+LINE_BYTES = 64
 # Where the system does not say: what processors of these years have at least.
 _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
 

@@ -71,16 +71,20 @@ class InterpreterEngine:
         arena: Arena | None = None,
         *,
         timed: bool = False,
+        schedule: Any = None,
     ) -> InterpretedProgram:
         return InterpretedProgram(program, memories, host_arena(arena), poison=self._poison)
+
+    def schedules(self, program: Program) -> tuple[()]:
+        return ()
 
     @property
     def languages(self) -> tuple[str, ...]:
         return ("program",)
 
-    def listing(self, program: Program, step: int, language: str) -> str:
+    def listing(self, program: Program, step: int | None, language: str) -> str:
         # It runs the program itself, and makes nothing of it.
-        return str(program.steps[step])
+        return str(program) if step is None else str(program.steps[step])
 
     def workspace_bytes(self, program: Program) -> None:
         # NumPy makes temporaries as it likes.

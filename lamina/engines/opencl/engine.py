@@ -67,9 +67,13 @@ class OpenClEngine:
         arena: Arena | None = None,
         *,
         timed: bool = False,
+        schedule: Any = None,
     ) -> OpenClProgram:
         place = device_arena(arena, self._name)
         return OpenClProgram(program, self._launches(program), memories, place, timed=timed)
+
+    def schedules(self, program: Program) -> tuple[()]:
+        return ()
 
     def _launches(self, program: Program) -> Launches:
         self._require_dtypes(_dtypes_of(program))
@@ -94,17 +98,17 @@ class OpenClEngine:
     def languages(self) -> tuple[str, ...]:
         return ("program", "opencl")
 
-    def listing(self, program: Program, step: int, language: str) -> str:
+    def listing(self, program: Program, step: int | None, language: str) -> str:
         if language == "program":
-            return str(program.steps[step])
+            return str(program) if step is None else str(program.steps[step])
         launches = self._launches(program)
         lines: list[str] = []
         shown: set[str] = set()
         for one in launches.launches:
-            if one.step == step:
+            if step in (None, one.step):
                 # Equal steps share their kernels.
                 buffers = ", ".join(one.buffers)
-                lines.append(f"// step{step}: {one.kernel}({buffers}), {one.items} work items")
+                lines.append(f"// step {one.step}: {one.kernel}({buffers}), {one.items} work items")
                 if one.kernel not in shown:
                     lines.append(_function(launches.text, one.kernel))
                     shown.add(one.kernel)

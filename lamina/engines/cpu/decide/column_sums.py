@@ -1,20 +1,19 @@
-"""Loops that ride along with a contraction: sums over the rows that it has just stored.
+"""Loops that are fused behind a contraction: sums over the rows that it has just stored.
 
 The gradient of a bias is the sum of the gradient that goes on to the layer before, over the
-examples. Such a loop runs as soon as a panel of columns is done, by the thread that made it, while
+examples. Such a loop runs as soon as a panel of columns is done, by the worker that made it, while
 the panel is still in its cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lamina.codegen.axes import merged_axes
 from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.overlap import LastTouched, extents_of
-from lamina.engines.cpu.emit.contractions import is_tiled, windows_of
-from lamina.engines.cpu.emit.forms import Forms
-from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.decide.schedule import GemmSchedule, StepSchedule
+from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, writes_of
@@ -23,16 +22,26 @@ from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, wr
 Meet = Callable[[str, str], bool]
 
 
-def riders_of(
-    program: Program, meet: Meet, processor: Processor, forms: Forms
-) -> dict[int, tuple[int, Loop]]:
-    """Of each loop that can ride along, by its number: that of the contraction, and the loop."""
-    found: dict[int, tuple[int, Loop]] = {}
-    # Of steps without names, and of their buffers that share memory.
+def fused_column_sums(
+    program: Program, schedules: Sequence[StepSchedule], signatures: Signatures
+) -> dict[int, int]:
+    """Of each loop that can be fused, by its number: the number of the contraction.
+
+    Args:
+        program: whose loops they are.
+        schedules: how its steps are run; only products of matrices have sums fused behind them.
+        signatures: of the program's steps.
+    """
+    found: dict[int, int] = {}
+    extents = extents_of(program)
     known: dict[object, bool] = {}
 
+    def meet(one: str, other: str) -> bool:
+        (start, end), (first, last) = extents[one], extents[other]
+        return start < last and first < end
+
     def carries(carrier: Contraction, loop: Loop) -> bool:
-        (one, other), names = forms.numbered(carrier, loop)
+        (one, other), names = signatures.numbered(carrier, loop)
         assert isinstance(one, Contraction)
         assert isinstance(other, Loop)
         meeting = frozenset(
@@ -43,10 +52,9 @@ def riders_of(
         )
         key = (one, other, meeting)
         if key not in known:
-            known[key] = _carries(one, other, lambda n, m: (n, m) in meeting, processor)
+            known[key] = _carries(one, other, lambda n, m: (n, m) in meeting)
         return known[key]
 
-    extents = extents_of(program)
     read, written = LastTouched(extents), LastTouched(extents)
     for number, step in enumerate(program.steps):
         reads, writes = reads_of(step), writes_of(step)
@@ -58,19 +66,18 @@ def riders_of(
                 made > max(written.last(writes), read.last(writes))
                 and program.repeated(made) is None
                 and isinstance(carrier, Contraction)
+                and isinstance(schedules[made], GemmSchedule)
                 and carries(carrier, step)
             ):
-                found[number] = (made, step)
+                found[number] = made
         read.touch(reads, number)
         written.touch(writes, number)
     return found
 
 
-def _carries(step: Contraction, loop: Loop, meet: Meet, processor: Processor) -> bool:
+def _carries(step: Contraction, loop: Loop, meet: Meet) -> bool:
     """Whether each point of the loop needs only one column of what the contraction stores."""
-    if not is_tiled(step, processor) or step.extents[0] != 1:
-        return False
-    if windows_of(step, processor) is not None:
+    if step.extents[0] != 1:
         return False
     loop = merged_axes(loop)
     if len(loop.axes) != 1 or any(isinstance(stage, Scan) for stage in loop.stages):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 from lamina.codegen.axes import flattened
-from lamina.engines.cpu.emit.loops import stride_along
+from lamina.engines.cpu.decide.strides import stride_along
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Load, Scalar
@@ -54,8 +53,6 @@ class Plain:
     inner_stride: int
 
 
-# Several parts of the engine ask for the same one.
-@lru_cache(maxsize=1 << 8)
 def as_matrix(step: Contraction) -> Matrix:
     """The contraction with every group of axes made one."""
     batch, of_batch = flattened(step.batch, "b")

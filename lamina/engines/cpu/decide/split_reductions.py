@@ -1,29 +1,31 @@
-"""Long reductions, cut into blocks that the threads share.
+"""Long reductions, cut into blocks that the workers share.
 
-A mean over a large batch is one number: without this, one thread would compute it. Sums of columns
+A mean over a large batch is one number: without this, one worker would compute it. Sums of columns
 are cut as well: what lies in memory one after the other is then read in that order. The blocks
-depend on the sizes alone, so that the result does not depend on the number of threads.
+depend on the sizes alone, so that the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import final
 
 from lamina.codegen.axes import merged_axes
-from lamina.engines.cpu.emit.context import Context
-from lamina.engines.cpu.emit.loops import stride_along
+from lamina.engines.cpu.decide.strides import stride_along
 from lamina.program.index import Axis, Index, axis_index, flatten
+from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Scalar, parts
 from lamina.program.steps import Loop, Reduce, Stage, Store, Write
-from lamina.shapes import size_of
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, size_of
 
-# Loops with more results than this have enough for all threads; sums of columns are cut still.
+# Loops with more results than this have enough for all workers; sums of columns are cut still.
 _MOST_RESULTS, _MOST_COLUMNS = 64, 1 << 12
-# Reductions of fewer values than this are done before other threads are awake.
+# Reductions of fewer values than this are done before other workers are awake.
 _LEAST_VALUES = 1 << 16
-_BLOCKS = 32
+BLOCKS = 32
 # So many values of a column, at least, are a block: partial results must be few beside them.
 _LEAST_ROWS = 64
 
@@ -31,58 +33,146 @@ _LEAST_ROWS = 64
 _PRIMITIVES = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
 
 
-def split_reductions(context: Context, name: str, loop: Loop) -> list[Loop]:
-    """The loop, after others that compute partial results of its long reductions."""
+@frozen_dataclass
+class Split:
+    """A loop whose long reductions are cut.
+
+    Attributes:
+        loops: those of partial results, and the loop at last; neighbouring axes are merged.
+        buffers: what lies between them.
+    """
+
+    loops: tuple[Loop, ...]
+    buffers: tuple[Buffer, ...]
+
+
+def long_reductions(loop: Loop) -> tuple[str, ...]:
+    """The locals of the reductions that are worth cutting."""
     loop = merged_axes(loop)
-    before: list[Loop] = []
-    stages: list[Stage] = []
-    renamed: dict[str, Scalar] = {}
+    reductions = (stage for stage in loop.stages if isinstance(stage, Reduce))
+    return tuple(stage.local for stage in reductions if _is_long(stage, loop.axes))
+
+
+def can_be_cut(stage: Reduce, blocks: int) -> bool:
+    """Whether a reduction can be cut into so many blocks."""
+    return stage.combine in _PRIMITIVES and bool(stage.axes) and stage.axes[0].extent >= blocks
+
+
+def split_loop(loop: Loop, cut: Sequence[str], blocks: int) -> Split:
+    """The loop, after others that compute partial results of some reductions.
+
+    Args:
+        loop: which one.
+        cut: the locals of the reductions.
+        blocks: into how many blocks each is cut.
+    """
+    loop = merged_axes(loop)
+    if not cut:
+        return Split((loop,), ())
+    splitting = _Splitting(loop.axes, blocks)
     for stage in loop.stages:
-        stage = _with_locals(stage, renamed)
-        if isinstance(stage, Reduce) and _is_long(stage, loop.axes):
-            if any(isinstance(part, Local) for part in parts(stage.value)):
-                # What it depends on is finished first: threads meet before it is read.
-                label = f"{name}_before_{stage.local}"
-                before.append(_finished(context, label, loop.axes, stages, renamed))
-                stages = []
-                stage = replace(stage, value=Rewrite(locals=renamed).scalar(stage.value))
-            partial, combining = _cut(context, f"{name}_{stage.local}", loop.axes, stage)
-            if before and before[-1].axes == partial.axes:
-                partial = _joined(before.pop(), partial)
-            before.append(partial)
-            stages += combining
-            results: list[Scalar] = [Local(part.local, part.dtype) for part in combining]
-            total = results[0]
-            for result in results[1:]:
-                total = Apply(_PRIMITIVES[stage.combine], (total, result), stage.dtype)
-            renamed[stage.local] = total
+        if isinstance(stage, Reduce) and stage.local in cut:
+            splitting.cut(stage)
         else:
-            stages.append(stage)
-    return [*before, replace(loop, stages=tuple(stages))] if before else [loop]
+            splitting.keep(stage)
+    last = replace(loop, stages=tuple(splitting.stages))
+    return Split((*splitting.before, last), tuple(splitting.buffers))
 
 
-def _finished(
-    context: Context,
-    name: str,
-    axes: Sequence[Axis],
-    stages: Sequence[Stage],
-    renamed: dict[str, Scalar],
-) -> Loop:
-    """A loop of the stages so far, which stores all that is reduced; it is loaded from then on."""
-    shape = [axis.extent for axis in axes]
-    place = flatten([axis_index(axis) for axis in axes], shape)
-    stores: list[Store] = []
-    loaded: dict[str, Scalar] = {}
-    for stage in stages:
-        if isinstance(stage, Reduce):
-            buffer = f"{name}_{stage.local}"
-            context.need_buffer(buffer, shape or [1], stage.dtype)
-            stores.append(Store(buffer, place, Local(stage.local, stage.dtype)))
-            loaded[stage.local] = Load(buffer, place, stage.dtype)
-    change = Rewrite(locals=loaded)
-    renamed.update((local, change.scalar(value)) for local, value in list(renamed.items()))
-    renamed.update((local, value) for local, value in loaded.items() if local not in renamed)
-    return Loop(name, tuple(axes), (*stages, Write((), tuple(stores))))
+@final
+class _Splitting:
+    """Takes the stages of a loop in order.
+
+    Attributes:
+        before: the loops over partial results.
+        stages: those that come behind them.
+        buffers: what they hand on.
+    """
+
+    def __init__(self, axes: tuple[Axis, ...], blocks: int) -> None:
+        self._axes = axes
+        self._blocks = blocks
+        # What stands for a local from now on.
+        self._renamed: dict[str, Scalar] = {}
+        self.before: list[Loop] = []
+        self.stages: list[Stage] = []
+        self.buffers: list[Buffer] = []
+
+    def keep(self, stage: Stage) -> None:
+        """Takes a stage as it is."""
+        self.stages.append(self._with_locals(stage))
+
+    def cut(self, stage: Reduce) -> None:
+        """Takes a reduction by way of its partial results."""
+        stage = self._reduce_with_locals(stage)
+        if any(isinstance(part, Local) for part in parts(stage.value)):
+            # What it depends on is finished first: workers meet before it is read.
+            self._finish(f"partial_before_{stage.local}")
+            stage = self._reduce_with_locals(stage)
+        partial, combining = self._partial(stage)
+        if self.before and self.before[-1].axes == partial.axes:
+            partial = _joined(self.before.pop(), partial)
+        self.before.append(partial)
+        self.stages += combining
+        total, *others = [Local(part.local, part.dtype) for part in combining]
+        combined: Scalar = total
+        for result in others:
+            combined = Apply(_PRIMITIVES[stage.combine], (combined, result), stage.dtype)
+        self._renamed[stage.local] = combined
+
+    def _finish(self, name: str) -> None:
+        """A loop of the stages so far, which stores all that is reduced; then that is loaded."""
+        shape = [axis.extent for axis in self._axes]
+        place = flatten([axis_index(axis) for axis in self._axes], shape)
+        stores: list[Store] = []
+        loaded: dict[str, Scalar] = {}
+        for stage in self.stages:
+            if isinstance(stage, Reduce):
+                buffer = f"{name}_{stage.local}"
+                self._need(buffer, shape or [1], stage.dtype)
+                stores.append(Store(buffer, place, Local(stage.local, stage.dtype)))
+                loaded[stage.local] = Load(buffer, place, stage.dtype)
+        change = Rewrite(locals=loaded)
+        self._renamed = {local: change.scalar(value) for local, value in self._renamed.items()}
+        self._renamed = loaded | self._renamed
+        self.before.append(Loop(name, self._axes, (*self.stages, Write((), tuple(stores)))))
+        self.stages = []
+
+    def _partial(self, stage: Reduce) -> tuple[Loop, list[Reduce]]:
+        """A loop over blocks of the outermost reduced axis, and what combines its results."""
+        outer, *rest = stage.axes
+        length, left = divmod(outer.extent, self._blocks)
+        block, inner = Axis("block", self._blocks), Axis(outer.name, length)
+        shape = [*(axis.extent for axis in self._axes), self._blocks]
+        name = f"partial_{stage.local}"
+        self._need(name, shape, stage.dtype)
+        place = flatten([axis_index(axis) for axis in (*self._axes, block)], shape)
+
+        def value_at(position: Index) -> Scalar:
+            return Rewrite({outer: position}).scalar(stage.value)
+
+        inside = value_at(axis_index(block) * length + axis_index(inner))
+        reduce = replace(stage, axes=(inner, *rest), value=inside)
+        store = Store(name, place, Local(stage.local, stage.dtype))
+        partial = Loop(name, (*self._axes, block), (reduce, Write((), (store,))))
+        loaded = Load(name, place, stage.dtype)
+        combining = [replace(stage, local=f"{stage.local}_blocks", axes=(block,), value=loaded)]
+        if left:
+            end = Axis(outer.name, left)
+            value = value_at(axis_index(end) + self._blocks * length)
+            axes = (end, *rest)
+            combining.append(replace(stage, local=f"{stage.local}_rest", axes=axes, value=value))
+        return partial, combining
+
+    def _need(self, name: str, shape: Sequence[int], dtype: DType) -> None:
+        self.buffers.append(Buffer(name, "temporary", tuple(shape), dtype))
+
+    def _with_locals(self, stage: Stage) -> Stage:
+        """The stage with what now stands for its locals."""
+        return Rewrite(locals=self._renamed).stage(stage) if self._renamed else stage
+
+    def _reduce_with_locals(self, stage: Reduce) -> Reduce:
+        return replace(stage, value=Rewrite(locals=self._renamed).scalar(stage.value))
 
 
 def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
@@ -91,12 +181,10 @@ def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
     points = size_of([axis.extent for axis in axes])
     each = size_of([axis.extent for axis in stage.axes])
     if points > _MOST_RESULTS and not (
-        points <= _MOST_COLUMNS
-        and each >= _LEAST_ROWS * _BLOCKS
-        and _is_of_columns(stage, axes[-1])
+        points <= _MOST_COLUMNS and each >= _LEAST_ROWS * BLOCKS and _is_of_columns(stage, axes[-1])
     ):
         return False
-    return points * each >= _LEAST_VALUES and stage.axes[0].extent >= 2 * _BLOCKS
+    return points * each >= _LEAST_VALUES and stage.axes[0].extent >= 2 * BLOCKS
 
 
 def _is_of_columns(stage: Reduce, column: Axis) -> bool:
@@ -116,39 +204,3 @@ def _joined(one: Loop, other: Loop) -> Loop:
         else:
             reduces.append(stage)
     return replace(one, stages=(*reduces, Write((), tuple(stores))))
-
-
-def _cut(
-    context: Context, name: str, axes: Sequence[Axis], stage: Reduce
-) -> tuple[Loop, list[Reduce]]:
-    """A loop over blocks of the outermost reduced axis, and what combines its results."""
-    outer, *rest = stage.axes
-    length, left = divmod(outer.extent, _BLOCKS)
-    block, inner = Axis("block", _BLOCKS), Axis(outer.name, length)
-    shape = [*(axis.extent for axis in axes), _BLOCKS]
-    context.need_buffer(name, shape, stage.dtype)
-    place = flatten([axis_index(axis) for axis in (*axes, block)], shape)
-
-    def value_at(position: Index) -> Scalar:
-        return Rewrite({outer: position}).scalar(stage.value)
-
-    inside = value_at(axis_index(block) * length + axis_index(inner))
-    reduce = replace(stage, axes=(inner, *rest), value=inside)
-    store = Store(name, place, Local(stage.local, stage.dtype))
-    partial = Loop(name, (*axes, block), (reduce, Write((), (store,))))
-    loaded = Load(name, place, stage.dtype)
-    combining = [replace(stage, local=f"{stage.local}_blocks", axes=(block,), value=loaded)]
-    if left:
-        end = Axis(outer.name, left)
-        value = value_at(axis_index(end) + _BLOCKS * length)
-        axes_left = (end, *rest)
-        combining.append(replace(stage, local=f"{stage.local}_rest", axes=axes_left, value=value))
-    return partial, combining
-
-
-def _with_locals(stage: Stage, renamed: dict[str, Scalar]) -> Stage:
-    """The stage with other values for some locals."""
-    if not renamed:
-        return stage
-    change = Rewrite(locals=renamed)
-    return change.stage(stage)

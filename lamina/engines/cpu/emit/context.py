@@ -8,15 +8,39 @@ from typing import ClassVar
 
 from lamina.codegen import points
 from lamina.codegen.llvm import Function, Module
-from lamina.codegen.values import POINTER, Type, Value
+from lamina.codegen.values import I64, POINTER, Type, Value
+from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer
+from lamina.records import frozen_dataclass
 from lamina.shapes import DType, uint8
 
 # Points of a function in LLVM's language.
 Points = points.Points[Function]
+
+# What the function of a part is called with.
+PART_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
+
+
+@frozen_dataclass
+class Part:
+    """A function that the threads share: each runs it for some of its work items.
+
+    Attributes:
+        function: its name; it takes the step's section of the table of addresses, the number of the
+            thread, and the first and last work item.
+        work: how many there are, and what they cost.
+        reads, writes: the buffers it uses.
+        section: where the addresses of its step begin in the table, in words.
+    """
+
+    function: str
+    work: Work
+    reads: frozenset[str]
+    writes: frozenset[str]
+    section: int = 0
 
 
 @dataclass
@@ -29,7 +53,7 @@ class Context:
             addresses has them.
         processor: what the functions are written for.
         workspaces: where steps ask for memory that they need while they run.
-        turn: the axis whose turns the step is repeated for, if it is.
+        iteration: the axis that the step is repeated for, if it is.
         asked: the names of the buffers that the step has asked for, for the time that it runs.
     """
 
@@ -40,7 +64,7 @@ class Context:
     buffers: dict[str, Buffer]
     processor: Processor
     workspaces: Workspaces
-    turn: Axis | None = None
+    iteration: Axis | None = None
     asked: list[str] = field(default_factory=list[str])
 
     def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
@@ -76,6 +100,6 @@ class Context:
         bases = {buffer: self.address(code, buffer) for buffer in used}
         sizes = {buffer: self.buffers[buffer].size for buffer in used}
         begun = Points(code, bases, sizes, calling=calling)
-        if self.turn is not None:
-            begun.fix(self.turn, self.workspaces.iteration(code, code.parameters[0]))
+        if self.iteration is not None:
+            begun.fix(self.iteration, self.workspaces.iteration(code, code.parameters[0]))
         return begun

@@ -7,12 +7,13 @@ phase. What is worth one thread only is one function that calls all parts in ord
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
-from lamina.engines.cpu.emit.loops import Part
+from lamina.engines.cpu.decide.schedule import Schedule
+from lamina.engines.cpu.emit.context import Part
 from lamina.engines.cpu.emit.parts import Parts, RepeatedParts, write_parts
 from lamina.engines.cpu.emit.workspaces import SLOTS
 from lamina.engines.cpu.processor import Processor
@@ -26,10 +27,6 @@ from lamina.engines.cpu.run.jobs import (
 from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
-
-# Threads are worth waking for parts of so many cycles each; once they are awake, they take their
-# share of smaller parts as well.
-CYCLES_WORTH_WAKING = 4000.0
 
 
 @frozen_dataclass
@@ -46,20 +43,28 @@ class NativeProgram:
     layout: Layout
 
 
-def write_program(program: Program, processor: Processor, *, timed: bool = False) -> NativeProgram:
+def write_program(
+    program: Program,
+    processor: Processor,
+    schedule: Schedule | None = None,
+    *,
+    timed: bool = False,
+) -> NativeProgram:
     """Writes the text of a program for one processor.
 
     Args:
         program: what to write.
         processor: what it is written for.
+        schedule: how its steps are run; by default that is decided.
         timed: whether each part is a phase of its own, so that its time can be taken.
     """
-    written = write_parts(program, processor, _meeting(program))
+    written = write_parts(program, processor, schedule)
+    schedule = written.schedule
     extents = extents_of(program, written.workspaces.extents)
     load = Entry(0, 0, (), ())
     if written.load:
-        load = _entry(written, "load", written.load, (), extents, processor)
-    used = [number for number, part in enumerate(written.parts) if part.units]
+        load = _entry(written, "load", written.load, (), extents, schedule.load_workers)
+    used = [number for number, part in enumerate(written.parts) if part.work.items]
     loops = [
         RepeatedParts(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
         for loop in written.loops
@@ -70,7 +75,7 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
         [written.parts[number] for number in used],
         [loop for loop in loops if loop.first < loop.last],
         extents,
-        processor,
+        schedule.workers,
         timed=timed,
     )
     workspaces = written.workspaces
@@ -86,9 +91,9 @@ def write_program(program: Program, processor: Processor, *, timed: bool = False
     return NativeProgram(written.module.text(), layout)
 
 
-def text_of_step(program: Program, number: int, processor: Processor) -> str:
-    """What is written for one step of a program, as a module of its own."""
-    written = write_parts(program, processor, _meeting(program), only=number)
+def text_of(program: Program, step: int | None, processor: Processor) -> str:
+    """What is written for one step of a program, or for all of them, as a module of its own."""
+    written = write_parts(program, processor, only=step)
     return written.module.text()
 
 
@@ -109,12 +114,11 @@ def _entry(
     parts: Sequence[Part],
     loops: Sequence[RepeatedParts],
     extents: Extents,
-    processor: Processor,
+    threads: int,
     *,
     timed: bool = False,
 ) -> Entry:
     """Kernels and phases for parts, and the table of their functions in the module."""
-    threads = _threads(parts, loops, processor)
     if not parts or (threads == 1 and not timed):
         _write_sequence(written, name, parts, loops)
         written.module.export_functions(exported_name(name), [name])
@@ -133,41 +137,19 @@ def _entry(
         phase_of[first] = len(phases)
         offset = 0
         for part in parts[first:last]:
-            share, at_once = slices(part.units, part.cycles, threads)
+            share, at_once = slices(part.work.items, part.work.cycles, threads)
             number = numbers[part.function]
             # What all threads share, each finds in the same slot all the time.
             where = offset if share < threads else 0
-            kernels.append(Kernel(number, part.section, part.units, at_once, share, where))
+            kernels.append(Kernel(number, part.section, part.work.items, at_once, share, where))
             offset = (offset + share) % threads
-        cycles = sum(part.cycles for part in parts[first:last])
+        cycles = sum(part.work.cycles for part in parts[first:last])
         several = last - first > 1 or kernels[-1].share > 1
         shared = several and cycles >= 2 * CYCLES_WORTH_SHARING
         loop = ends.get(last)
         back, iterations = (phase_of[loop.first], loop.turns) if loop is not None else (0, 0)
         phases.append(Phase(first, last, shared, back, iterations))
     return Entry(threads, len(numbers), tuple(kernels), tuple(phases))
-
-
-def _threads(parts: Sequence[Part], loops: Sequence[RepeatedParts], processor: Processor) -> int:
-    """How many threads parts are worth."""
-    turns = {n: loop.turns for loop in loops for n in range(loop.first, loop.last)}
-
-    def worth(number: int, part: Part) -> int:
-        cycles = part.cycles * turns.get(number, 1)
-        return max(1, min(processor.threads, part.units, int(cycles / CYCLES_WORTH_WAKING)))
-
-    return max((worth(number, part) for number, part in enumerate(parts)), default=1)
-
-
-def _meeting(program: Program) -> Callable[[str, str], bool]:
-    """Whether two buffers share memory."""
-    extents = extents_of(program)
-
-    def meet(one: str, other: str) -> bool:
-        (start, end), (first, last) = extents[one], extents[other]
-        return start < last and first < end
-
-    return meet
 
 
 def _begins(extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedParts]) -> list[bool]:
@@ -201,7 +183,9 @@ def _write_sequence(
             opened = code.begin_loop(0, first[number].turns)
             code.store(opened.index, written.workspaces.iteration_place(code, table))
         section = code.offset(table, part.section, "ptr")
-        code.call_void(part.function, section, thread, constant(0, I64), constant(part.units, I64))
+        code.call_void(
+            part.function, section, thread, constant(0, I64), constant(part.work.items, I64)
+        )
         if number + 1 in last and opened is not None:
             code.end_loop(opened)
             opened = None

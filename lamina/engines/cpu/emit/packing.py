@@ -7,8 +7,7 @@ casts and padding cost nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,90 +15,16 @@ from lamina.codegen.llvm import Function, Module
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_plain
-from lamina.engines.cpu.emit.context import Context, Points
-from lamina.engines.cpu.emit.loops import PART_PARAMETERS, Part, stride_along
+from lamina.engines.cpu.decide.panels import PackedRight, Panel
+from lamina.engines.cpu.decide.strides import stride_along
+from lamina.engines.cpu.decide.work import Work
+from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Scalar, loads
-from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 # The tile that a loop over tiles is at; no expression depends on it.
 TILE = Axis("tile", 1 << 40)
-
-
-@frozen_dataclass
-class Panels:
-    """How the columns of a contraction are cut into panels.
-
-    Attributes:
-        lanes: of a vector.
-        vectors: of a panel; the last one may have fewer.
-        columns: how many there are.
-    """
-
-    lanes: int
-    vectors: int
-    columns: int
-
-    @property
-    def width(self) -> int:
-        """The columns of a panel."""
-        return self.vectors * self.lanes
-
-    @property
-    def count(self) -> int:
-        return -(-self.columns // self.width)
-
-    def kinds(self) -> Iterator[tuple[str, Panel, str, int]]:
-        """The panels that differ: a name, the panel, and which ones: a comparison and a limit."""
-        full, rest = divmod(self.columns, self.width)
-        if full:
-            yield "full", Panel(self.lanes, self.vectors, self.lanes), "slt", full
-        if rest:
-            vectors = -(-rest // self.lanes)
-            last = rest - (vectors - 1) * self.lanes
-            yield "rest", Panel(self.lanes, vectors, last), "eq", full
-
-
-@frozen_dataclass
-class Panel:
-    """Some vectors of columns.
-
-    Attributes:
-        lanes: of a vector.
-        vectors: how many.
-        last: how many lanes of the last vector are columns.
-    """
-
-    lanes: int
-    vectors: int
-    last: int
-
-    @property
-    def width(self) -> int:
-        return self.vectors * self.lanes
-
-    @property
-    def columns(self) -> int:
-        return (self.vectors - 1) * self.lanes + self.last
-
-    @property
-    def last_lanes(self) -> int:
-        """The lanes that the last vector needs: a power of two, no less than a quarter of one."""
-        lanes = self.lanes
-        while lanes // 2 >= self.last and lanes * 4 > self.lanes:
-            lanes //= 2
-        return lanes
-
-    def runs(self, *, wide: bool) -> list[tuple[int, int]]:
-        """The first column and the lanes of each vector; of a single one if it may be wide."""
-        if wide and self.last == self.lanes:
-            return [(0, self.width)]
-        return [(number * self.lanes, self.present(number)) for number in range(self.vectors)]
-
-    def present(self, number: int) -> int:
-        """The columns in a vector."""
-        return self.last if number == self.vectors - 1 else self.lanes
 
 
 def pack_panel(
@@ -307,7 +232,7 @@ def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
     return current
 
 
-def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> Part:
+def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int, work: Work) -> Part:
     """A part that packs the left operand: for each tile of rows the numbers of one k together."""
     reads = frozenset(load.buffer for load in loads(matrix.left))
     points = context.begin(name, PART_PARAMETERS, reads)
@@ -317,8 +242,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
     full, rest = divmod(matrix.row.extent, rows)
     tiles = full + bool(rest)
     size = matrix.inner.extent * rows
-    units = matrix.batch.extent * tiles
-    context.need_shared(units * size * matrix.step.dtype.itemsize)
+    context.need_shared(work.items * size * matrix.step.dtype.itemsize)
     whole = context.address(code, context.SHARED)
     loop = code.begin_loop(first, last)
     batch = code.binary("udiv", loop.index, constant(tiles, I64))
@@ -341,71 +265,43 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
                 code.end_loop(inner)
     code.end_loop(loop)
     code.finish()
-    cycles = 1.5 * matrix.batch.extent * matrix.row.extent * matrix.inner.extent / 8
-    return Part(name, units, cycles, reads, frozenset([context.SHARED]))
+    return Part(name, work, reads, frozenset([context.SHARED]))
 
 
-@frozen_dataclass
-class PackedRight:
-    """A right operand that is packed as a whole, before the contractions that use it.
+def panel_address(
+    context: Context, code: Function, packed: PackedRight, number: Value, kind: str
+) -> Value:
+    """Where a panel of a prepacked operand begins; they are numbered through all of the batch."""
+    size = constant(packed.inner * packed.panels.width, I64)
+    whole = context.address(code, packed.buffer)
+    return code.offset(whole, code.multiply(number, size), kind)
 
-    Attributes:
-        panels: how it is cut.
-        inner: the extent of k.
-    """
 
-    panels: Panels
-    inner: int
-    # What the steps that pack it or use it call it.
-    buffer: ClassVar[str] = "packed"
+# Writes the packing of a panel, from a column on, to a place.
+Fill = Callable[[Points, Panel, Value, Value], None]
 
-    @property
-    def size(self) -> int:
-        """How many elements it has, for each place of a batch."""
-        return self.panels.count * self.panels.width * self.inner
 
-    def panel(self, context: Context, code: Function, number: Value, kind: str) -> Value:
-        """Where a panel begins; they are numbered through all of the batch."""
-        size = constant(self.inner * self.panels.width, I64)
-        return code.offset(context.address(code, self.buffer), code.multiply(number, size), kind)
-
-    def write(self, context: Context, name: str, matrix: Matrix) -> Part:
-        """The part that packs it."""
-        reads = frozenset(load.buffer for load in loads(matrix.right))
-        points = context.begin(name, PART_PARAMETERS, reads)
-        code, kind = points.code, element(matrix.step.dtype)
-        _, _, first, last = code.parameters
-        self.prepare(context, matrix)
-        loop = code.begin_loop(first, last)
-        count = constant(self.panels.count, I64)
-        batch = code.binary("udiv", loop.index, count)
-        number = code.binary("urem", loop.index, count)
-        column = code.multiply(number, constant(self.panels.width, I64))
-        target = self.panel(context, code, loop.index, kind)
-        with points.bound(matrix.batch, batch):
-            for _, panel, condition, limit in self.panels.kinds():
-                with (
-                    code.when(code.compare(condition, number, constant(limit, I64))) as before,
-                    points.bound(TILE, number, before=before),
-                ):
-                    self.fill(context, points, matrix, panel, column, target)
-        code.end_loop(loop)
-        code.finish()
-        units = matrix.batch.extent * self.panels.count
-        cycles = 1.5 * units * self.inner * self.panels.vectors
-        return Part(name, units, cycles, reads, frozenset([self.buffer]))
-
-    def prepare(self, context: Context, matrix: Matrix) -> None:
-        """Asks for the memory that packing takes."""
-
-    def fill(
-        self,
-        context: Context,
-        points: Points,
-        matrix: Matrix,
-        panel: Panel,
-        column: Value,
-        target: Value,
-    ) -> None:
-        """Writes the packing of one panel."""
-        pack_whole(points, matrix, panel, target, column, self.inner)
+def write_prepacking(
+    context: Context, name: str, packed: PackedRight, matrix: Matrix, fill: Fill
+) -> Part:
+    """A part that packs a right operand as a whole."""
+    reads = frozenset(load.buffer for load in loads(matrix.right))
+    points = context.begin(name, PART_PARAMETERS, reads)
+    code, kind = points.code, element(matrix.step.dtype)
+    _, _, first, last = code.parameters
+    loop = code.begin_loop(first, last)
+    count = constant(packed.panels.count, I64)
+    batch = code.binary("udiv", loop.index, count)
+    number = code.binary("urem", loop.index, count)
+    column = code.multiply(number, constant(packed.panels.width, I64))
+    target = panel_address(context, code, packed, loop.index, kind)
+    with points.bound(matrix.batch, batch):
+        for _, panel, condition, limit in packed.panels.kinds():
+            with (
+                code.when(code.compare(condition, number, constant(limit, I64))) as before,
+                points.bound(TILE, number, before=before),
+            ):
+                fill(points, panel, column, target)
+    code.end_loop(loop)
+    code.finish()
+    return Part(name, packed.work(matrix.batch.extent), reads, frozenset([packed.buffer]))

@@ -1,31 +1,39 @@
 """The parts of a program: functions for its steps, and what each step calls them with.
 
-Steps of one form share their functions. The table of addresses has a section for each step: the
-places of workspaces, then the addresses of its own buffers.
+Steps of one signature share their functions. The table of addresses has a section for each step:
+the places of workspaces, then the addresses of its own buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
 from lamina.codegen.llvm import Module
-from lamina.engines.cpu.decide.column_sums import riders_of
 from lamina.engines.cpu.decide.matrix import as_matrix
-from lamina.engines.cpu.decide.prepacking import Ahead, packed_ahead
-from lamina.engines.cpu.decide.split_reductions import split_reductions
-from lamina.engines.cpu.emit.context import Context
-from lamina.engines.cpu.emit.contractions import emit_contraction, panels_of
-from lamina.engines.cpu.emit.forms import Form, Forms
-from lamina.engines.cpu.emit.loops import Part, emit_loop
-from lamina.engines.cpu.emit.packing import PackedRight
+from lamina.engines.cpu.decide.panels import PackedRight
+from lamina.engines.cpu.decide.prepacking import right_alone
+from lamina.engines.cpu.decide.program import decide
+from lamina.engines.cpu.decide.schedule import (
+    FusedSum,
+    LoopSchedule,
+    Nest,
+    Prepacking,
+    Schedule,
+    StepSchedule,
+)
+from lamina.engines.cpu.decide.signatures import Signature, Signatures
+from lamina.engines.cpu.emit.context import Context, Part
+from lamina.engines.cpu.emit.contractions import emit_contraction
+from lamina.engines.cpu.emit.loops import emit_loops, emit_nest
+from lamina.engines.cpu.emit.prepacking import emit_prepacking
 from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
-from lamina.program.steps import Contraction, Loop, Step
+from lamina.program.steps import Contraction, Loop
 from lamina.records import frozen_dataclass
 from lamina.shapes import float32
 
@@ -49,6 +57,7 @@ class Parts:
     """What was written of a program.
 
     Attributes:
+        schedule: how its steps are run.
         module: with the functions.
         workspaces: what they need while they run.
         load: the parts that are run once after the parameters were changed.
@@ -57,10 +66,11 @@ class Parts:
         loops: which of them are repeated.
         sections: of the table of addresses: the names of the buffers in each, behind the places
             of the workspaces.
-        placed: where operands that are packed ahead, and buffers that steps have asked for, begin
+        placed: where operands that are prepacked, and buffers that steps have asked for, begin
             in the memory for those, by name.
     """
 
+    schedule: Schedule
     module: Module
     workspaces: Workspaces
     load: list[Part] = field(default_factory=list[Part])
@@ -82,7 +92,7 @@ class Parts:
 def write_parts(
     program: Program,
     processor: Processor,
-    meet: Callable[[str, str], bool],
+    schedule: Schedule | None = None,
     only: int | None = None,
 ) -> Parts:
     """Writes all steps, or one and what it needs.
@@ -90,11 +100,13 @@ def write_parts(
     Args:
         program: what to write.
         processor: what it is written for.
-        meet: whether two buffers share memory.
+        schedule: how each step is run; by default that is decided.
         only: the number of the step.
     """
-    written = Parts(Module(fused=processor.fused), Workspaces())
-    _Writer(program, processor, written).write(meet, only)
+    signatures = Signatures(program)
+    schedule = schedule or decide(program, processor, signatures=signatures)
+    written = Parts(schedule, Module(fused=processor.fused), Workspaces())
+    _Writer(program, processor, signatures, written).write(only)
     return written
 
 
@@ -102,106 +114,121 @@ def write_parts(
 class _Writer:
     """Writes the steps of a program, in order."""
 
-    def __init__(self, program: Program, processor: Processor, written: Parts) -> None:
+    def __init__(
+        self,
+        program: Program,
+        processor: Processor,
+        signatures: Signatures,
+        written: Parts,
+    ) -> None:
         self._program = program
         self._processor = processor
+        self._schedule = written.schedule
         self._written = written
-        self._known = Forms(program)
-        # What was written for a form: the parts, and the context with the buffers' order.
-        self._forms: dict[Form, tuple[list[Part], Context]] = {}
+        self._signatures = signatures
+        # What was written for a signature: the parts, and the context with the buffers' order.
+        self._known: dict[Signature, tuple[list[Part], Context]] = {}
+        self._prepacked = {
+            number: one for one in written.schedule.prepackings for number in one.users
+        }
+        self._column_sums = written.schedule.column_sums()
 
-    def write(self, meet: Callable[[str, str], bool], only: int | None) -> None:
+    def write(self, only: int | None) -> None:
         program, written = self._program, self._written
-        riders = riders_of(program, meet, self._processor, self._known)
-        ahead = packed_ahead(program, self._processor, self._known)
         # The largest first, as smaller ones then fit between them.
-        for one in sorted(ahead.values(), key=lambda one: -one.bytes):
-            if one.name not in written.placed:
-                place = written.workspaces.place(one.name, one.bytes, one.needed)
-                written.placed[one.name] = place
-        packings: dict[tuple[int, Axis | None], dict[str, Ahead]] = {}
-        for one in ahead.values():
-            packings.setdefault((one.before, one.turn), {})[one.name] = one
-        carried: dict[int, list[int]] = {}
-        for rider, (carrier, _) in riders.items():
-            carried.setdefault(carrier, []).append(rider)
-        if only in riders:
-            only = riders[only][0]
+        for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
+            place = written.workspaces.place(one.name, one.bytes, range(*one.needed))
+            written.placed[one.name] = place
+        if only is not None:
+            how = self._schedule.steps[only]
+            only = how.carrier if isinstance(how, FusedSum) else only
+        prepackings: dict[int, list[Prepacking]] = {}
+        for one in self._schedule.prepackings:
+            prepackings.setdefault(one.before, []).append(one)
         first_part = 0
-        for number, step in enumerate(program.steps):
+        for number in range(len(program.steps)):
             repeat = program.repeated(number)
-            turn = repeat.axis if repeat is not None else None
-            wanted = only in (None, number)
-            if wanted:
-                self._packings(number, packings, None)
+            before = prepackings.get(number, []) if only in (None, number) else []
+            for one in before:
+                if one.iteration is None:
+                    self._prepacking(number, one)
             if repeat is not None and repeat.first == number:
                 first_part = len(written.parts)
-            if wanted and number not in riders:
-                if repeat is not None:
-                    self._packings(number, packings, turn)
-                self._step(number, step, carried.get(number, []), ahead.get(number), turn)
+            for one in before:
+                if one.iteration is not None:
+                    self._prepacking(number, one)
+            if only in (None, number):
+                self._step(number, repeat.axis if repeat is not None else None)
             if repeat is not None and repeat.last == number + 1:
                 last = len(written.parts)
                 written.loops.append(RepeatedParts(first_part, last, repeat.axis.extent))
 
-    def _packings(
-        self,
-        number: int,
-        packings: Mapping[tuple[int, Axis | None], Mapping[str, Ahead]],
-        turn: Axis | None,
-    ) -> None:
-        """Packs what is packed in front of a step: once, or in each turn of an axis."""
-        for one in packings.get((number, turn), {}).values():
-            parts = self._placed(number, [one.step], one, partial(_packing, one.name), turn)
-            self._add(number, parts, at_load=one.at_load)
+    def _prepacking(self, number: int, one: Prepacking) -> None:
+        """Packs an operand in front of a step."""
+        step = self._program.steps[one.users[0]]
+        assert isinstance(step, Contraction)
+        operand = right_alone(step)
+        signature, used = self._signatures.of([operand], one.packed, one.iteration)
+        write = partial(_prepacking, one.name, one.packed)
+        parts = self._placed(number, signature, used, one, write)
+        if one.at_load:
+            self._written.load += parts
+        else:
+            self._add(number, parts)
 
-    def _step(
-        self, number: int, step: Step, riders: Sequence[int], ahead: Ahead | None, turn: Axis | None
-    ) -> None:
-        """Writes the parts of a step, and of those that are run along with it."""
-        names = [f"step{one}" for one in (number, *riders)]
-        steps = [step, *(self._program.steps[rider] for rider in riders)]
-        self._add(number, self._placed(number, steps, ahead, partial(_parts, names), turn))
-
-    def _add(self, number: int, parts: list[Part], *, at_load: bool = False) -> None:
-        written = self._written
-        if at_load:
-            written.load += parts
+    def _step(self, number: int, iteration: Axis | None) -> None:
+        """Writes the parts of a step, and of those that are fused behind it."""
+        schedule = self._schedule.steps[number]
+        if isinstance(schedule, FusedSum):
             return
-        written.parts += parts
-        written.steps += [number] * len(parts)
+        fused = self._column_sums.get(number, [])
+        sums = (self._schedule.steps[one] for one in fused)
+        nests = [one.nest for one in sums if isinstance(one, FusedSum)]
+        names = [f"step{one}" for one in (number, *fused)]
+        steps = [self._program.steps[one] for one in (number, *fused)]
+        schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
+        signature, used = self._signatures.of(steps, schedules, iteration)
+        write = partial(_parts, names, schedule, nests)
+        prepacked = self._prepacked.get(number)
+        self._add(number, self._placed(number, signature, used, prepacked, write))
+
+    def _add(self, number: int, parts: list[Part]) -> None:
+        self._written.parts += parts
+        self._written.steps += [number] * len(parts)
 
     def _placed(
         self,
         number: int,
-        steps: Sequence[Step],
-        ahead: Ahead | None,
-        write: Callable[[Context, Form], list[Part]],
-        turn: Axis | None,
+        signature: Signature,
+        used: Sequence[str],
+        prepacked: Prepacking | None,
+        write: Callable[[Context, Signature], list[Part]],
     ) -> list[Part]:
         """The parts of some steps, with a section of their own in the table of addresses.
 
         Args:
             number: of the step of the program when that happens.
-            steps: what is done.
-            ahead: the operand that was, or is to be, packed ahead, if there is one.
-            write: writes the functions, where no others of the same form were written before.
-            turn: the axis that the steps are repeated for.
+            signature: of what is done.
+            used: the buffers that it names by numbers.
+            prepacked: the operand that was, or is to be, packed before it is used, if there is one.
+            write: writes the functions, where no others of the same signature were written before.
         """
         written = self._written
-        packed = ahead.packed if ahead is not None else None
-        form, used = self._known.of(steps, packed=packed, turn=turn)
-        if form not in self._forms:
-            buffers = {buffer.name: buffer for buffer in form.buffers}
-            if ahead is not None:
+        if signature not in self._known:
+            buffers = {buffer.name: buffer for buffer in signature.buffers}
+            if prepacked is not None:
                 buffers[PackedRight.buffer] = _PACKED
             context = Context(
-                written.module, buffers, self._processor, written.workspaces, turn=turn
+                written.module,
+                buffers,
+                self._processor,
+                written.workspaces,
+                iteration=signature.iteration,
             )
-            self._forms[form] = write(context, form), context
-        parts, context = self._forms[form]
+            self._known[signature] = write(context, signature), context
+        parts, context = self._known[signature]
         section = written.words
-        names = [*used, *([ahead.name] if ahead is not None else ())]
+        names = [*used, *([prepacked.name] if prepacked is not None else ())]
         for asked in context.asked:
             names.append(f"{asked} of section {section}")
             needed = range(number, number + 1)
@@ -223,25 +250,31 @@ class _Writer:
 _PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
 
 
-def _packing(name: str, context: Context, form: Form) -> list[Part]:
+def _prepacking(
+    name: str, packed: PackedRight, context: Context, signature: Signature
+) -> list[Part]:
     """Writes the packing of a right operand."""
-    (step,) = form.steps
+    (step,) = signature.steps
     assert isinstance(step, Contraction)
-    assert form.packed is not None
-    return [form.packed.write(context, name, as_matrix(step))]
+    return [emit_prepacking(context, name, packed, as_matrix(step))]
 
 
-def _parts(names: Sequence[str], context: Context, form: Form) -> list[Part]:
-    """Writes a step, and loops that are run along with it; the names are of their functions."""
-    step, *riders = form.steps
+def _parts(
+    names: Sequence[str],
+    schedule: StepSchedule,
+    nests: Sequence[Nest],
+    context: Context,
+    signature: Signature,
+) -> list[Part]:
+    """Writes a step, and column sums behind it; the names are of their functions."""
+    step, *sums = signature.steps
+    name, *others = names
     if isinstance(step, Loop):
-        *before, last = split_reductions(context, names[0], step)
-        parts = [emit_loop(context, loop.name, loop) for loop in before]
-        return [*parts, emit_loop(context, names[0], last)]
-    width = panels_of(step, context.processor).width
-    along = [
-        emit_loop(context, name, loop, columns=width)
-        for name, loop in zip(names[1:], riders, strict=True)
+        assert isinstance(schedule, LoopSchedule)
+        return emit_loops(context, name, step, schedule)
+    column_sums = [
+        emit_nest(context, other, loop, nest)
+        for other, loop, nest in zip(others, sums, nests, strict=True)
         if isinstance(loop, Loop)
     ]
-    return emit_contraction(context, names[0], step, form.packed, along)
+    return emit_contraction(context, name, step, schedule, column_sums)

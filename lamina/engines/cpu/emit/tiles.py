@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.processor import LINE_BYTES
 from lamina.records import frozen_dataclass
 
 
@@ -59,29 +59,6 @@ class Tile:
         return Type(self.element, self.last if number == self.vectors - 1 else self.lanes)
 
 
-# What a processor fetches into its caches at a time, in bytes.
-LINE_BYTES = 64
-
-# Two vectors of columns: with one, numbers would be broadcast for a single multiply-add each, and
-# with more there were too few rows.
-VECTORS = 2
-
-
-def most_rows(processor: Processor, vectors: int) -> int:
-    """How many rows of a tile fit the registers beside the vectors and one broadcast number."""
-    products = 0 if processor.fused else 1
-    return (processor.registers - vectors - 1 - products) // vectors
-
-
-def rows_of_tiles(rows: int, most: int) -> int:
-    """How many rows a tile has, so that tiles of equal size cover all rows with little left."""
-    if rows <= most:
-        return rows
-    # Each tile costs its rows and, for its start and end, about half a row more.
-    sizes = range(max(most // 2, 1), most + 1)
-    return min(sizes, key=lambda size: (-(-rows // size) * (size + 0.5), -size))
-
-
 @frozen_dataclass
 class Dots:
     """A tile whose sums run along k in the lanes, for operands that lie contiguous along k.
@@ -108,14 +85,6 @@ class Dots:
     def name(self) -> str:
         size = f"{self.rows}x{self.columns}x{self.lanes}_{self.inner}"
         return f"dots_{self.element}_{size}_{self.row_stride}_{self.column_stride}_{self.width}"
-
-
-def dot_sides(processor: Processor) -> tuple[int, int]:
-    """The most rows and columns of such a tile that fit the registers."""
-    free = processor.registers - 1 - (0 if processor.fused else 1)
-    rows = next(side for side in range(1, free) if (side + 1) * (side + 2) > free)
-    columns = (free - rows) // rows
-    return max(rows, columns), min(rows, columns)
 
 
 def emit_dots(module: Module, tile: Dots) -> str:

@@ -1,427 +1,229 @@
-"""Convolutions by minimal filtering: 16 multiplications in the place of 36 for windows of 3x3.
+"""What both of Winograd's algorithms for convolutions do; see `decide/winograd.py`.
 
-Four results of a convolution, a tile of 2x2, follow from 4x4 numbers and the 3x3 weights. With both
-transformed, by additions, each channel takes 16 multiplications instead of 36: this is F(2x2, 3x3)
-of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, after Winograd.
-Windows of 5x5 take 36 instead of 100, by F(2x2, 5x5).
-
-- *Minimal places* (a convolution, and the gradient of what goes into it): the products at one of
-  the places, summed up over channels, are a product of matrices, whose rows are tiles. Some tiles
-  at a time are copied with their padding around them, transformed, multiplied by the weights, which
-  were transformed when they were packed, and what comes out is transformed back into sums.
-- *Minimal elements* (the gradient of the weights): F(3x3, 2x2), the same with a tile of gradients
-  in the place of the weights. Products are summed up over tiles, and transformed back at the end.
-
-Where a number is infinite, results that depend on it may be NaN instead.
-
-Here is where this is taken, what is transformed how, and how weights are packed; the ways
-themselves are in `winograd_kernels.py`.
+All transformed numbers lie as matrices, one for each place of a tile; products of these matrices
+are made by the same kernels as other contractions'. Where a number is infinite, results that depend
+on it may be NaN instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cached_property
-from typing import final
-
-import numpy as np
 
 from lamina.codegen.llvm import Function
-from lamina.codegen.primitives import element
-from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.cpu.decide.matrix import Matrix
+from lamina.codegen.values import I64, Type, Value, constant
+from lamina.engines.cpu.decide.filtering import RESULTS, Filtering
+from lamina.engines.cpu.decide.panels import Panel
+from lamina.engines.cpu.decide.schedule import WindowSchedule
+from lamina.engines.cpu.decide.tiles import rows_of_tiles
+from lamina.engines.cpu.decide.windows import Windowed, filtering_of
+from lamina.engines.cpu.decide.winograd import chunks_of
 from lamina.engines.cpu.emit.context import Context, Points
-from lamina.engines.cpu.emit.image import Image, image_of
-from lamina.engines.cpu.emit.packing import PackedRight, Panel, Panels, pack_whole
-from lamina.engines.cpu.emit.windows import Windowed, address
-from lamina.engines.cpu.emit.zeros import columns_set
-from lamina.program.index import Axis, axes_of, axis_index
-from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Bound, Load, Scalar
-from lamina.program.steps import Contraction
-from lamina.program.windows import Window
+from lamina.engines.cpu.emit.images import pack_image
+from lamina.engines.cpu.emit.row_tiles import address
+from lamina.engines.cpu.emit.tiles import Tile, emit_tile
+from lamina.engines.cpu.emit.transforms import along_both
+from lamina.engines.cpu.emit.windows import WindowWriter
+from lamina.engines.cpu.processor import LINE_BYTES
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, size_of
-
-# Tiles have so many results along an axis.
-RESULTS = 2
-# The share of the direct way's work that minimal filtering may have at most to be taken.
-MUST_GAIN = 0.8
-# In cycles, for a vector and each place of a tile: to transform numbers, results, and the right
-# operand.
-_NUMBERS_CYCLES, _RESULTS_CYCLES, _FACTORS_CYCLES = 3.0, 4.5, 3.0
-# What is done once, for weights and for gradients of them, takes as long as so many tiles.
-_WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
-
-
-def _image(step: Contraction, places: Sequence[Axis], elements: Sequence[Axis]) -> Image | None:
-    """The image of square windows that lie side by side, each with channels; None if it is none.
-
-    Its places are whole tiles, so there may be more than the view has: those show zeros.
-    """
-    found = [window for window in step.windows_in("left") if not window.is_axis]
-    plane = places[-2:]
-    windows = [window for axis in plane for window in found if window.place == axis]
-    sizes = {window.element.extent if window.element else 1 for window in windows}
-    numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
-    if len(windows) != 2 or len(found) != 2:
-        return None
-    if len(sizes) > 1 or sizes.isdisjoint(FILTERINGS) or numbers != {(1, 1, 1)}:
-        return None
-    view = _with_bounds(step.left, windows)
-    whole = {axis: tiled(axis) for axis in plane}
-    change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
-    windows = [
-        replace(one, place=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
-    ]
-    places = [whole.get(axis, axis) for axis in places]
-    image = image_of(change.scalar(view), windows, places, elements, direct_outer=0)
-    if image is None or len(image.places) != 2 or len(image.sides) != 3:
-        return None
-    return image if image.sides[-1].element is not None else None
-
-
-def tiled(places: Axis) -> Axis:
-    """The places of whole tiles."""
-    return Axis(places.name, places.extent + places.extent % RESULTS)
-
-
-def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
-    """The view with bounds that say how far its windows reach.
-
-    Nothing is changed where it shows something; places that there are not, behind the last ones,
-    show zeros.
-    """
-    moving = {axis for window in windows for axis in window.axes}
-    reached: list[Bound] = []
-    for window in windows:
-        low, high = window.position.bounds
-        reached.append(Bound(window.position, max(low, 0), min(high + 1, window.extent)))
-
-    def bounded(load: Load) -> Load:
-        others = [bound for bound in load.bounds if moving.isdisjoint(axes_of(bound.index))]
-        return replace(load, bounds=(*reached, *others))
-
-    return Rewrite(load=bounded).scalar(view)
-
-
-def minimal(step: Contraction, panels: Panels, direct: float) -> Windowed | None:
-    """A contraction over windows as one by minimal filtering; None where that does not pay.
-
-    Args:
-        step: the contraction.
-        panels: how its columns are cut.
-        direct: how many multiplications it takes otherwise.
-    """
-    for way, places, elements in (
-        ("minimal places", step.rows, step.inner),
-        ("minimal elements", step.inner, step.rows),
-    ):
-        image = _image(step, places, elements)
-        if image is None:
-            continue
-        channels, columns = image.sides[-1].axis.extent, panels.columns
-        images = size_of([axis.extent for axis in image.outer])
-        tiles = images * size_of([axis.extent // RESULTS for axis in image.places])
-        if way == "minimal places":
-            once, others = _WEIGHTS_TILES, _NUMBERS_CYCLES * channels + _RESULTS_CYCLES * columns
-        else:
-            once = _GRADIENTS_TILES
-            others = _NUMBERS_CYCLES * channels * panels.count + _FACTORS_CYCLES * columns
-        work = (tiles + once) * channels * columns + tiles * others
-        work *= filtering_of(image).places
-        if step.batch[0].extent * work < MUST_GAIN * direct:
-            return Windowed(step, image, way)
-    return None
-
-
-# Transforms, along one axis -----------------------------------------------------------------------
-
-_Matrix = tuple[tuple[float, ...], ...]
 
 
 @frozen_dataclass
-class Filtering:
-    """Two results of windows, along an axis, by as few multiplications as there can be.
-
-    Numbers and weights are polynomials; products of their values at some points, and of their
-    highest terms, determine the product (Toom and Cook; Blahut, *Fast algorithms for signal
-    processing*, 2010). Each transform is a matrix.
+class Chunk:
+    """Rows of tiles, while code for them is written.
 
     Attributes:
-        window: its elements.
-        points: two of opposite signs side by side, for as many additions to be shared.
+        outer, start: the first outer place and the first row.
+        images, block: how many.
     """
 
-    window: int
-    points: tuple[float, ...]
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers the results follow from."""
-        return self.window + RESULTS - 1
-
-    @property
-    def places(self) -> int:
-        """The products of a tile, along both axes."""
-        return self.numbers**2
-
-    @cached_property
-    def of_numbers(self) -> _Matrix:
-        """Numbers, transformed."""
-        finite = (
-            _row(np.poly(self._others(point)) * np.sign(self._scale(point)), self.numbers)
-            for point in self.points
-        )
-        return (*finite, _row(np.poly(self.points), self.numbers))
-
-    @cached_property
-    def of_weights(self) -> _Matrix:
-        """Weights, transformed."""
-        finite = (
-            tuple(point**power / abs(self._scale(point)) for power in range(self.window))
-            for point in self.points
-        )
-        return (*finite, _last(self.window))
-
-    @cached_property
-    def of_factors(self) -> _Matrix:
-        """Gradients of results, transformed."""
-        finite = (tuple(point**power for power in range(RESULTS)) for point in self.points)
-        return (*finite, _last(RESULTS))
-
-    @property
-    def of_products(self) -> _Matrix:
-        """Results of products of transformed numbers and weights."""
-        return tuple(zip(*self.of_factors, strict=True))
-
-    @property
-    def of_sums(self) -> _Matrix:
-        """Gradients of weights, of sums of products of transformed numbers and factors."""
-        return tuple(zip(*self.of_weights, strict=True))
-
-    def _others(self, point: float) -> list[float]:
-        return [other for other in self.points if other != point]
-
-    def _scale(self, point: float) -> float:
-        return float(np.prod([point - other for other in self._others(point)]))
-
-
-def _row(coefficients: Array, size: int) -> tuple[float, ...]:
-    """A polynomial's coefficients, the constant first."""
-    row = [float(value) for value in coefficients[::-1]]
-    return (*row, *[0.0] * (size - len(row)))
-
-
-def _last(size: int) -> tuple[float, ...]:
-    return (*[0.0] * (size - 1), 1.0)
-
-
-# By the size of windows. With these points sums of 5x5 are on average three times as far from the
-# true value as direct ones, with whole numbers (1, -1, 2, -2) five times.
-FILTERINGS = {
-    3: Filtering(3, (0.0, 1.0, -1.0)),
-    5: Filtering(5, (0.0, 0.5, -0.5, 1.5, -1.5)),
-}
-
-
-def filtering_of(image: Image) -> Filtering:
-    """That of the windows of an image."""
-    element_ = image.sides[0].element
-    assert element_ is not None
-    return FILTERINGS[element_.extent]
-
-
-def _transformed(code: Function, matrix: _Matrix, values: Sequence[Value]) -> list[Value]:
-    """A matrix times a vector; of rows that are each other's mirror, halves are shared."""
-    results: list[Value] = []
-    for number, row in enumerate(matrix):
-        if len(results) > number:
-            continue
-        following = matrix[number + 1] if number + 1 < len(matrix) else ()
-        even = tuple(value if place % 2 == 0 else 0.0 for place, value in enumerate(row))
-        odd = tuple(value - half for value, half in zip(row, even, strict=True))
-        mirrored = tuple(half - other for half, other in zip(even, odd, strict=True))
-        swapped = tuple(-value for value in mirrored)
-        if any(even) and any(odd) and following in (mirrored, swapped):
-            left, right = _combined(code, even, values), _combined(code, odd, values)
-            results.append(code.add(left, right))
-            ordered = (left, right) if following == mirrored else (right, left)
-            results.append(code.subtract(*ordered))
-        else:
-            results.append(_combined(code, row, values))
-    return results
-
-
-def _combined(code: Function, factors: Sequence[float], values: Sequence[Value]) -> Value:
-    """A sum of products with numbers that are known; those that are 1 come first."""
-    terms = [term for term in zip(factors, values, strict=True) if term[0]]
-    terms.sort(key=lambda term: term[0] != 1)
-    (factor, total), *rest = terms
-    if factor != 1:
-        total = code.multiply(total, constant(factor, total.type))
-    for factor, value in rest:
-        if factor == 1:
-            total = code.add(total, value)
-        elif factor == -1:
-            total = code.subtract(total, value)
-        else:
-            total = code.multiply_add(value, constant(factor, value.type), total)
-    return total
-
-
-def along_both(
-    code: Function, matrix: _Matrix, number: Callable[[int, int], Value]
-) -> list[list[Value]]:
-    """A transform along both axes of a square of numbers; gives its rows."""
-    size = range(len(matrix[0]))
-    columns = [_transformed(code, matrix, [number(row, column) for row in size]) for column in size]
-    return [_transformed(code, matrix, row) for row in zip(*columns, strict=True)]
-
-
-# Weights ------------------------------------------------------------------------------------------
+    outer: Value
+    start: Value
+    images: int
+    block: int
 
 
 @frozen_dataclass
-class Taps:
-    """Which k belong to the elements of windows.
+class Matrices:
+    """A matrix for each place of a tile.
 
     Attributes:
-        window: how many elements there are along an axis.
-        first: for each element, row by row as the image has them, that of the first channel.
-        pitch: from channel to channel.
-        channels: how many there are.
+        start: where the first one begins.
+        apart: how many elements lie between the beginnings of two.
     """
 
-    window: int
-    first: tuple[int, ...]
-    pitch: int
-    channels: int
+    start: Value
+    apart: int
 
 
-def _taps_of(how: Windowed) -> Taps:
-    """The taps of a contraction by minimal filtering."""
-    inner = how.step.inner
-    pitches = {
-        axis: size_of([later.extent for later in inner[number + 1 :]])
-        for number, axis in enumerate(inner)
-    }
-    *plane, channels = how.image.sides
-    window = filtering_of(how.image).window
-    # Where windows are mirrored, weights are.
-    along = [
-        [pitches[side.element] * element_ for element_ in range(window)][:: side.slope]
-        for side in plane
-        if side.element is not None
-    ]
-    first = tuple(row + column for row in along[0] for column in along[1])
-    return Taps(window, first, pitches[channels.axis], channels.axis.extent)
+class TransformedTiles(WindowWriter):
+    """Tiles of numbers are copied, transformed and multiplied."""
 
-
-@final
-@frozen_dataclass
-class PackedWeights(PackedRight):
-    """Transformed weights: for each place of a tile a panel of all channels.
-
-    Behind them is said which weights are not zero, by a word for each (`zeros.py`): first a number
-    that is not 0 if there are zeros among the weights, and only then, in the next row, the words,
-    by elements and channels.
-
-    Attributes:
-        taps: the k that they are made of.
-    """
-
-    taps: Taps
-
-    @property
-    def _packed(self) -> int:
-        """How many k the weights have before they are transformed."""
-        return len(self.taps.first) * self.taps.channels
-
-    @property
-    def has_zeros(self) -> int:
-        """Where it is said whether a panel has zeros, in rows."""
-        return FILTERINGS[self.taps.window].places * self.taps.channels
-
-    def prepare(self, context: Context, matrix: Matrix) -> None:
-        size = self._packed * self.panels.width * matrix.step.dtype.itemsize
-        context.workspaces.need_own(size)
-
-    def fill(
-        self,
-        context: Context,
-        points: Points,
-        matrix: Matrix,
-        panel: Panel,
-        column: Value,
-        target: Value,
+    def __init__(
+        self, context: Context, name: str, how: Windowed, schedule: WindowSchedule
     ) -> None:
-        code, kind = points.code, element(matrix.step.dtype)
-        table, thread, *_ = code.parameters
-        own = context.workspaces.own(code, table, thread)
-        pack_whole(points, matrix, panel, own, column, self._packed)
-        vector = Type(kind, panel.lanes)
-        apart = self.taps.channels * panel.width
-        none, one = constant(0, vector), constant(1, vector)
-        loop = code.begin_loop(0, self.taps.channels, 1, [none] * panel.vectors)
-        source = address(code, own, [(loop.index, self.taps.pitch * panel.width)], kind)
-        here = address(code, target, [(loop.index, panel.width)], kind)
-        with_zeros: list[Value] = []
-        for number, found in enumerate(loop.carried):
-            skipped = number * panel.lanes
-            weights: list[Value] = []
-            for tap in self.taps.first:
-                place = code.offset(source, tap * panel.width + skipped, kind)
-                weights.append(code.load(place, vector))
-                found = code.select(code.compare("oeq", weights[-1], none), one, found)
-            with_zeros.append(found)
+        super().__init__(context, name, how, schedule)
+        self._channels = schedule.channels
+        self._wide = how.image.places[1].extent // RESULTS
+        self._chunks = chunks_of(how, schedule.block, schedule.images)
 
-            def weight(row: int, column: int, weights: Sequence[Value] = weights) -> Value:
-                return weights[row * self.taps.window + column]
+    @property
+    def _filtering(self) -> Filtering:
+        return filtering_of(self._image)
 
-            rows = along_both(code, FILTERINGS[self.taps.window].of_weights, weight)
-            for place, value in enumerate(value for row in rows for value in row):
-                code.store(value, code.offset(here, place * apart + skipped, kind))
-        with_zeros = list(code.end_loop(loop, with_zeros))
-        # Columns that are not there are zeros.
-        present = constant((1 << panel.columns) - 1, I64)
-        word = code.convert("zext", columns_set(code, panel, with_zeros), "i64")
-        word = code.binary("and", word, present)
-        at = code.offset(target, self.has_zeros * panel.width, kind)
-        code.store(code.convert("trunc", word, "i32"), at)
-        with code.when(code.compare("ne", word, constant(0, I64))):
-            self._write_words(code, panel, own, code.offset(at, panel.width, kind), vector)
+    @property
+    def _window(self) -> int:
+        return self._filtering.window
 
-    def _write_words(
-        self, code: Function, panel: Panel, weights: Value, words: Value, vector: Type
+    @property
+    def _products(self) -> int:
+        """The products of a tile for each channel."""
+        return self._filtering.places
+
+    def _apart(self, size: int) -> int:
+        """How far apart matrices of a size lie: an odd number of the cache's lines.
+
+        So what is stored in all of them at once falls on different places of the first cache.
+        """
+        line = LINE_BYTES // self._bytes
+        return (-(-size // line) | 1) * line
+
+    def _places(self, sizes: Sequence[int]) -> list[int]:
+        """Where memory of such sizes lies, one after the other; at last where it ends."""
+        places = [0]
+        for size in sizes:
+            places.append(places[-1] + self._apart(size))
+        self._context.workspaces.need_own(places[-1] * self._bytes)
+        return places
+
+    def _with_chunk(
+        self, code: Function, number: Value, body: Callable[[str, Value, Value], None]
     ) -> None:
-        """Which weights are not zero."""
-        first, window, width = self.taps.first, self.taps.window, panel.width
-        row, column, channel = (
-            code.begin_loop(0, extent) for extent in (window, window, self.taps.channels)
-        )
-        moves = [(row.index, (first[window] - first[0]) * width)]
-        moves += [(column.index, (first[1] - first[0]) * width)]
-        moves += [(channel.index, self.taps.pitch * width)]
-        source = code.offset(weights, first[0] * width, vector.element)
-        source = address(code, source, moves, vector.element)
-        loaded = [
-            code.load(code.offset(source, number * panel.lanes, vector.element), vector)
-            for number in range(panel.vectors)
-        ]
-        strides = [window * self.taps.channels, self.taps.channels, 1]
-        indices = [loop.index for loop in (row, column, channel)]
-        target = address(code, words, list(zip(indices, strides, strict=True)), "i32")
-        code.store(columns_set(code, panel, loaded), target)
-        for loop in (channel, column, row):
+        """Calls `body(name, outer, start)` for each kind of chunk, where this one is of it."""
+        cut = self._chunks
+        row, outer = divided(code, number, cut.each)
+        outer = code.multiply(outer, constant(cut.images, I64))
+        start = code.multiply(row, constant(cut.block, I64))
+        for label, _, condition in cut.sizes():
+            with code.when(code.compare(condition, row, constant(cut.whole, I64))):
+                body(label, outer, start)
+
+    def _numbers(self, points: Points, chunk: Chunk, copied: Value, numbers: Matrices) -> None:
+        """Copies the images of a chunk and transforms them."""
+        code, places = points.code, RESULTS * chunk.block
+        end = code.add(chunk.outer, constant(chunk.images, I64))
+        first = code.multiply(chunk.start, constant(RESULTS, I64))
+        with points.loop(self._outer, (), chunk.outer, end) as loop:
+            past = code.subtract(loop.index, chunk.outer)
+            image = address(code, copied, [(past, self._image.size(places))], self._element)
+            pack_image(points, self._image, places, first, image, self._panels.lanes)
+            skipped = chunk.block * self._wide * self._channels
+            target = address(code, numbers.start, [(past, skipped)], self._element)
+            self._transform(code, image, chunk.block, Matrices(target, numbers.apart))
             code.end_loop(loop)
 
+    def _transform(self, code: Function, copied: Value, block: int, numbers: Matrices) -> None:
+        """Transforms the tiles of an image."""
+        strides, _ = self._image.moves(RESULTS * block)
+        down, right = (strides[axis] for axis in self._image.places)
+        rows = code.begin_loop(0, block)
+        columns = code.begin_loop(0, self._wide)
+        moves = [(rows.index, RESULTS * down), (columns.index, RESULTS * right)]
+        source = address(code, copied, moves, self._element)
+        tile = code.add(code.multiply(rows.index, constant(self._wide, I64)), columns.index)
+        target = address(code, numbers.start, [(tile, self._channels)], self._element)
 
-def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
-    """The weights of a contraction in the way of minimal places."""
-    taps = _taps_of(how)
-    words = len(taps.first) * taps.channels * I32.bits // 8
-    words = -(-words // (panels.width * how.step.dtype.itemsize))
-    inner = FILTERINGS[taps.window].places * taps.channels + 1 + words
-    return PackedWeights(panels, inner, taps)
+        def some(channel: Value, lanes: int) -> None:
+            here = code.offset(source, channel, self._element)
+
+            def number(row: int, column: int) -> Value:
+                place = code.offset(here, row * down + column * right, self._element)
+                return code.load(place, Type(self._element, lanes))
+
+            to = Matrices(code.offset(target, channel, self._element), numbers.apart)
+            self._scatter(code, along_both(code, self._filtering.of_numbers, number), to)
+
+        lanes = self._panels.lanes
+        whole = self._channels - self._channels % lanes
+        if whole:
+            channels = code.begin_loop(0, whole, lanes)
+            some(channels.index, lanes)
+            code.end_loop(channels)
+        if whole < self._channels:
+            some(constant(whole, I64), self._channels - whole)
+        code.end_loop(columns)
+        code.end_loop(rows)
+
+    def _scatter(self, code: Function, tile: Sequence[Sequence[Value]], to: Matrices) -> None:
+        """Stores a transformed tile, each of its places in a matrix of its own."""
+        for place, value in enumerate(value for row in tile for value in row):
+            code.store(value, code.offset(to.start, place * to.apart, self._element))
+
+    def _vectors(self, code: Function, panel: Panel, start: Value) -> list[Value]:
+        """The vectors of a row of a panel."""
+        vectors: list[Value] = []
+        for number in range(panel.vectors):
+            last = number == panel.vectors - 1
+            vector = Type(self._element, panel.last_lanes if last else panel.lanes)
+            vectors.append(
+                code.load(code.offset(start, number * panel.lanes, self._element), vector)
+            )
+        return vectors
+
+    def _multiply(
+        self,
+        code: Function,
+        panel: Panel,
+        operands: tuple[Matrices, Matrices, Matrices],
+        rows: tuple[int, int],
+        inner: tuple[int, int],
+        *,
+        fresh: bool,
+    ) -> None:
+        """Products of matrices.
+
+        Args:
+            code: where to write.
+            panel: the columns of the right ones and the sums; their rows are one after the other.
+            operands: left, right, and the sums.
+            rows: of the left ones, how many there are and how far apart.
+            inner: the same of k.
+            fresh: whether sums begin at zero, and not with what is there.
+        """
+        count, stride = rows
+        size = rows_of_tiles(count, self._schedule.rows)
+
+        def kernel(present: int) -> str:
+            tile = Tile(
+                tuple(row * stride for row in range(present)),
+                tuple(row * panel.width for row in range(present)),
+                panel.vectors,
+                panel.lanes,
+                panel.last_lanes,
+                self._element,
+                (inner,),
+                panel.width,
+                fresh=fresh,
+            )
+            return emit_tile(self._context.module, tile)
+
+        places = code.begin_loop(0, self._products)
+        left, right, sums = (
+            address(code, one.start, [(places.index, one.apart)], self._element) for one in operands
+        )
+        whole, rest = divmod(count, size)
+        loop = code.begin_loop(0, whole)
+        at = address(code, left, [(loop.index, size * stride)], self._element)
+        to = address(code, sums, [(loop.index, size * panel.width)], self._element)
+        code.call_void(kernel(size), at, right, to)
+        code.end_loop(loop)
+        if rest:
+            at = code.offset(left, whole * size * stride, self._element)
+            to = code.offset(sums, whole * size * panel.width, self._element)
+            code.call_void(kernel(rest), at, right, to)
+        code.end_loop(places)
+
+
+def divided(code: Function, number: Value, by: int) -> tuple[Value, Value]:
+    """The remainder and the quotient."""
+    divisor = constant(by, I64)
+    return code.binary("urem", number, divisor), code.binary("udiv", number, divisor)

@@ -18,8 +18,8 @@ from itertools import product
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.emit.context import Context, Points
-from lamina.engines.cpu.emit.packing import Panel
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar, loads

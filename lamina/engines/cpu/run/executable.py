@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from lamina.program.program import Program
 from lamina.program.steps import writes_of
 from lamina.shapes import Array
 
+if TYPE_CHECKING:
+    from lamina.engines.cpu.decide.schedule import Schedule
+
 # Larger inputs of a single run are read where the caller has them, smaller ones are copied: to ask
 # where an array lies takes as long as to copy so much.
 COPIED_BYTES = 4096
@@ -48,6 +51,7 @@ class CpuProgram:
         memories: of its parameters and states.
         arena: shared with programs that never run at the same time.
         processor: what it is compiled for.
+        schedule: how its steps are run; by default that is decided.
         timed: whether the time of its steps is taken.
     """
 
@@ -59,10 +63,11 @@ class CpuProgram:
         memories: Mapping[str, Memory],
         arena: HostArena,
         processor: Processor,
+        schedule: Schedule | None = None,
         *,
         timed: bool = False,
     ) -> None:
-        layout, code = compile_program(program, processor, timed=timed)
+        layout, code = compile_program(program, processor, schedule, timed=timed)
         require_room(
             "this step needs",
             (*needs_of_program(program), Need("workspaces", layout.total_bytes)),

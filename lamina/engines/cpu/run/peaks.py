@@ -9,7 +9,8 @@ import numpy as np
 
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, POINTER, constant
-from lamina.engines.cpu.emit.tiles import VECTORS, Tile, emit_tile, most_rows
+from lamina.engines.cpu.decide.tiles import VECTORS, most_rows
+from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase

@@ -1,7 +1,8 @@
-"""The form of a step: what it is beside the names of the buffers that it uses.
+"""The signature of a step: what it is beside the names of the buffers that it uses.
 
-The steps of equal blocks of a network have the same form. Functions are written for a form, and
-each step hands them the addresses of its own buffers.
+The steps of equal blocks of a network have the same signature. What depends on a step alone is
+decided once for each signature, and functions are written once; each step hands them the addresses
+of its own buffers.
 """
 
 from __future__ import annotations
@@ -10,30 +11,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
-from lamina.engines.cpu.emit.packing import PackedRight
+from lamina.engines.cpu.decide.panels import PackedRight
+from lamina.engines.cpu.decide.schedule import StepSchedule
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.rewrite import Rewrite
-from lamina.program.steps import Contraction, Step
+from lamina.program.steps import Step
 from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass
-class Form:
-    """All that decides what is written for a step; steps of equal forms share their functions.
+class Signature:
+    """All that decides what is written for a step; equal signatures share their functions.
 
     Attributes:
         steps: the step, and those that are run along with it, without names; buffers are called
             by numbers, in the order in which they are come across.
         buffers: what they are: their numbers, sizes and dtypes.
-        packed: how the right operand is packed ahead, if it is.
-        turn: the axis whose turns it is repeated for, if it is.
+        schedules: how each of the steps is run; or how the right operand of the step is packed, if
+            that is all that is done.
+        iteration: the axis that the step is repeated for, if it is.
     """
 
     steps: tuple[Step, ...]
     buffers: tuple[Buffer, ...]
-    packed: PackedRight | None
-    turn: Axis | None
+    schedules: tuple[StepSchedule, ...] | PackedRight
+    iteration: Axis | None
 
 
 # Steps without names, and the buffers that they use, in the order of their numbers.
@@ -41,8 +44,8 @@ Numbered = tuple[tuple[Step, ...], tuple[str, ...]]
 
 
 @final
-class Forms:
-    """The forms of a program's steps.
+class Signatures:
+    """The signatures of a program's steps.
 
     Args:
         program: whose steps they are.
@@ -55,15 +58,18 @@ class Forms:
         self._equal: dict[tuple[Step, ...], tuple[Step, ...]] = {}
 
     def of(
-        self, steps: Sequence[Step], *, packed: PackedRight | None, turn: Axis | None
-    ) -> tuple[Form, tuple[str, ...]]:
-        """The form of some steps that are written together, and the buffers used, in order."""
+        self,
+        steps: Sequence[Step],
+        schedules: tuple[StepSchedule, ...] | PackedRight,
+        iteration: Axis | None,
+    ) -> tuple[Signature, tuple[str, ...]]:
+        """That of some steps that are written together, and the buffers used, in order."""
         without_names, used = self.numbered(*steps)
         buffers = tuple(
             Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
             for number, buffer in enumerate(self._program.buffers[name] for name in used)
         )
-        return Form(without_names, buffers, packed, turn), used
+        return Signature(without_names, buffers, schedules, iteration), used
 
     def numbered(self, *steps: Step) -> Numbered:
         """Steps with numbers in the place of their buffers' names, and the names in this order.
@@ -79,9 +85,3 @@ class Forms:
             without_names = self._equal.setdefault(without_names, without_names)
             self._numbered[key] = steps, (without_names, tuple(numbers))
         return self._numbered[key][1]
-
-    def contraction(self, step: Contraction) -> tuple[Contraction, tuple[str, ...]]:
-        """The same for one contraction."""
-        (without_names,), used = self.numbered(step)
-        assert isinstance(without_names, Contraction)
-        return without_names, used

@@ -1,0 +1,114 @@
+"""The schedule of a program: the one place where it is made.
+
+What depends on a step alone is decided once for each signature. What has to do with other steps
+follows: which operands are packed before they are used, and which loops run behind others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from lamina.engines.cpu.decide.column_sums import fused_column_sums
+from lamina.engines.cpu.decide.contractions import schedule_contraction
+from lamina.engines.cpu.decide.loops import nest_of_columns, schedule_loop
+from lamina.engines.cpu.decide.prepacking import Wish, prepackings_of
+from lamina.engines.cpu.decide.schedule import (
+    FusedSum,
+    GemmSchedule,
+    Nest,
+    Schedule,
+    StepSchedule,
+    WindowSchedule,
+)
+from lamina.engines.cpu.decide.signatures import Signatures
+from lamina.engines.cpu.decide.workers import workers_of
+from lamina.engines.cpu.processor import Processor
+from lamina.program.program import Program
+from lamina.program.steps import Contraction, Loop, Step
+
+
+def decide(
+    program: Program,
+    processor: Processor,
+    forced: Mapping[int, StepSchedule] | None = None,
+    *,
+    signatures: Signatures | None = None,
+) -> Schedule:
+    """How a program is run on a processor.
+
+    Args:
+        program: which one.
+        processor: for which processor.
+        forced: of some steps, by their numbers, how they are run in any case.
+        signatures: of the program's steps, if somebody else asks for them as well.
+    """
+    signatures = signatures or Signatures(program)
+    return _Deciding(program, processor, forced or {}, signatures).schedule()
+
+
+@final
+class _Deciding:
+    def __init__(
+        self,
+        program: Program,
+        processor: Processor,
+        forced: Mapping[int, StepSchedule],
+        signatures: Signatures,
+    ) -> None:
+        self._program = program
+        self._processor = processor
+        self._forced = forced
+        self._signatures = signatures
+        # Of steps without names, and of whether their right operands may be prepacked.
+        self._known: dict[tuple[Step, bool], StepSchedule] = {}
+        self._nests: dict[tuple[Step, int], Nest] = {}
+
+    def schedule(self) -> Schedule:
+        program, steps = self._program, self._program.steps
+        first = [self._of(number, prepacked=True) for number in range(len(steps))]
+        wishes = {
+            number: Wish(one.prepacked, self._needs(number, one))
+            for number, one in enumerate(first)
+            if one.prepacked is not None
+        }
+        prepackings = prepackings_of(program, wishes, self._signatures)
+        granted = {number for one in prepackings for number in one.users}
+        schedules: list[StepSchedule] = [
+            self._of(number, prepacked=False) if number in wishes and number not in granted else one
+            for number, one in enumerate(first)
+        ]
+        found: list[StepSchedule | FusedSum] = [*schedules]
+        for number, carrier in fused_column_sums(program, schedules, self._signatures).items():
+            behind = schedules[carrier]
+            if number not in self._forced and isinstance(behind, GemmSchedule):
+                found[number] = FusedSum(carrier, self._of_columns(number, behind.panels.width))
+        workers = workers_of(program, found, prepackings, self._processor)
+        return Schedule(tuple(found), prepackings, *workers)
+
+    def _of(self, number: int, *, prepacked: bool) -> StepSchedule:
+        """How a step is run, apart from all others."""
+        if number in self._forced:
+            return self._forced[number]
+        (step,), _ = self._signatures.numbered(self._program.steps[number])
+        key = step, prepacked
+        if key not in self._known:
+            self._known[key] = (
+                schedule_contraction(step, self._processor, prepacked=prepacked)
+                if isinstance(step, Contraction)
+                else schedule_loop(step, self._processor)
+            )
+        return self._known[key]
+
+    def _needs(self, number: int, schedule: StepSchedule) -> bool:
+        """Whether a step cannot do without its operand being prepacked."""
+        return number in self._forced or isinstance(schedule, WindowSchedule)
+
+    def _of_columns(self, number: int, columns: int) -> Nest:
+        """How a loop runs over so many columns at a time."""
+        (step,), _ = self._signatures.numbered(self._program.steps[number])
+        assert isinstance(step, Loop)
+        key = step, columns
+        if key not in self._nests:
+            self._nests[key] = nest_of_columns(step, columns)
+        return self._nests[key]

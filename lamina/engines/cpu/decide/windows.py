@@ -1,0 +1,242 @@
+"""Contractions over windows as their algorithms read them: which axes are what, and what is copied.
+
+- *Implicit GEMM*: rows are output positions, K the elements of their windows, and the right operand
+  is packed once, for all (a convolution, and its gradient where hardly any window lies in the
+  padding).
+- *Weight gradient*: rows are the elements of windows, and K runs over the output positions, image
+  by image, while the sums of all rows wait.
+- *col2im*: each position adds its share to the sums of the elements that it sees, in an image of
+  sums (the gradient with strides, or where gathering would mostly read padding).
+- *Winograd*: the first two for windows of 3x3 and 5x5 that lie side by side, with fewer
+  multiplications; see `filtering.py`.
+
+No algorithm copies the windows. What is here follows from a contraction alone: whether an algorithm
+can compute it, and how; whether it pays is decided in `convolutions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lamina.codegen.axes import flattened
+from lamina.engines.cpu.decide.filtering import FILTERINGS, RESULTS, Filtering
+from lamina.engines.cpu.decide.images import Image, image_of
+from lamina.program.index import Axis, axes_of, axis_index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Bound, Load, Scalar
+from lamina.program.steps import Contraction
+from lamina.program.windows import DATA_GRADIENT, Window, loaded
+from lamina.program.windows import WEIGHT_GRADIENT as OF_WEIGHTS
+from lamina.records import frozen_dataclass
+
+IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
+# By the size of windows: of convolutions, and of gradients of weights.
+WINOGRAD = {size: f"Winograd F(2x2, {size}x{size})" for size in FILTERINGS}
+WINOGRAD_WEIGHT_GRADIENT = {size: f"Winograd F({size}x{size}, 2x2)" for size in FILTERINGS}
+
+
+@frozen_dataclass
+class Spread:
+    """Along one axis of the rows: row = scale * place + slope * element - offset.
+
+    Attributes:
+        row, place: the axes.
+        element: the axis of a window's elements; missing if there is one.
+    """
+
+    row: Axis
+    place: Axis
+    element: Axis | None
+    scale: int
+    slope: int
+    offset: int
+
+    @property
+    def length(self) -> int:
+        """Of the sums along it, margins included."""
+        elements = self.element.extent if self.element else 1
+        reached = self.scale * (self.place.extent - 1) + self.slope * (elements - 1) + 1
+        return max(reached, self.offset + self.row.extent)
+
+
+@frozen_dataclass
+class Windowed:
+    """A contraction over windows, as an algorithm reads it.
+
+    Attributes:
+        step: with one batch axis and one column axis, and stores over the outer axis.
+        image: of the left operand; with col2im of what is spread.
+        outer: the image's outer axes as one.
+        spreads: with col2im, for each axis of the rows but the outer ones.
+    """
+
+    step: Contraction
+    image: Image
+    outer: Axis
+    spreads: tuple[Spread, ...] = ()
+
+
+def readings(step: Contraction) -> dict[str, Windowed]:
+    """The contraction as each algorithm reads it that can compute it."""
+    step = _with_single_axes(step)
+    found = {
+        IMPLICIT_GEMM: _over_positions(step, step.rows, step.inner),
+        WEIGHT_GRADIENT: _over_positions(step, step.inner, step.rows),
+        COL2IM: _col2im(step),
+    }
+    for names, positions, elements in (
+        (WINOGRAD, step.rows, step.inner),
+        (WINOGRAD_WEIGHT_GRADIENT, step.inner, step.rows),
+    ):
+        image = _tiled_image(step, positions, elements)
+        if image is not None:
+            found[names[filtering_of(image).window]] = _windowed(step, image)
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def reading(step: Contraction, algorithm: str) -> Windowed:
+    """The contraction as an algorithm reads it that can compute it."""
+    return readings(step)[algorithm]
+
+
+def sums_over_positions(step: Contraction) -> bool:
+    """Whether k runs over the output positions of windows, as in the gradient of a weight.
+
+    Windows that lie side by side are no more than axes. Their channels tell, which lie side by
+    side, too: those of a gradient are rows.
+    """
+    kinds = {window.kind for window in step.windows_in("left")}
+    if kinds:
+        return OF_WEIGHTS in kinds
+    load = loaded(step.left)
+    terms = load.index.terms if load is not None else ()
+    return any(stride == 1 and atom in step.rows for atom, stride in terms)
+
+
+def _over_positions(
+    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis]
+) -> Windowed | None:
+    """The contraction with an image of its left operand."""
+    windows, outer = step.windows_in("left"), len(positions) - 2
+    image = image_of(step.left, windows, positions, elements, direct_outer=outer)
+    return _windowed(step, image) if image is not None and image.places else None
+
+
+def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ()) -> Windowed:
+    outer, of_outer = flattened(image.outer, "o")
+    change = Rewrite(of_outer)
+    image = replace(image, view=change.scalar(image.view))
+    stores = tuple(change.store(store) for store in step.stores)
+    return Windowed(replace(step, stores=stores), image, outer, spreads)
+
+
+def _with_single_axes(step: Contraction) -> Contraction:
+    batch, of_batch = flattened(step.batch, "b")
+    column, of_columns = flattened(step.columns, "n")
+    changed = Rewrite(of_batch | of_columns).contraction(step)
+    return replace(changed, batch=(batch,), columns=(column,))
+
+
+def _col2im(step: Contraction) -> Windowed | None:
+    """Each output position of the left operand adds to the sums of the elements that it sees."""
+    load = step.left
+    if not isinstance(load, Load):
+        return None
+    spreads: dict[Axis, Spread] = {}
+    for window in step.windows_in("left"):
+        row, element_ = window.place, window.element
+        if window.kind != DATA_GRADIENT or row is None or window.stride != 1:
+            return None
+        slope = -window.dilation if element_ is not None else 1
+        if slope < 1:
+            return None
+        place = Axis(f"{row.name}_place", window.extent)
+        spreads[row] = Spread(row, place, element_, window.divisor, slope, window.offset)
+    ordered = tuple(spreads[axis] for axis in step.rows if axis in spreads)
+    outer = step.rows[: len(step.rows) - len(ordered)]
+    elements = [one.element for one in ordered if one.element is not None]
+    if not ordered or any(axis in spreads for axis in outer) or any(s.offset < 0 for s in ordered):
+        return None
+    if set(elements) != set(step.inner[: len(elements)]):
+        return None
+    replacements = {
+        one.row: axis_index(one.place) * one.scale
+        + (axis_index(one.element) * one.slope if one.element else 0)
+        - one.offset
+        for one in ordered
+    }
+    left = Rewrite(replacements).scalar(load)
+    if not isinstance(left, Load) or not all(bound.always for bound in left.bounds):
+        return None
+    if axes_of(left.index) & set(elements):
+        return None
+    places = tuple(one.place for one in ordered)
+    channels = step.inner[len(elements) :]
+    direct = image_of(
+        replace(left, bounds=()), (), (*outer, *places), channels, direct_outer=len(outer)
+    )
+    return None if direct is None else _windowed(step, direct, ordered)
+
+
+# Winograd -----------------------------------------------------------------------------------------
+
+
+def filtering_of(image: Image) -> Filtering:
+    """That of the windows of an image."""
+    element_ = image.sides[0].element
+    assert element_ is not None
+    return FILTERINGS[element_.extent]
+
+
+def _tiled_image(
+    step: Contraction, places: Sequence[Axis], elements: Sequence[Axis]
+) -> Image | None:
+    """The image of square windows that lie side by side, each with channels; None if it is none.
+
+    Its places are whole tiles, so there may be more than the view has: those show zeros.
+    """
+    found = [window for window in step.windows_in("left") if not window.is_axis]
+    plane = places[-2:]
+    windows = [window for axis in plane for window in found if window.place == axis]
+    sizes = {window.element.extent if window.element else 1 for window in windows}
+    numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
+    if len(windows) != 2 or len(found) != 2:
+        return None
+    if len(sizes) > 1 or sizes.isdisjoint(FILTERINGS) or numbers != {(1, 1, 1)}:
+        return None
+    view = _with_bounds(step.left, windows)
+    whole = {axis: tiled(axis) for axis in plane}
+    change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
+    windows = [
+        replace(one, place=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
+    ]
+    places = [whole.get(axis, axis) for axis in places]
+    image = image_of(change.scalar(view), windows, places, elements, direct_outer=0)
+    if image is None or len(image.places) != 2 or len(image.sides) != 3:
+        return None
+    return image if image.sides[-1].element is not None else None
+
+
+def tiled(places: Axis) -> Axis:
+    """The places of whole tiles."""
+    return Axis(places.name, places.extent + places.extent % RESULTS)
+
+
+def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
+    """The view with bounds that say how far its windows reach.
+
+    Nothing is changed where it shows something; places that there are not, behind the last ones,
+    show zeros.
+    """
+    moving = {axis for window in windows for axis in window.axes}
+    reached: list[Bound] = []
+    for window in windows:
+        low, high = window.position.bounds
+        reached.append(Bound(window.position, max(low, 0), min(high + 1, window.extent)))
+
+    def bounded(load: Load) -> Load:
+        others = [bound for bound in load.bounds if moving.isdisjoint(axes_of(bound.index))]
+        return replace(load, bounds=(*reached, *others))
+
+    return Rewrite(load=bounded).scalar(view)

@@ -1,0 +1,131 @@
+"""Gradients of convolutions by col2im: each position adds to the sums of what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, Type, Value, constant
+from lamina.engines.cpu.decide.panels import Panel
+from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
+from lamina.engines.cpu.decide.windows import Spread
+from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
+from lamina.engines.cpu.emit.row_tiles import address, offsets, over_tiles
+from lamina.engines.cpu.emit.tiles import Tile, emit_tile
+from lamina.engines.cpu.emit.windows import WindowWriter
+from lamina.program.index import Axis
+from lamina.shapes import size_of
+
+
+@final
+class Col2im(WindowWriter):
+    """Work items are (batch, outer position); each has the sums of all its rows in an image."""
+
+    @property
+    def _spreads(self) -> tuple[Spread, ...]:
+        return self._how.spreads
+
+    def write(self) -> list[Part]:
+        lengths = [one.length for one in self._spreads]
+        for kind, panel, _, _ in self._panels.kinds():
+            pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
+            rows = [one.row for one in self._spreads]
+            self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
+        bytes_ = size_of(lengths) * self._panels.width * self._bytes
+        self._context.workspaces.need_own(bytes_)
+        self._write_unit(lengths)
+        code = self._context.module.function(self._name, PART_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        count = constant(self._outer.extent, I64)
+        outer = code.binary("urem", loop.index, count)
+        batch = code.binary("udiv", loop.index, count)
+        code.call_void(f"{self._name}_unit", table, thread, batch, outer)
+        code.end_loop(loop)
+        code.finish()
+        (work,) = self._schedule.works
+        return [self._part(self._name, work)]
+
+    def _write_unit(self, lengths: Sequence[int]) -> None:
+        points = self._begin(f"{self._name}_unit", ("thread", "batch", "outer"))
+        code = points.code
+        table, _, batch, outer = code.parameters
+        sums = self._own(code)
+        image = self._image
+        strides, _ = image.moves(image.places[0].extent)
+        elements = [one for one in self._step.inner if one not in image.elements]
+        channels = [axis for axis in self._step.inner if axis in image.elements]
+        loops = merged([(axis.extent, strides[axis]) for axis in channels])
+        depth = size_of([axis.extent for axis in channels])
+        along = [strides[axis] for axis in image.places]
+        tiles = RowTiles(tuple(axis.extent for axis in image.places), self._schedule.rows)
+        with points.bound(self._batch, batch), points.bound(self._outer, outer):
+            left = self._image_start(points)
+
+            def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+                right = self._right(code, number)
+                vector = Type(self._element, panel.lanes)
+                fill = code.begin_loop(0, size_of(lengths) * panel.width, panel.lanes)
+                code.store(constant(0, vector), code.offset(sums, fill.index, self._element))
+                code.end_loop(fill)
+                pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
+                steps = [
+                    one.scale * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
+                ]
+                taps = code.begin_loop(0, size_of([axis.extent for axis in elements]))
+                here = address(code, right, [(taps.index, depth * panel.width)], self._element)
+                shifted = self._shifted(code, sums, taps.index, elements, pitches)
+
+                def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
+                    tile = Tile(
+                        offsets(size, along),
+                        offsets(size, steps),
+                        panel.vectors,
+                        panel.lanes,
+                        panel.last_lanes,
+                        self._element,
+                        loops,
+                        panel.width,
+                    )
+                    at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
+                    to = address(
+                        code, shifted, list(zip(firsts, steps, strict=True)), self._element
+                    )
+                    code.call_void(emit_tile(self._context.module, tile), at, here, to)
+
+                over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64), one_tile)
+                code.end_loop(taps)
+                zeros = [constant(0, I64) for _ in lengths]
+                counts = [constant(one.row.extent, I64) for one in self._spreads]
+                margin = sum(
+                    one.offset * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
+                )
+                code.call_void(
+                    f"{self._name}_{kind}_epilogue",
+                    *(table, code.offset(sums, margin, self._element), batch, outer),
+                    *(*zeros, *counts, column),
+                )
+
+            self._for_panels(points, over_panel)
+        code.finish()
+
+    def _shifted(
+        self,
+        code: Function,
+        sums: Value,
+        tap: Value,
+        elements: Sequence[Axis],
+        pitches: Sequence[int],
+    ) -> Value:
+        """Where the sums of the first place begin for one element of the windows."""
+        slopes = {
+            one.element: one.slope * pitch
+            for one, pitch in zip(self._spreads, pitches, strict=True)
+        }
+        for axis in reversed(elements):
+            extent = constant(axis.extent, I64)
+            position = code.binary("urem", tap, extent)
+            tap = code.binary("udiv", tap, extent)
+            sums = address(code, sums, [(position, slopes[axis])], self._element)
+        return sums

@@ -1,0 +1,37 @@
+"""Contractions over windows: each is written by its algorithm's writer."""
+
+from __future__ import annotations
+
+from lamina.engines.cpu.decide.schedule import WindowSchedule
+from lamina.engines.cpu.decide.windows import (
+    COL2IM,
+    IMPLICIT_GEMM,
+    WEIGHT_GRADIENT,
+    WINOGRAD,
+    WINOGRAD_WEIGHT_GRADIENT,
+    reading,
+)
+from lamina.engines.cpu.emit.col2im import Col2im
+from lamina.engines.cpu.emit.context import Context, Part
+from lamina.engines.cpu.emit.implicit_gemm import ImplicitGemm
+from lamina.engines.cpu.emit.weight_gradient import WeightGradient
+from lamina.engines.cpu.emit.windows import WindowWriter
+from lamina.engines.cpu.emit.winograd_forward import WinogradForward
+from lamina.engines.cpu.emit.winograd_weight_gradient import WinogradWeightGradient
+from lamina.program.steps import Contraction
+
+_WRITERS: dict[str, type[WindowWriter]] = {
+    IMPLICIT_GEMM: ImplicitGemm,
+    WEIGHT_GRADIENT: WeightGradient,
+    COL2IM: Col2im,
+    **dict.fromkeys(WINOGRAD.values(), WinogradForward),
+    **dict.fromkeys(WINOGRAD_WEIGHT_GRADIENT.values(), WinogradWeightGradient),
+}
+
+
+def emit_windows(
+    context: Context, name: str, step: Contraction, schedule: WindowSchedule
+) -> list[Part]:
+    """Writes the functions of a contraction over windows."""
+    how = reading(step, schedule.algorithm)
+    return _WRITERS[schedule.algorithm](context, name, how, schedule).write()

@@ -1,0 +1,73 @@
+"""Loops over the tiles of rows, and where their rows lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, Value, constant
+from lamina.engines.cpu.decide.row_tiles import RowTiles
+from lamina.shapes import size_of
+
+
+def row_of(code: Function, tiles: RowTiles, tile: Value) -> Value:
+    """The first row of a tile, if all lie one after the other."""
+    axis, piece = tiles.cut
+    each = constant(-(-tiles.extents[axis] // piece), I64)
+    past = size_of(tiles.extents[axis + 1 :])
+    runs = code.multiply(code.binary("udiv", tile, each), constant(tiles.extents[axis] * past, I64))
+    within = code.multiply(code.binary("urem", tile, each), constant(piece * past, I64))
+    return code.add(runs, within)
+
+
+def over_tiles(
+    code: Function,
+    tiles: RowTiles,
+    begin: Value,
+    end: Value,
+    body: Callable[[tuple[int, int], list[Value]], None],
+) -> None:
+    """Calls `body(size, first coordinates)` for each size of tiles, in a loop over some."""
+    axis, piece = tiles.cut
+    full, rest = divmod(tiles.extents[axis], piece)
+    each = constant(full + bool(rest), I64)
+    loop = code.begin_loop(begin, end)
+    position = code.binary("urem", loop.index, each)
+    remaining = code.binary("udiv", loop.index, each)
+    before: list[Value] = []
+    for extent in reversed(tiles.extents[:axis]):
+        before.insert(0, code.binary("urem", remaining, constant(extent, I64)))
+        remaining = code.binary("udiv", remaining, constant(extent, I64))
+    start = code.multiply(position, constant(piece, I64))
+    after = [constant(0, I64)] * (len(tiles.extents) - 1 - axis)
+    runs, rows = tiles.size
+    for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
+        if not present:
+            continue
+        tile = (size, rows) if tiles.groups else (runs, size)
+        if not (full and rest):
+            body(tile, [*before, start, *after])
+            continue
+        with code.when(code.compare(condition, position, constant(full, I64))):
+            body(tile, [*before, start, *after])
+    code.end_loop(loop)
+
+
+def start_of_part(code: Function, number: Value, whole: int, parts: int) -> Value:
+    """Where a part begins of a whole that is cut into parts about equally long."""
+    of_all = code.multiply(number, constant(whole, I64))
+    return code.binary("udiv", of_all, constant(parts, I64))
+
+
+def address(code: Function, base: Value, places: Sequence[tuple[Value, int]], kind: str) -> Value:
+    """The base moved by some numbers of strides."""
+    for value, stride in places:
+        base = code.offset(base, code.multiply(value, constant(stride, I64)), kind)
+    return base
+
+
+def offsets(size: tuple[int, int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Where the rows of a tile begin, for the strides of all axes."""
+    along, across = strides[-1], strides[-2] if len(strides) > 1 else 0
+    runs, rows = size
+    return tuple(run * across + row * along for run in range(runs) for row in range(rows))

@@ -1,0 +1,201 @@
+"""Winograd's algorithm for convolutions: F(2x2, 3x3) and F(2x2, 5x5)."""
+
+from __future__ import annotations
+
+from typing import final
+
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.engines.cpu.decide.filtering import RESULTS
+from lamina.engines.cpu.decide.panels import Panel
+from lamina.engines.cpu.decide.winograd import PackedWeights
+from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
+from lamina.engines.cpu.emit.row_tiles import address
+from lamina.engines.cpu.emit.transforms import along_both
+from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
+from lamina.engines.cpu.emit.zeros import cleared, columns_set
+
+
+@final
+class WinogradForward(TransformedTiles):
+    """Work items are (batch, chunk of tiles)."""
+
+    def write(self) -> list[Part]:
+        cut, rows = self._chunks, self._step.rows[-2:]
+        for kind, panel, _, _ in self._panels.kinds():
+            pitches = [RESULTS * self._wide * panel.width, panel.width]
+            self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
+        for label, block, _ in cut.sizes():
+            self._write_chunk(label, block, cut.images)
+        code = self._context.module.function(self._name, PART_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        chunks = self._outer.extent // cut.images * cut.each
+        chunk, batch = divided(code, loop.index, chunks)
+
+        def one(label: str, outer: Value, start: Value) -> None:
+            code.call_void(f"{self._name}_{label}", table, thread, batch, outer, start)
+
+        self._with_chunk(code, chunk, one)
+        code.end_loop(loop)
+        code.finish()
+        (work,) = self._schedule.works
+        return [self._part(self._name, work)]
+
+    def _write_chunk(self, label: str, block: int, slots: int) -> None:
+        """`chunk(table, thread, batch, outer, start)`: all results of some rows of tiles."""
+        width, tiles = self._panels.width, slots * block * self._wide
+        numbers_apart, products_apart = (
+            self._apart(tiles * size) for size in (self._channels, width)
+        )
+        image = slots * self._image.size(RESULTS * block)
+        sizes = (
+            image,
+            self._products * numbers_apart,
+            self._products * products_apart,
+        )
+        *places, _ = self._places((*sizes, RESULTS**2 * self._wide * width))
+        points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
+        code = points.code
+        table, _, batch, outer, start = code.parameters
+        own = self._own(code)
+        copied, numbers, products, out = (code.offset(own, at, self._element) for at in places)
+        left = Matrices(numbers, numbers_apart)
+        with points.bound(self._batch, batch):
+            self._numbers(points, Chunk(outer, start, slots, block), copied, left)
+        strides, _ = self._image.moves(RESULTS * block)
+        down, right = (strides[axis] for axis in self._image.places)
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
+        apart = self._image.size(RESULTS * block)
+
+        def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+            packed = self._packed_weights
+            right = Matrices(self._right(code, number), self._channels * panel.width)
+            said = code.offset(right.start, packed.has_zeros * panel.width, self._element)
+            has_zeros = code.compare("ne", code.load(said, I32), constant(0, I32))
+            words = code.offset(said, panel.width, self._element)
+            sums = Matrices(products, products_apart)
+            rows, inner = (tiles, self._channels), (self._channels, 1)
+            self._multiply(code, panel, (left, right, sums), rows, inner, fresh=True)
+            outers = code.begin_loop(0, slots)
+            loop = code.begin_loop(0, block)
+            row = code.add(code.multiply(outers.index, constant(block, I64)), loop.index)
+            source = address(code, products, [(row, self._wide * panel.width)], self._element)
+            self._transform_back(code, panel, Matrices(source, products_apart), out)
+            with code.when(has_zeros):
+                moves = [(outers.index, apart), (loop.index, RESULTS * down)]
+                seen = address(code, copied, moves, self._element)
+                code.call_void(f"{self._name}_{kind}_{label}_zeros", seen, words, out)
+            first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
+            high, wide = (constant(axis.extent, I64) for axis in self._step.rows[-2:])
+            present = code.minimum(code.subtract(high, first), constant(RESULTS, I64))
+            code.call_void(
+                f"{self._name}_{kind}_epilogue",
+                *(table, out, batch, code.add(outer, outers.index)),
+                *(first, constant(0, I64), present, wide, column),
+            )
+            code.end_loop(loop)
+            code.end_loop(outers)
+
+        self._for_panels(points, over_panel)
+        code.finish()
+
+    @property
+    def _packed_weights(self) -> PackedWeights:
+        packed = self._schedule.prepacked
+        assert isinstance(packed, PackedWeights)
+        return packed
+
+    def _write_zeros(self, name: str, panel: Panel, steps: tuple[int, int]) -> None:
+        """`zeros(numbers, words, results)`: exact zeros in two rows of sums of a row of tiles.
+
+        Where no weight is zero, tiles have them: no sum sees numbers outside its window. A weight
+        that is zero cancels only in theory, among those that are transformed with it.
+
+        Args:
+            name: of the function.
+            panel: the columns.
+            steps: how far apart the numbers of places lie, down and to the right.
+        """
+        parameters = (("numbers", POINTER), ("words", POINTER), ("results", POINTER))
+        code = self._context.module.function(name, parameters)
+        numbers, words, results = code.parameters
+        row = code.begin_loop(0, RESULTS)
+        column = code.begin_loop(0, RESULTS * self._wide)
+        place = code.multiply(row.index, constant(RESULTS * self._wide, I64))
+        place = code.add(place, column.index)
+        result = address(code, results, [(place, panel.width)], self._element)
+        sums = self._vectors(code, panel, result)
+        word = columns_set(code, panel, sums)
+        with code.when(code.compare("ne", word, constant(0, I32))):
+            moves = [(row.index, steps[0]), (column.index, steps[1])]
+            seen = address(code, numbers, moves, self._element)
+            word = self._zeros_of_window(code, word, seen, words, steps)
+            with code.when(code.compare("ne", word, constant(0, I32))):
+                for number, value in enumerate(sums):
+                    target = code.offset(result, number * panel.lanes, self._element)
+                    code.store(cleared(code, panel, number, value, word), target)
+        code.end_loop(column)
+        code.end_loop(row)
+        code.finish()
+
+    def _zeros_of_window(
+        self, code: Function, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
+    ) -> Value:
+        """The bits of a word whose results have no number and weight that are both not zero."""
+        lanes, channels = self._panels.lanes, self._channels
+        whole = channels - channels % lanes
+
+        def narrowed(zeros: Value, start: Value, factors: Value, present: int) -> Value:
+            number = code.load(start, Type(self._element, present))
+            weights = code.load(factors, Type("i32", present))
+            is_set = code.compare("une", number, constant(0, number.type))
+            weights = code.select(is_set, weights, constant(0, weights.type))
+            others = code.binary("xor", weights, constant(-1, weights.type))
+            return code.binary("and", zeros, code.padded(others, lanes, -1))
+
+        down = code.begin_loop(0, self._window, 1, [code.splat(word, lanes)])
+        right = code.begin_loop(0, self._window, 1, down.carried)
+        moves = [(down.index, steps[0]), (right.index, steps[1])]
+        start = address(code, numbers, moves, self._element)
+        moves = [(down.index, self._window * channels), (right.index, channels)]
+        factors = address(code, words, moves, "i32")
+        (zeros,) = right.carried
+        if whole:
+            loop = code.begin_loop(0, whole, lanes, [zeros])
+            here = code.offset(start, loop.index, self._element)
+            there = code.offset(factors, loop.index, "i32")
+            (zeros,) = code.end_loop(loop, [narrowed(loop.carried[0], here, there, lanes)])
+        if whole < channels:
+            here = code.offset(start, whole, self._element)
+            there = code.offset(factors, whole, "i32")
+            zeros = narrowed(zeros, here, there, channels - whole)
+        for loop in (right, down):
+            going = code.compare("ne", code.all_bits(zeros), constant(0, I32))
+            (zeros,) = code.end_loop(loop, [zeros], going)
+        return code.all_bits(zeros)
+
+    def _transform_back(
+        self, code: Function, panel: Panel, products: Matrices, results: Value
+    ) -> None:
+        """Makes two rows of sums of a row of tiles."""
+        columns = code.begin_loop(0, self._wide)
+        source = address(code, products.start, [(columns.index, panel.width)], self._element)
+        target = address(code, results, [(columns.index, RESULTS * panel.width)], self._element)
+        for number in range(panel.vectors):
+            last = number == panel.vectors - 1
+            vector = Type(self._element, panel.last_lanes if last else panel.lanes)
+            skipped = number * panel.lanes
+
+            def product(
+                row: int, column: int, skipped: int = skipped, vector: Type = vector
+            ) -> Value:
+                place = (row * self._filtering.numbers + column) * products.apart + skipped
+                return code.load(code.offset(source, place, self._element), vector)
+
+            for row, values in enumerate(along_both(code, self._filtering.of_products, product)):
+                for column, value in enumerate(values):
+                    place = (row * RESULTS * self._wide + column) * panel.width + skipped
+                    code.store(value, code.offset(target, place, self._element))
+        code.end_loop(columns)

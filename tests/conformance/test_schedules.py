@@ -1,0 +1,75 @@
+"""Every way in which an engine can run a program gives the right results.
+
+Engines choose by size, so that small samples meet few of their algorithms. Those that can say in
+which other ways they run a program (`Engine.schedules`) run it in all of these here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+from harness import OF_A_GRAPH, OF_ONE_OP, Leaves, check, values_of
+from test_ops import weighted_gradients
+from windowed_graphs import FilteredGraph, WindowedGraph
+
+from lamina import ops
+from lamina.engines.engine import Engine
+from lamina.graph import Op, Sample, Tensor, apply
+from lamina.program.program import Program
+from lamina.shapes import DType, float32, float64
+
+# The ops whose programs have contractions.
+CONTRACTIONS = ("contract", "matmul", "dot", "outer", "einsum", "conv", "conv_transpose")
+CONTRACTIONS += ("attention", "recurrence")
+CONTRACTING = [
+    pytest.param(op, sample, (float32, float64)[number % 2], id=f"{op.name}-{number}")
+    for op in ops.ALL
+    if op.name in CONTRACTIONS
+    for number, sample in enumerate(op.samples)
+]
+LOOPS = [op for op in ops.ALL if op.name not in CONTRACTIONS]
+# So many of the ways of a program of loops alone.
+MOST_OF_LOOPS = 3
+
+
+def results(op: Op, sample: Sample, dtype: DType, leaves: Leaves) -> list[Tensor]:
+    """What an op gives, and its gradients."""
+    operands = [leaves.add(array) for array in values_of(sample, dtype)]
+    result = apply(op, *operands, **sample.attributes)
+    if not sample.differentiable:
+        return [result]
+    return [result, *weighted_gradients(leaves, operands, result)]
+
+
+@pytest.mark.parametrize(("op", "sample", "dtype"), CONTRACTING)
+def test_contraction_is_right_in_every_way(
+    op: Op, sample: Sample, dtype: DType, engine: Engine
+) -> None:
+    leaves = Leaves()
+    graph = leaves.graph(results(op, sample, dtype, leaves))
+    check(graph, engine, leaves.feeds, OF_ONE_OP, schedules=engine.schedules)
+
+
+@pytest.mark.parametrize("op", LOOPS, ids=lambda op: op.name)
+def test_loops_are_right_in_other_ways(op: Op, engine: Engine) -> None:
+    def some(program: Program) -> Iterator[Any]:
+        return islice(engine.schedules(program), MOST_OF_LOOPS)
+
+    leaves = Leaves()
+    graph = leaves.graph(results(op, op.samples[-1], float32, leaves))
+    check(graph, engine, leaves.feeds, OF_ONE_OP, schedules=some)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_contraction_over_windows_is_right_in_every_way(seed: int, engine: Engine) -> None:
+    made = WindowedGraph(seed)
+    check(made.graph, engine, made.feeds, OF_A_GRAPH, schedules=engine.schedules)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_contraction_over_windows_of_3x3_is_right_in_every_way(seed: int, engine: Engine) -> None:
+    made = FilteredGraph(seed)
+    check(made.graph, engine, made.feeds, OF_A_GRAPH, schedules=engine.schedules)
