@@ -55,6 +55,7 @@ def test_a_key_says_all_of_a_target() -> None:
         "name": "other",
         "primitive_costs": {"exp": 3.0},
         "largest_block_bytes": 1 << 20,
+        "scatter": "sorted",
     }
     keys = {CPU.key}
     for field in fields(Target):
@@ -197,7 +198,8 @@ def test_the_arena_is_cut_and_aligned_as_the_target_asks() -> None:
 def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
     """The interpreter, when it is asked for by its name, has another target."""
     engine = InterpreterEngine(target=RECOMPUTING)
-    monkeypatch.setitem(discovery._ENGINES, "interpreter", lambda: engine)
+    kind = discovery._Kind(lambda name: engine, lambda: [engine.device])
+    monkeypatch.setitem(discovery._KINDS, "interpreter", kind)
     return engine
 
 
