@@ -7,6 +7,7 @@ derives the gradient, `lamina.verify` checks it against finite differences, and 
 contains the layer loads again when it is told the class.
 """
 
+import argparse
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ class Swish(lm.Layer):
 
 
 def main(argv=None):
+    parser = argparse.ArgumentParser(description="A layer of one's own, with a learned beta.")
+    parser.add_argument("--engine", default="cpu")
+    options = parser.parse_args(argv)
+
     net = lm.Sequential(lm.Input(1), lm.Linear(16), Swish(), lm.Linear(16), Swish(), lm.Linear(1))
     print(net, end="\n\n")
     print(lm.verify(net, loss=lm.MSE()), end="\n\n")
@@ -35,7 +40,7 @@ def main(argv=None):
     # Something to learn: one wave and a half.
     x = np.linspace(-1, 1, 256, dtype="float32")[:, None]
     y = np.sin(1.5 * np.pi * x)
-    model = lm.Model(net, seed=0)
+    model = lm.Model(net, engine=options.engine, seed=0)
     history = model.fit((x, y), epochs=150, batch_size=32, loss=lm.MSE(), optimizer=lm.Adam(1e-2))
 
     betas = {name: value for name, value in model.parameters().items() if name.endswith("beta")}
@@ -48,7 +53,7 @@ def main(argv=None):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "swish.safetensors"
         model.save(path)
-        again = lm.load(path, layers=[Swish])
+        again = lm.load(path, engine=options.engine, layers=[Swish])
     same = np.array_equal(model.predict(x), again.predict(x))
     print(f"saved, loaded, and {'the same to the last bit' if same else 'DIFFERENT'}")
 

@@ -7,14 +7,20 @@ model answers at once, without copying anything. Released, it gives back all the
 training needs, and the model goes on with what was learnt.
 """
 
+import argparse
+
 import numpy as np
 
 import lamina as lm
 
 
 def main(argv=None):
+    parser = argparse.ArgumentParser(description="A training shares the weights of its model.")
+    parser.add_argument("--engine", default="cpu")
+    options = parser.parse_args(argv)
+
     net = lm.Sequential(lm.Input(2), lm.Linear(4), lm.Tanh(), lm.Linear(1), lm.Sigmoid())
-    model = lm.Model(net)
+    model = lm.Model(net, engine=options.engine)
     model.set_parameters(
         {
             "1.weight": [[0.3, 0.6], [0.1, 2.0], [0.9, 3.7], [0.0, 1.0]],

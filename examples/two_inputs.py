@@ -8,6 +8,8 @@ tells the seconds, and neither is enough by itself. Each input has a branch, the
 a residual connection, and `lm.concat` joins them.
 """
 
+import argparse
+
 import numpy as np
 
 import lamina as lm
@@ -38,12 +40,16 @@ def make_network():
 
 
 def main(argv=None):
+    parser = argparse.ArgumentParser(description="Two inputs, two branches, one answer.")
+    parser.add_argument("--engine", default="cpu")
+    options = parser.parse_args(argv)
+
     net = make_network()
     print(net, end="\n\n")
 
     wave, spacing, frequency = waves(2000, seed=1)
     test_wave, test_spacing, test_frequency = waves(500, seed=2)
-    model = lm.Model(net, seed=0)
+    model = lm.Model(net, engine=options.engine, seed=0)
     model.fit(
         ((wave, spacing), frequency),
         epochs=30,

@@ -18,7 +18,7 @@ from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.calls import checked
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
-from lamina.network import Network
+from lamina.network import Network, bill_of
 from lamina.runtime import (
     Evaluation,
     Function,
@@ -442,8 +442,15 @@ class Model:
         if (loss is None) != (optimizer is None):
             raise half_a_training(loss, optimizer, "explain")
         parameters = self._parameters
-        bill = self.network.plan(
-            batch_size, loss, optimizer, dtype=parameters.dtype, clip=clip, frozen=frozen
+        bill = bill_of(
+            self.network,
+            batch_size,
+            loss,
+            optimizer,
+            dtype=parameters.dtype,
+            clip=clip,
+            frozen=frozen,
+            target=parameters.engine.target,
         )
         return Explanation(bill.batch_size, bill.program, parameters.engine)
 

@@ -9,6 +9,8 @@ from lamina import shapes
 from lamina.bill import Memory, MemoryBill
 from lamina.compiler.expand import expand
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
+from lamina.engines.discovery import target_of
 from lamina.errors import DefinitionError, EngineError, LaminaError, ShapeError, UnknownNameError
 from lamina.graph import (
     CONSTANT,
@@ -34,6 +36,7 @@ from lamina.ops.lowering import (
     loop_of,
     step_of,
 )
+from lamina.program.target import Target
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, as_dtype, shape_text, size_of, static
 from lamina.step import (
@@ -256,6 +259,7 @@ class Network:
         dtype: FloatType = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
+        engine: str = DEFAULT_ENGINE,
     ) -> MemoryBill:
         """The memory bill of a step, before anything is allocated.
 
@@ -264,6 +268,10 @@ class Network:
             loss, optimizer: of the training step; without them the bill is for inference.
             dtype: the float type of the model.
             clip, frozen: gradient clipping, and what is not trained, as in `Model.training`.
+            engine: where the step would run; each has programs that suit it.
+
+        Raises:
+            EngineError: for an engine that is not there.
 
         Example:
             >>> import lamina as lm
@@ -271,18 +279,16 @@ class Network:
             >>> net.plan(8).parameter_bytes
             40
         """
-        wanted = as_dtype(dtype)
-        if loss is None and optimizer is None:
-            step, name = inference_step(self, dtype=wanted), "inference"
-        elif loss is None or optimizer is None:
-            raise half_a_training(loss, optimizer, "plan")
-        else:
-            targets = default_targets(self, loss, wanted)
-            step = training_step(
-                self, loss, optimizer, targets, dtype=wanted, clip=clip, frozen=frozen
-            )
-            name = "training step"
-        return MemoryBill(batch_size, compile_graph(step.graph, batch=batch_size, name=name))
+        return bill_of(
+            self,
+            batch_size,
+            loss,
+            optimizer,
+            dtype=as_dtype(dtype),
+            clip=clip,
+            frozen=frozen,
+            target=target_of(engine),
+        )
 
     @checked
     def max_batch_size(
@@ -294,20 +300,23 @@ class Network:
         dtype: FloatType = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
+        engine: str = DEFAULT_ENGINE,
     ) -> int:
         """The largest batch whose step fits.
 
         Args:
             memory: bytes, or text such as `"2 GiB"`.
-            loss, optimizer, dtype, clip, frozen: as in `plan`.
+            loss, optimizer, dtype, clip, frozen, engine: as in `plan`.
 
         Raises:
-            EngineError: if not even one example fits.
+            EngineError: if not even one example fits, or there is no such engine.
         """
         limit = int(memory)
+        wanted, target = as_dtype(dtype), target_of(engine)
 
         def needed(batch_size: int) -> int:
-            bill = self.plan(batch_size, loss, optimizer, dtype=dtype, clip=clip, frozen=frozen)
+            step = (self, batch_size, loss, optimizer)
+            bill = bill_of(*step, dtype=wanted, clip=clip, frozen=frozen, target=target)
             return bill.peak_bytes
 
         low, low_bytes = 1, needed(1)
@@ -328,6 +337,32 @@ class Network:
             middle = (low + high) // 2
             low, high = (middle, high) if needed(middle) <= limit else (low, middle)
         return low
+
+
+def bill_of(
+    network: Network,
+    batch_size: int,
+    loss: Loss | None,
+    optimizer: Optimizer | None,
+    *,
+    dtype: DType,
+    clip: Clip | None,
+    frozen: Sequence[str],
+    target: Target,
+) -> MemoryBill:
+    """The memory bill of a step for a target; the rest is as in `Network.plan`."""
+    if loss is None and optimizer is None:
+        step, name = inference_step(network, dtype=dtype), "inference"
+    elif loss is None or optimizer is None:
+        raise half_a_training(loss, optimizer, "plan")
+    else:
+        targets = default_targets(network, loss, dtype)
+        step = training_step(
+            network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
+        )
+        name = "training step"
+    program = compile_graph(step.graph, batch=batch_size, name=name, target=target)
+    return MemoryBill(batch_size, program)
 
 
 PartOfNetwork = Annotated[
@@ -478,7 +513,7 @@ def _counted(graph: Graph) -> dict[str, int]:
         path = "/".join(node.origin.path.split("/")[:2])
         counts[path] = counts.get(path, 0) + count
 
-    for node in expand(graph).nodes():
+    for node in expand(graph, DEFAULT_TARGET).nodes():
         lowering = node.op.lowering
         if isinstance(lowering, Repeating):
             loops.setdefault(loop_of(node), []).append(node)

@@ -29,6 +29,7 @@ import numpy as np
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Engine
 from lamina.engines.host import HostArena
@@ -295,7 +296,7 @@ def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> 
         graph = _graph(model.network, with_gradients)
         bound = bind_batch(graph, BATCH)
         sizes = [size_of(static(node.shape)) for node in bound.nodes()]
-        program = compile_graph(graph, batch=BATCH, name="attack")
+        program = compile_graph(graph, batch=BATCH, name="attack", target=DEFAULT_TARGET)
     except InternalError:
         raise
     except LaminaError:

@@ -19,6 +19,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
@@ -84,7 +85,7 @@ def main() -> None:
     engine, zeros, noise, lost = CpuEngine(), 0, 0, 0
     for number in range(options.cases):
         graph, feeds = case(number, options.seed)
-        program = compile_graph(graph, batch=1, name="case")
+        program = compile_graph(graph, batch=1, name="case", target=DEFAULT_TARGET)
         executable = engine.compile(program, {})
         executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
         counts, _ = evaluate(graph, {name: abs(np.sign(feed)) for name, feed in feeds.items()})

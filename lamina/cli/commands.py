@@ -184,8 +184,14 @@ def check(file: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A picture of the plan: bytes over time.",
 )
+@engine_option
 def plan(
-    file: str, batch_size: int | None, memory: str | None, buffers: bool, plot: Path | None
+    file: str,
+    batch_size: int | None,
+    memory: str | None,
+    buffers: bool,
+    plot: Path | None,
+    engine: str,
 ) -> None:
     """Print the memory that a step needs.
 
@@ -198,12 +204,12 @@ def plan(
     loss = definition.loss
     optimizer = None if loss is None else definition.optimizer
     network = definition.network
-    bill = network.plan(batch_size or definition.batch_size, loss, optimizer)
+    bill = network.plan(batch_size or definition.batch_size, loss, optimizer, engine=engine)
     click.echo(str(bill))
     if buffers:
         click.echo(f"\n{bill.buffers()}")
     if memory is not None:
-        largest = network.max_batch_size(memory, loss, optimizer)
+        largest = network.max_batch_size(memory, loss, optimizer, engine=engine)
         click.echo(f"\nlargest batch in {memory}: {largest:,} examples")
     if plot is not None:
         bill.plot(plot)

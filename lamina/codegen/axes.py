@@ -7,12 +7,9 @@ from dataclasses import replace
 
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Scalar, indices_of, parts
-from lamina.program.steps import Loop, Scan, Stage, Write
+from lamina.program.scalar import indices_of, parts
+from lamina.program.steps import Loop, Reduce, Stage, Write, stage_stores, stage_values
 from lamina.shapes import size_of
-
-# `reductions.py` asks for it under this name.
-Rewrite = Rewrite
 
 
 def merged_axes(loop: Loop) -> Loop:
@@ -33,7 +30,7 @@ def merged_axes(loop: Loop) -> Loop:
 
 def _inner_merged(stage: Stage) -> Stage:
     """The same for the inner axes of a stage."""
-    if isinstance(stage, Scan):
+    if not isinstance(stage, Reduce | Write):
         return stage
     axes = list(stage.axes)
     position = 0
@@ -72,14 +69,8 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
     found: set[Index] = set()
     pending: list[Index] = []
     for stage in stages:
-        roots: list[Scalar]
-        if isinstance(stage, Write):
-            roots = [store.value for store in stage.stores]
-            pending += [store.index for store in stage.stores]
-        else:
-            roots = [stage.value]
-            pending += [stage.index] if isinstance(stage, Scan) else []
-        pending += [index for part in parts(*roots) for index in indices_of(part)]
+        pending += [store.index for store in stage_stores(stage)]
+        pending += [index for part in parts(*stage_values(stage)) for index in indices_of(part)]
     while pending:
         index = pending.pop()
         if index in found:

@@ -69,8 +69,8 @@ class Module:
             for label, type in parameters
         ]
         head = f"{self.words.function} {self.type(result) if result else 'void'}"
-        made = Function(self, name, parameters, f"{head} {name}({', '.join(words)})")
-        return self._added(made)
+        head = f"{head} {name}({', '.join(words)})"
+        return self._added(Function(self, name, parameters, head, is_called=True))
 
     def kernel(
         self, name: str, buffers: Sequence[tuple[str, str]], numbers: Sequence[tuple[str, Type]]
@@ -86,7 +86,7 @@ class Module:
         words += [f"{self.type(type)} {label}" for label, type in numbers]
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
         head = f"{self.words.kernel} {name}({', '.join(words)})"
-        made = Function(self, name, parameters, head)
+        made = Function(self, name, parameters, head, is_called=False)
         made.elements.update({label: _stored_as(element) for label, element in buffers})
         return self._added(made)
 
@@ -124,6 +124,8 @@ class Module:
         """The whole file."""
         functions = [function.text() for function in self.functions]
         head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
+        # Functions are begun while those are written that call them.
+        head += [f"{one.head};" for one in self.functions if one.is_called]
         return "\n\n".join(["\n".join(head), *functions]) + "\n"
 
 
@@ -137,14 +139,21 @@ class Function:
     """A function being written: instructions go to the current block."""
 
     def __init__(
-        self, module: Module, name: str, parameters: Sequence[tuple[str, Type]], head: str
+        self,
+        module: Module,
+        name: str,
+        parameters: Sequence[tuple[str, Type]],
+        head: str,
+        *,
+        is_called: bool,
     ) -> None:
         self.module = module
         self.name = name
         self.parameters = tuple(Value(label, type) for label, type in parameters)
         # The element that each address points to, if that is no byte.
         self.elements: dict[str, str] = {}
-        self._head = head
+        self.head = head
+        self.is_called = is_called
         self._count = 0
         self._blocks = [Block("")]
         self.block = self._blocks[0]
@@ -287,7 +296,7 @@ class Function:
 
     def text(self) -> str:
         """The function, indented."""
-        lines = [f"{self._head} {{"]
+        lines = [f"{self.head} {{"]
         depth = 1
         for block in self._blocks:
             for line in block.lines:

@@ -272,6 +272,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "add": _arithmetic("add"),
     "subtract": _arithmetic("sub"),
     "multiply": _arithmetic("mul"),
+    "multiply_add": lambda code, dtype, operands: code.multiply_add(*operands),
     "divide": _arithmetic("div"),
     "floor_divide": _floor_division(remainder=False),
     "remainder": _floor_division(remainder=True),

@@ -9,13 +9,16 @@ import numpy as np
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
+from lamina.codegen.primitives import element
 from lamina.codegen.reductions import Combiner, combiner
-from lamina.codegen.values import Value
+from lamina.codegen.values import Type, Value, constant
+from lamina.errors import InternalError
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
-from lamina.program.steps import Reduce, Scan, Stage, Store, Write
+from lamina.program.scalar import Apply, Position
+from lamina.program.steps import Reduce, Scan, SegmentSum, Stage, Store, Write
 from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
+from lamina.shapes import int64, size_of
 
 Code = TypeVar("Code", bound=Builder, covariant=True)
 
@@ -121,8 +124,12 @@ class Stages(Generic[Code]):
                 self._points.define(stage.local, self._reduced(stage))
             elif isinstance(stage, Write):
                 self._write(stage)
-            else:
+            elif isinstance(stage, Scan):
                 self._scan(stage)
+            elif isinstance(stage, SegmentSum):
+                self._points.define(stage.local, self._segment_sum(stage))
+            else:
+                raise InternalError(f"a sort is not written as a stage at a point: {stage}")
 
     def _across(self, stage: Reduce | Write) -> int:
         """The number of lanes along the stage's last inner axis; 0 if none run along it."""
@@ -213,6 +220,40 @@ class Stages(Generic[Code]):
             running = combine.step(points, opened.carried)
             points.store(store, running[0])
             code.end_loop(opened, running)
+
+    # Segments
+
+    def _segment_sum(self, stage: SegmentSum) -> Value:
+        """The sum over the slots from the first one with the key to the first one above it."""
+        points, code = self._points, self._code
+        zero = constant(0, Type(element(stage.dtype)))
+        if not stage.axis.extent:
+            return zero
+        first, last = (self._slots_before(stage, relation) for relation in ("slt", "sle"))
+        with points.loop(stage.axis, (zero,), first, last) as opened:
+            (total,) = opened.carried
+            (total,) = code.end_loop(opened, (code.add(total, points.value(stage.value)),))
+        return total
+
+    def _slots_before(self, stage: SegmentSum, relation: str) -> Value:
+        """How many slots' keys stand in a relation to the place; they come first."""
+        points, code = self._points, self._code
+        extent = stage.axis.extent
+        halvings = Axis("halving", extent.bit_length())
+        carried = (points.position(0), points.position(extent))
+        with points.loop(halvings, carried) as opened:
+            low, high = opened.carried
+            middle = code.binary("lshr", code.add(low, high), constant(1, low.type))
+            # Where none is left the last one is looked at again, and nothing changes.
+            seen = code.minimum(middle, points.position(extent - 1))
+            with points.bound(stage.axis, seen):
+                key = points.value(Apply("cast", (stage.key,), int64))
+                before = code.compare(relation, key, points.value(Position(stage.place)))
+            before = code.binary("and", before, code.compare("slt", low, high))
+            following = code.add(middle, constant(1, middle.type))
+            received = (code.select(before, following, low), code.select(before, high, middle))
+            low, _ = code.end_loop(opened, received)
+        return low
 
 
 def fitting_lanes(lanes: int, extent: int) -> int:

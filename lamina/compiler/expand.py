@@ -6,18 +6,23 @@ from typing import final
 
 from lamina.graph import Graph, Tensor, rebuild, rewrite
 from lamina.ops.lowering import Decomposition
+from lamina.program.target import Target
 
 
-def expand(graph: Graph) -> Graph:
-    """The graph without decomposable ops; what they decompose into is expanded in turn."""
-    return rewrite(graph, _Expansion().rule)
+def expand(graph: Graph, target: Target) -> Graph:
+    """The graph without decomposable ops; what they decompose into is expanded in turn.
+
+    Where an op can be computed in several ways, it becomes the one that suits the target.
+    """
+    return rewrite(graph, _Expansion(target).rule)
 
 
 @final
 class _Expansion:
     """Expands tensors; functions that call each other would only be freed by the collector."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._done: dict[Tensor, Tensor] = {}
 
     def rule(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
@@ -29,7 +34,7 @@ class _Expansion:
         node = rebuild(node, operands)
         lowering = node.op.lowering
         if isinstance(lowering, Decomposition):
-            return self._expanded(lowering.build(node))
+            return self._expanded(lowering.build(node, self._target))
         return node
 
     def _expanded(self, node: Tensor) -> Tensor:

@@ -45,12 +45,9 @@ from lamina.ops.lowering import (
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, parts
+from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
-
-# A tensor that reads one stored tensor and applies at most this many cheap primitives is computed
-# again for each user rather than stored.
-CHEAP_PRIMITIVES = 4
 
 # What is so many times smaller than a tensor costs nothing to read beside it.
 TINY = 64
@@ -96,12 +93,12 @@ class Fused:
     in_place: Mapping[Tensor, Tensor]
 
 
-def fuse(graph: Graph) -> Fused:
+def fuse(graph: Graph, target: Target) -> Fused:
     """Divides a simplified graph into groups and orders them."""
     copied: set[Tensor] = set()
     while True:
         prepared, in_place, forced = _with_own_results(graph, copied)
-        joiner = _Joiner(prepared, _choose_anchors(prepared, forced), in_place)
+        joiner = _Joiner(prepared, _choose_anchors(prepared, forced, target), in_place)
         blocked = joiner.blocked()
         if not blocked:
             break
@@ -179,7 +176,7 @@ def _reachable(
     return found
 
 
-def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
+def _choose_anchors(graph: Graph, forced: set[Tensor], target: Target) -> Anchors:
     views = _Views()
     nodes = graph.nodes()
     users = _users(nodes)
@@ -220,7 +217,8 @@ def _choose_anchors(graph: Graph, forced: set[Tensor]) -> Anchors:
         )
         several = len(consumers[node]) > 1 and node not in cut
         shared = several or _is_repeated(node, users[node])
-        if (shared and not _is_cheap(node, anchors)) or depth[node] > DEEPEST_EXPRESSION // 2:
+        stored = shared and not _is_cheap(node, anchors, target)
+        if stored or depth[node] > DEEPEST_EXPRESSION // 2:
             anchors[node] = None
             depth[node] = 0
     for node in nodes:
@@ -345,31 +343,31 @@ def _read(node: Tensor) -> tuple[Tensor, ...]:
     return node.operands[:1] if ordered else node.operands
 
 
-def _is_cheap(node: Tensor, anchors: Anchors) -> bool:
-    """Whether computing it again costs less than storing and loading it."""
+def _is_cheap(node: Tensor, anchors: Anchors, target: Target) -> bool:
+    """Whether computing it again costs no more than storing and loading it."""
     sources, inside = _expression(node, anchors)
     if size_of(static(node.shape)) == 1:
         # A single number: storing it is next to nothing, computing it for every element is not.
-        return not any(_is_expensive(one) for one in inside)
+        return not any(_is_expensive(one, target) for one in inside)
     if not sources:
         return True
     computed = [one for one in inside if isinstance(one.op.lowering, Elementwise)]
     return (
         len(sources) == 1
-        and len(computed) <= CHEAP_PRIMITIVES
-        and not any(_is_expensive(one) for one in inside)
+        and len(computed) * target.simple_cost <= 1
+        and not any(_is_expensive(one, target) for one in inside)
     )
 
 
-def _is_expensive(node: Tensor) -> bool:
+def _is_expensive(node: Tensor, target: Target) -> bool:
     """Whether a point of it costs as much as a load; a comparison with a position does not."""
     lowering = node.op.lowering
     if isinstance(lowering, Generator):
         probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
         place = (Index(),) * node.rank
         scalar = lowering.scalar(node, place, lambda operand, _: probes[operand])
-        return sum(isinstance(p, Apply) for p in parts(scalar)) > CHEAP_PRIMITIVES
-    return is_expensive(node)
+        return sum(isinstance(p, Apply) for p in parts(scalar)) * target.simple_cost > 1
+    return is_expensive(node, target)
 
 
 def _viewed(node: Tensor) -> tuple[Tensor, ...]:

@@ -25,7 +25,7 @@ from lamina.errors import EngineError
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
-from lamina.program.steps import Contraction, Step, loads_of, reads_of, stores_of, writes_of
+from lamina.program.steps import Contraction, Sort, Step, loads_of, reads_of, stores_of, writes_of
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text
 
@@ -204,9 +204,13 @@ def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetim
     places: dict[str, set[object]] = {}
     for load in loads_of(step):
         places.setdefault(load.buffer, set()).add((load.index, load.bounds))
+    # What other points read as well.
     views = set[str]()
     if isinstance(step, Contraction):
         views = {load.buffer for load in loads(step.left, step.right)}
+    else:
+        keys = [stage.key for stage in step.stages if isinstance(stage, Sort)]
+        views = {load.buffer for load in loads(*keys)}
     size = result.buffer.bytes
     return [
         name

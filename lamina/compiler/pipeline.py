@@ -7,13 +7,16 @@ that each pass has made are type-checked after it, and the program at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from lamina.compiler.expand import expand
 from lamina.compiler.fuse import Fused, fuse
+from lamina.compiler.keep import keep
 from lamina.compiler.layout import sink_transposes
 from lamina.compiler.lower import Home, lower_group
 from lamina.compiler.memory import plan_memory
 from lamina.compiler.repeat import lower_repeating, readable
+from lamina.compiler.scatter import Lowered, sort_scatters
 from lamina.compiler.simplify import simplify
 from lamina.garbage import without_collections
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, bind_batch, verify
@@ -21,39 +24,48 @@ from lamina.ops.lowering import Repeating
 from lamina.program.check import verify as verify_program
 from lamina.program.program import Buffer, Program, Repeat
 from lamina.program.steps import Step
+from lamina.program.target import Target
 from lamina.shapes import Array, size_of, static
 
 
 @without_collections
-def compile_graph(graph: Graph, *, batch: int, name: str) -> Program:
+def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
     """Compiles a graph for one batch size.
 
     Args:
         graph: what to compute. Gradients are part of it already (`differentiate.gradients`).
         batch: the number of examples in a batch.
         name: of the program, for people.
+        target: what is dear, and what is cheap, where it shall run.
 
     Returns:
         A program that any engine can run.
     """
     graph = bind_batch(graph, batch)
     verify(graph)
-    graph = optimised(graph, graph)
-    fused = fuse(graph)
+    graph = optimised(graph, target, graph)
+    fused = fuse(graph, target)
     verify(fused.graph, graph)
-    program = assemble(fused, name)
+    program = assemble(fused, name, target)
     verify_program(program)
     return program
 
 
-def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
+def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Graph:
     """The graph after the passes that come before fusion.
 
     Args:
         graph: what is compiled.
+        target: what for.
         checked: a graph of which all tensors were checked; after each pass the others are.
     """
-    passes: list[Callable[[Graph], Graph]] = [expand, simplify, sink_transposes, simplify]
+    passes: list[Callable[[Graph], Graph]] = [
+        partial(keep, target=target),
+        partial(expand, target=target),
+        simplify,
+        sink_transposes,
+        simplify,
+    ]
     for apply_pass in passes:
         graph = apply_pass(graph)
         verify(graph, checked)
@@ -61,7 +73,7 @@ def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
     return graph
 
 
-def assemble(fused: Fused, name: str) -> Program:
+def assemble(fused: Fused, name: str, target: Target) -> Program:
     """Names the buffers, lowers every group to its steps, and plans the arena."""
     graph = fused.graph
     buffers: dict[str, Buffer] = {}
@@ -96,7 +108,13 @@ def assemble(fused: Fused, name: str) -> Program:
     for group in fused.groups:
         if isinstance(group.members[0].op.lowering, Repeating):
             repeated = lower_repeating(
-                group.members, group.stored, names, optimised, add_temporary, len(steps)
+                group.members,
+                group.stored,
+                names,
+                optimised,
+                target,
+                add_temporary,
+                len(steps),
             )
             first = len(steps) + len(repeated.before)
             steps += [*repeated.before, *repeated.steps]
@@ -117,5 +135,15 @@ def assemble(fused: Fused, name: str) -> Program:
         own |= stored
         names |= stored
     outputs = tuple((name, own[tensor]) for name, tensor in graph.outputs)
-    plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs], repeats)
-    return Program(name, buffers, tuple(steps), outputs, constants, plan, tuple(repeats))
+    lowered = Lowered(buffers, tuple(steps), tuple(repeats))
+    if target.scatter == "sorted":
+        lowered = sort_scatters(lowered)
+    plan = plan_memory(
+        lowered.buffers,
+        lowered.steps,
+        [buffer for _, buffer in outputs],
+        lowered.repeats,
+        alignment=target.alignment_bytes,
+        largest_block=target.largest_block_bytes,
+    )
+    return Program(name, lowered.buffers, lowered.steps, outputs, constants, plan, lowered.repeats)

@@ -1,8 +1,8 @@
 """Compiling by way of the cache on disk: what a process has planned, the next ones only read.
 
-An entry is found by the graph, the batch size, and the sources of all that has a say in what
-becomes of them. It is the encoded program: reading it runs no code, and one that cannot be read is
-made anew.
+An entry is found by the graph, the batch size, the target, and the sources of all that has a say in
+what becomes of them. It is the encoded program: reading it runs no code, and one that cannot be
+read is made anew.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lamina.graph.tensor import ConstantValue
 from lamina.ops import BY_NAME
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.shapes import DType, Size
 
 # As they are now, when they are imported: an upgrade may exchange them while the process runs.
@@ -31,19 +32,19 @@ _SOURCES = sources_checksum(
 
 
 @without_collections
-def compile_cached(graph: Graph, *, batch: int, name: str) -> Program:
+def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
     """What `compile_graph` gives, from the cache if it was compiled before."""
     described = _described(graph) if _SOURCES and folder() is not None else None
     if described is None:
-        return compile_graph(graph, batch=batch, name=name)
-    key = key_of(("program", described, str(batch), name, _SOURCES, np.__version__))
+        return compile_graph(graph, batch=batch, name=name, target=target)
+    key = key_of(("program", described, str(batch), name, target.key, _SOURCES, np.__version__))
     found = find(key)
     if found is not None:
         try:
             return decode(found)
         except FileFormatError:
             pass
-    program = compile_graph(graph, batch=batch, name=name)
+    program = compile_graph(graph, batch=batch, name=name, target=target)
     keep(key, encode(program))
     return program
 

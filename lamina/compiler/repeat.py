@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from lamina.compiler.fuse import fuse
+from lamina.compiler.keep import keep
 from lamina.compiler.lower import Home, Row, lower_group, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
@@ -18,6 +19,7 @@ from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Loop, Step, Store, Write
+from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
@@ -46,7 +48,8 @@ def lower_repeating(
     members: Sequence[Tensor],
     wanted: frozenset[Tensor],
     buffers: Mapping[Tensor, Home],
-    optimised: Callable[[Graph], Graph],
+    optimised: Callable[[Graph, Target], Graph],
+    target: Target,
     new_buffer: NewBuffer,
     first_number: int,
 ) -> Repeated:
@@ -57,6 +60,7 @@ def lower_repeating(
         wanted: those that must be stored.
         buffers: where what it reads lies.
         optimised: the passes that come before fusion.
+        target: what for.
         new_buffer: makes a buffer.
         first_number: of the first step, which its name begins with.
     """
@@ -71,8 +75,8 @@ def lower_repeating(
     results = {member.attributes["result"]: member for member in members if member in wanted}
     step = step_of(list(results.values()))
     needed = [int(name) for name, _ in step.outputs]
-    graph = _with_own_results(optimised(unroll(step)))
-    fused = fuse(graph)
+    graph = _with_own_results(optimised(unroll(keep(step, target)), target))
+    fused = fuse(graph, target)
     stacks: dict[int, str] = {}
     homes: dict[Tensor, Home] = {}
     new: dict[Tensor, Row] = {}

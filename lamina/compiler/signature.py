@@ -55,14 +55,14 @@ class Signatures:
     def _kind(self, node: Tensor) -> int:
         """A number for all that a tensor says itself."""
         if node not in self._kind_of:
-            attributes = sorted((name, _exact(value)) for name, value in node.attributes.items())
+            attributes = sorted((name, exact(value)) for name, value in node.attributes.items())
             kind = (node.op, node.shape, node.dtype, *attributes)
             self._kind_of[node] = self._kinds.setdefault(kind, len(self._kinds))
         return self._kind_of[node]
 
 
-def _exact(value: Hashable) -> Hashable:
+def exact(value: Hashable) -> Hashable:
     """Tells what is equal and not the same: 0.0 and -0.0, 1 and True."""
     if isinstance(value, tuple):
-        return tuple(_exact(item) for item in cast(tuple[Hashable, ...], value))
+        return tuple(exact(item) for item in cast(tuple[Hashable, ...], value))
     return (type(value), repr(value)) if isinstance(value, bool | float) else value

@@ -183,6 +183,15 @@ def _add(node: Tensor) -> Tensor | None:
     return None
 
 
+def _multiply_add(node: Tensor) -> Tensor | None:
+    left, right, added = node.operands
+    for one, other in ((left, right), (right, left)):
+        if _is(one, 1):
+            total = ops.add(other, added)
+            return total if total.shape == node.shape else None
+    return None
+
+
 def _subtract(node: Tensor) -> Tensor | None:
     left, right = node.operands
     if left.shape == node.shape and _is(right, 0):
@@ -295,6 +304,7 @@ def _scatter_along_axis(node: Tensor) -> Tensor | None:
 
 _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "mul": _multiply,
+    "multiply_add": _multiply_add,
     "div": _divide,
     "add": _add,
     "sub": _subtract,

@@ -5,19 +5,63 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lamina.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Device, Engine, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
+from lamina.program.target import Target
+from lamina.records import frozen_dataclass
 
 
-def _cpu() -> Engine:
-    # Only now: llvmlite takes longer to import than all of Lamina.
+@frozen_dataclass
+class _Kind:
+    """Engines of one kind.
+
+    Attributes:
+        open: the engine of a name, which may go on behind the kind's own: `"opencl:1"`.
+        devices: what it can run on; raises EngineError if that is nothing.
+        has_devices: whether there may be several of them.
+    """
+
+    open: Callable[[str], Engine]
+    devices: Callable[[], Sequence[Device]]
+    has_devices: bool = False
+
+
+# Each engine is imported when it is asked for: their packages take longer than all of Lamina.
+def _cpu(name: str = "cpu") -> Engine:
     from lamina.engines.cpu.engine import CpuEngine
 
     return CpuEngine()
 
 
-_ENGINES: dict[str, Callable[[], Engine]] = {"cpu": _cpu, "interpreter": InterpreterEngine}
+def _interpreter(name: str = "interpreter") -> Engine:
+    return InterpreterEngine()
+
+
+def _opencl(name: str) -> Engine:
+    from lamina.engines.opencl.requirements import require_package
+
+    require_package()
+    from lamina.engines.opencl.engine import OpenClEngine
+
+    return OpenClEngine(name)
+
+
+def _opencl_devices() -> Sequence[Device]:
+    from lamina.engines.opencl.requirements import require_package
+
+    require_package()
+    from lamina.engines.opencl.devices import found_devices
+
+    return [found.record for found in found_devices()]
+
+
+_KINDS = {
+    "cpu": _Kind(_cpu, lambda: [_cpu().device]),
+    "interpreter": _Kind(_interpreter, lambda: [_interpreter().device]),
+    "opencl": _Kind(_opencl, _opencl_devices, has_devices=True),
+}
 
 
 def open_engine(name: str) -> Engine:
@@ -26,10 +70,19 @@ def open_engine(name: str) -> Engine:
     Raises:
         EngineError: if there is none, or its device is missing.
     """
-    kind, _, number = name.partition(":")
-    if kind not in _ENGINES or number not in ("", "0"):
-        raise unknown_engine(name, list(_ENGINES))
-    return _ENGINES[kind]()
+    kind, _, device = name.partition(":")
+    if kind not in _KINDS or not (_KINDS[kind].has_devices or device in ("", "0")):
+        raise unknown_engine(name, list(_KINDS))
+    return _KINDS[kind].open(name)
+
+
+def target_of(name: str) -> Target:
+    """What the compiler needs to know of the engine of that name; opened if it is not the default.
+
+    Raises:
+        EngineError: if there is none, or its device is missing.
+    """
+    return DEFAULT_TARGET if name == DEFAULT_ENGINE else open_engine(name).target
 
 
 def devices() -> tuple[Device, ...]:
@@ -40,12 +93,12 @@ def devices() -> tuple[Device, ...]:
         >>> lm.devices()[0].engine
         'cpu'
     """
-    return tuple(device for name in _ENGINES for device in _devices_of(name))
+    return tuple(device for name in _KINDS for device in _devices_of(name))
 
 
 def _devices_of(name: str) -> Sequence[Device]:
     try:
-        return [_ENGINES[name]().device]
+        return _KINDS[name].devices()
     except EngineError as error:
         # In one line, as it stands in a table.
         facts = ", ".join(f"{fact} {value}" for fact, value in error.facts)

@@ -13,6 +13,7 @@ import numpy as np
 
 from lamina.errors import EngineError
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType
 
@@ -139,6 +140,11 @@ class Engine(Protocol):
 
     @property
     def device(self) -> Device: ...
+
+    @property
+    def target(self) -> Target:
+        """What the compiler needs to know: it makes programs for this target."""
+        ...
 
     def available_bytes(self) -> int | None:
         """How much memory can be had now; None if that is not known."""

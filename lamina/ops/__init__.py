@@ -12,6 +12,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.arithmetic import maximum as maximum
     from lamina.ops.arithmetic import minimum as minimum
     from lamina.ops.arithmetic import mul as mul
+    from lamina.ops.arithmetic import multiply_add as multiply_add
     from lamina.ops.arithmetic import pow as pow
     from lamina.ops.arithmetic import sub as sub
     from lamina.ops.attending import attention as attention

@@ -7,15 +7,25 @@ import math
 import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import AnyNumber, Element
 from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import OrNone
 from lamina.ops.arguments import read
+from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater, less, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
 from lamina.ops.elementwise import log
-from lamina.ops.factories import ANY, FLOAT, POSITIVE, binary_op
+from lamina.ops.factories import (
+    ANY,
+    FLOAT,
+    POSITIVE,
+    SIGNED,
+    binary_op,
+    elementwise_rule,
+    elementwise_samples,
+    scalar_primitive,
+)
 from lamina.ops.lowering import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.shapes import Array, DType, Shape
@@ -45,6 +55,43 @@ MUL = binary_op("mul", "multiply", np.multiply, lambda a, b, y, g: g * b, lambda
 def mul(left: TensorLike, right: TensorLike) -> Tensor:
     """Left * right."""
     return apply_to_numbers(MUL, left, right)
+
+
+def _multiply_add_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    left, right, added = result.operands
+    found = (lambda: upstream * right, lambda: upstream * left, lambda: upstream)
+    return tuple(
+        None if x.op is CONSTANT else sum_to(gradient(), x.shape)
+        for x, gradient in zip((left, right, added), found, strict=True)
+    )
+
+
+def _multiply_add_reference(left: Array, right: Array, added: Array) -> Array:
+    return np.asarray(left * right + added)
+
+
+MULTIPLY_ADD = Op(
+    "multiply_add",
+    elementwise_rule("multiply_add", FLOAT, None),
+    _multiply_add_gradient,
+    _multiply_add_reference,
+    scalar_primitive("multiply_add"),
+    elementwise_samples(3, SIGNED),
+    operands=3,
+)
+
+
+@checked
+def multiply_add(left: TensorLike, right: TensorLike, added: TensorLike) -> Tensor:
+    """Left * right + added, in one rounding where the device can; of integers float32.
+
+    Example:
+        >>> import numpy as np
+        >>> import lamina as lm
+        >>> lm.ops.multiply_add(np.ones(3, "float32"), 2, np.ones((2, 1), "float32")).shape
+        (2, 3)
+    """
+    return apply(MULTIPLY_ADD, *map(floating, operands_of(left, right, added)))
 
 
 DIV = binary_op(
@@ -223,4 +270,4 @@ def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> 
     return apply(CLIP, x, low=limits[0], high=limits[1])
 
 
-OPS = (ADD, SUB, MUL, DIV, POW, MAXIMUM, MINIMUM, CLIP)
+OPS = (ADD, SUB, MUL, MULTIPLY_ADD, DIV, POW, MAXIMUM, MINIMUM, CLIP)

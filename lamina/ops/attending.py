@@ -1,68 +1,32 @@
 """Attention: means of values, weighted by how well queries and keys agree.
 
-The matrix of weights, queries by keys, is never kept. The queries are cut into blocks that are
-computed one after the other, and for the gradient the weights are computed again, from queries,
-keys, and the logarithm of each row's sum (Rabe, Staats: Self-attention does not need O(n^2) memory,
-2021; Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). So the memory for weights grows with one
-block.
+How it is computed stands in `attention_blocks`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
-from lamina.graph.attributes import AnyNumber, whole
+from lamina.graph.attributes import AnyNumber, MayLack, whole
 from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Flag
-from lamina.ops import reduce
 from lamina.ops.arguments import as_tensor, flag_of, read
-from lamina.ops.broadcast import sum_to
-from lamina.ops.comparison import equal, greater_equal, logical_and, where
-from lamina.ops.conversion import recomputed
-from lamina.ops.creation import arange
-from lamina.ops.elementwise import exp, log, reciprocal
-from lamina.ops.joining import concat
-from lamina.ops.linalg import einsum
+from lamina.ops.attention_blocks import attending, gradients_of, means
+from lamina.ops.differentiate import gradients_of_built
 from lamina.ops.lowering import Decomposition
-from lamina.ops.movement import expand_dims, reshape, transpose
-from lamina.ops.slicing import pad, slice_axis
-from lamina.records import frozen_dataclass
+from lamina.ops.movement import reshape
+from lamina.program.target import Target
 from lamina.shapes import Array, Dim, DType, Shape, bool_
-
-# Blocks have about so many queries, as long as there are not too many of them: each is a few steps
-# of the program. Where queries look back only, a second block lets the first leave out keys.
-QUERIES_OF_A_BLOCK = 128
-MOST_BLOCKS = 8
-
-
-@frozen_dataclass
-class _Operands:
-    """What the op is applied to; the last two may be missing."""
-
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    mask: Tensor | None
-    factors: Tensor | None
-
-
-def _operands_of(operands: tuple[Tensor, ...]) -> _Operands:
-    queries, keys, values, *others = operands
-    mask = next((x for x in others if x.dtype == bool_), None)
-    factors = next((x for x in others if x.dtype != bool_), None)
-    return _Operands(queries, keys, values, mask, factors)
-
 
 # Shapes -------------------------------------------------------------------------------------------
 
 
-def _infer_attention(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    given = _operands_of(operands)
+def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    given = attending(operands, attributes)
     queries, keys, values = given.queries, given.keys, given.values
     if len(operands) == 5 and (given.mask is None or given.factors is None):
         raise DTypeError("attention: there is one mask, of bools, and one tensor of factors")
@@ -105,149 +69,65 @@ def _differ(own: Dim, wanted: Dim) -> bool:
     return own not in (1, wanted)
 
 
-# Blocks -------------------------------------------------------------------------------------------
+def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    upstream, result, *others = operands
+    shape, dtype = _infer_attention(tuple(others), attributes)
+    if {(upstream.shape, upstream.dtype), (result.shape, result.dtype)} != {(shape, dtype)}:
+        raise ShapeError(
+            "attention_gradient: the upstream gradient and the result look alike",
+            facts=(("upstream", described(upstream)), ("result", described(result))),
+        )
+    number: int = attributes["operand"]
+    if number >= len(others) or not others[number].dtype.is_float:
+        raise ShapeError(f"attention_gradient: operand {number} has no gradient")
+    return others[number].shape, others[number].dtype
 
 
-@frozen_dataclass
-class _Block:
-    """Some of the queries, and the keys that they may look at: those before `stop`."""
-
-    node: Tensor
-    start: int
-    end: Dim
-    stop: Dim
-
-    def rows(self, x: Tensor) -> Tensor:
-        """What belongs to these queries, of a tensor with queries along axis 2."""
-        return slice_axis(x, 2, self.start, self.end)
-
-    def seen(self, x: Tensor, axis: int = 2) -> Tensor:
-        """What belongs to these keys."""
-        return slice_axis(x, axis, 0, self.stop)
-
-    def behind(self, part: Tensor) -> Tensor:
-        """What these keys get, [batch, keys, ...], with zeros for the others behind them."""
-        every = self.node.operands[1].shape[2]
-        if not isinstance(every, int) or not isinstance(self.stop, int):
-            return part
-        return pad(part, [0, (0, every - self.stop), 0, 0])
-
-    def weighted(self, x: Tensor | None) -> Tensor | None:
-        """The part of a mask, or of factors."""
-        if x is None:
-            return None
-        x = x if x.shape[2] == 1 else self.rows(x)
-        return x if x.shape[3] == 1 else self.seen(x, 3)
-
-    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """How well they agree: -infinity where a query may not look, [batch, heads, rows, keys]."""
-        scale: float = self.node.attributes["scale"]
-        products = einsum("bhqd,bhkd->bhqk", self.rows(queries), self.seen(keys)) * scale
-        allowed = self.weighted(_operands_of(self.node.operands).mask)
-        if self.node.attributes["causal"]:
-            rows, columns = products.shape[2:]
-            row = expand_dims(arange(rows), 1) + self.start
-            earlier = reshape(greater_equal(row, arange(columns)), (1, 1, rows, columns))
-            allowed = earlier if allowed is None else logical_and(allowed, earlier)
-        return products if allowed is None else where(allowed, products, -math.inf)
+# The ops ------------------------------------------------------------------------------------------
 
 
-def _blocks(node: Tensor) -> Iterator[_Block]:
-    """The blocks of queries, as many as the attribute says, if there are so many queries."""
-    rows, columns = node.shape[2], node.operands[1].shape[2]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        yield _Block(node, 0, rows, columns)
-        return
-    each = -(-rows // node.attributes["blocks"]) or 1
-    for start in range(0, rows, each) or (0,):
-        end = min(start + each, rows)
-        yield _Block(node, start, end, min(columns, end) if node.attributes["causal"] else columns)
-
-
-def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Exponentials that cannot overflow, their sums, and the logarithms of all there is in a row.
-
-    Where a query sees no key at all, these are 0.
-    """
-    largest = reduce.max(scores, 3)
-    shift = where(equal(largest, -math.inf), 0, largest)
-    powers = exp(scores - expand_dims(shift, 3))
-    total = reduce.sum(powers, 3)
-    return powers, total, where(equal(total, 0), 0, shift + log(total))
-
-
-# Forwards and backwards ---------------------------------------------------------------------------
-
-
-def _build(node: Tensor) -> Tensor:
-    given = _operands_of(node.operands)
-    means: list[Tensor] = []
-    for block in _blocks(node):
-        powers, total, _ = _powers(block.scores(given.queries, given.keys))
-        factors = block.weighted(given.factors)
-        weights = powers if factors is None else powers * factors
-        # Axes in the order in which a layer joins the heads, so that nothing need be moved.
-        sums = einsum("bhqk,bhkd->bqhd", weights, block.seen(given.values))
-        share = where(equal(total, 0), 0, reciprocal(total))
-        means.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
-    return transpose(concat(means, 1), (0, 2, 1, 3))
+def _build(node: Tensor, target: Target) -> Tensor:
+    given = attending(node.operands, node.attributes)
+    return means(given, given.blocks_for(target))
 
 
 def _gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """The weights are computed again; what they get is taken less its mean over each row.
+    def part(number: int) -> Tensor:
+        every = (upstream, result, *result.operands)
+        return apply(ATTENTION_GRADIENT, *every, **result.attributes, operand=number)
 
-    With o = w v, w = softmax(s) and a gradient g of o, the gradient of w is g v^T, and that of s
-    is w (g v^T - sum(w g v^T)), where the sum over a row is g o.
-    """
-    given = _operands_of(result.operands)
-    mean = reduce.sum(upstream * result, 3)
-    scale: float = result.attributes["scale"]
-
-    def weights_of(block: _Block, *after: Tensor) -> Tensor:
-        _, _, log_total = _powers(block.scores(given.queries, given.keys))
-        again = recomputed(given.queries, *after)
-        return exp(block.scores(again, given.keys) - expand_dims(log_total, 3))
-
-    def products_of(block: _Block) -> Tensor:
-        arriving = block.rows(upstream)
-        return einsum("bhqd,bhkd->bhqk", arriving, block.seen(given.values))
-
-    of_queries: list[Tensor] = []
-    totals: list[Tensor] = []
-    for block in _blocks(result):
-        # One block after the other: only then can they share memory.
-        weights, products = weights_of(block, *(totals or [mean])), products_of(block)
-        factors = block.weighted(given.factors)
-        changed = weights
-        if factors is not None:
-            changed, products = weights * factors, products * factors
-        of_scores = weights * (products - expand_dims(block.rows(mean), 3)) * scale
-        # A query with one key to look at gets nothing. The two that cancel are sums of the same
-        # products in different orders: what they leave is rounding, and it would move parameters.
-        of_scores = where(equal(weights, 1), 0, of_scores)
-        of_queries.append(einsum("bhqk,bhkd->bqhd", of_scores, block.seen(given.keys)))
-        of_keys = einsum("bhqk,bhqd->bkhd", of_scores, block.rows(given.queries))
-        of_values = einsum("bhqk,bhqd->bkhd", changed, block.rows(upstream))
-        parts = [block.behind(of_keys), block.behind(of_values)]
-        totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
-    found = [transpose(x, (0, 2, 1, 3)) for x in (concat(of_queries, 1), *totals)]
-    of_others: dict[Tensor | None, Tensor] = {}
-    if given.factors is not None:
-        whole = _Block(result, 0, result.shape[2], given.keys.shape[2])
-        of_factors = weights_of(whole, mean) * products_of(whole)
-        of_others[given.factors] = sum_to(of_factors, given.factors.shape)
-    return (*found, *(of_others.get(x) for x in result.operands[3:]))
+    return tuple(part(n) if x.dtype.is_float else None for n, x in enumerate(result.operands))
 
 
-def _reference(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    *others: Array,
-    causal: bool,
-    scale: float,
-    blocks: int,
-) -> Array:
+def _gradient_build(node: Tensor, target: Target) -> Tensor:
+    upstream, result, *others = node.operands
+    given = attending(tuple(others), node.attributes)
+    return _part(node, upstream, result, tuple(others), given.blocks_for(target))
+
+
+def _part(
+    node: Tensor, upstream: Tensor, result: Tensor, others: tuple[Tensor, ...], blocks: int
+) -> Tensor:
+    """What flows back to one operand; the parts have nearly all of their graphs in common."""
+    found = gradients_of(attending(others, node.attributes), result, upstream, blocks)
+    floats = [number for number, x in enumerate(others) if x.dtype.is_float]
+    return found[floats.index(node.attributes["operand"])]
+
+
+def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """Of what the gradient is made of, in as many blocks as the user wants, or in one."""
+
+    def built(operands: tuple[Tensor, ...]) -> Tensor:
+        arriving, result, *others = operands
+        return _part(node, arriving, result, tuple(others), node.attributes.get("blocks", 1))
+
+    return gradients_of_built(built, node.operands, upstream)
+
+
+def _weights(
+    queries: Array, keys: Array, others: tuple[Array, ...], *, causal: bool, scale: float
+) -> tuple[Array, Array]:
+    """The weights, each row of which adds up to 1 or is 0, and their factors."""
     scores: Array = np.einsum("bhqd,bhkd->bhqk", queries, keys) * queries.dtype.type(scale)
     allowed = np.tri(*scores.shape[2:], dtype=bool) if causal else np.asarray(True)
     factors = np.asarray(1.0, queries.dtype)
@@ -260,19 +140,83 @@ def _reference(
     largest = scores.max(3, keepdims=True)
     powers = np.exp(scores - np.where(largest == -np.inf, 0, largest))
     total = powers.sum(3, keepdims=True)
-    weights = powers / np.where(total == 0, 1, total)
+    return powers / np.where(total == 0, 1, total), factors
+
+
+def _reference(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    *others: Array,
+    causal: bool,
+    scale: float,
+    blocks: int | None = None,
+) -> Array:
+    weights, factors = _weights(queries, keys, others, causal=causal, scale=scale)
     return np.einsum("bhqk,bhkd->bhqd", weights * factors, values)
 
 
+def _gradient_reference(
+    upstream: Array,
+    result: Array,
+    queries: Array,
+    keys: Array,
+    values: Array,
+    *others: Array,
+    causal: bool,
+    scale: float,
+    operand: int,
+    blocks: int | None = None,
+) -> Array:
+    weights, factors = _weights(queries, keys, others, causal=causal, scale=scale)
+    if operand == 2:
+        return np.einsum("bhqk,bhqd->bhkd", weights * factors, upstream)
+    products: Array = np.einsum("bhqd,bhkd->bhqk", upstream, values)
+    if operand > 2:
+        axes = tuple(axis for axis, extent in enumerate(factors.shape) if extent == 1)
+        return (weights * products).sum(axes, keepdims=True)
+    mean = (upstream * result).sum(3, keepdims=True)
+    of_scores = weights * (products * factors - mean) * queries.dtype.type(scale)
+    of_scores = np.where(weights == 1, 0, of_scores)
+    formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
+    return np.einsum(formula, of_scores, other)
+
+
 def _sample(
-    *shapes: tuple[int, ...], causal: bool = False, blocks: int = 1, dtypes: str = ""
+    *shapes: tuple[int, ...], causal: bool = False, blocks: int | None = None, dtypes: str = ""
 ) -> Sample:
-    attributes = {"causal": causal, "scale": 0.5, "blocks": blocks}
+    attributes: dict[str, object] = {"causal": causal, "scale": 0.5}
+    if blocks is not None:
+        attributes["blocks"] = blocks
     every = ("float",) * 3 + tuple(dtypes.split())
     return Sample(shapes, attributes, dtypes=every)
 
 
+def _gradient_sample(sample: Sample, operand: int) -> Sample:
+    result = (*sample.shapes[0][:3], sample.shapes[2][3])
+    return Sample(
+        (result, result, *sample.shapes),
+        {**sample.attributes, "operand": operand},
+        dtypes=("float", "float", *sample.dtypes),
+    )
+
+
 _QUERIES, _KEYS, _VALUES = (2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 2)
+
+_SAMPLES = (
+    _sample(_QUERIES, _KEYS, _VALUES),
+    _sample(_QUERIES, _KEYS, _VALUES, blocks=2),
+    _sample(_QUERIES, _KEYS, _VALUES, causal=True),
+    _sample((2, 1, 9, 3), (2, 1, 7, 3), (2, 1, 7, 3), causal=True, blocks=4),
+    _sample(_QUERIES, _KEYS, _VALUES, (2, 1, 1, 6), dtypes="bool"),
+    _sample(_QUERIES, _KEYS, _VALUES, (1, 3, 5, 6), causal=True, blocks=3, dtypes="bool"),
+    _sample(_QUERIES, _KEYS, _VALUES, (2, 3, 5, 6), dtypes="float"),
+    _sample(_QUERIES, _KEYS, _VALUES, (2, 1, 5, 6), (1, 3, 1, 6), blocks=2, dtypes="bool float"),
+    _sample((1, 2, 1, 1), (1, 2, 1, 1), (1, 2, 1, 1)),
+    _sample((2, 2, 0, 3), (2, 2, 4, 3), (2, 2, 4, 5)),
+)
+
+_KINDS = {"causal": Flag(), "scale": AnyNumber(), "blocks": MayLack(whole(1, most=1024))}
 
 ATTENTION = Op(
     "attention",
@@ -280,22 +224,24 @@ ATTENTION = Op(
     _gradient,
     _reference,
     Decomposition(_build),
-    (
-        _sample(_QUERIES, _KEYS, _VALUES),
-        _sample(_QUERIES, _KEYS, _VALUES, blocks=2),
-        _sample(_QUERIES, _KEYS, _VALUES, causal=True),
-        _sample((2, 1, 9, 3), (2, 1, 7, 3), (2, 1, 7, 3), causal=True, blocks=4),
-        _sample(_QUERIES, _KEYS, _VALUES, (2, 1, 1, 6), dtypes="bool"),
-        _sample(_QUERIES, _KEYS, _VALUES, (1, 3, 5, 6), causal=True, blocks=3, dtypes="bool"),
-        _sample(_QUERIES, _KEYS, _VALUES, (2, 3, 5, 6), dtypes="float"),
-        _sample(
-            _QUERIES, _KEYS, _VALUES, (2, 1, 5, 6), (1, 3, 1, 6), blocks=2, dtypes="bool float"
-        ),
-        _sample((1, 2, 1, 1), (1, 2, 1, 1), (1, 2, 1, 1)),
-        _sample((2, 2, 0, 3), (2, 2, 4, 3), (2, 2, 4, 5)),
-    ),
+    _SAMPLES,
     operands=(3, 5),
-    attributes={"causal": Flag(), "scale": AnyNumber(), "blocks": whole(1, most=1024)},
+    attributes=_KINDS,
+)
+
+ATTENTION_GRADIENT = Op(
+    "attention_gradient",
+    _infer_gradient,
+    _second_gradient,
+    _gradient_reference,
+    Decomposition(_gradient_build),
+    (
+        *(_gradient_sample(sample, number % 3) for number, sample in enumerate(_SAMPLES)),
+        _gradient_sample(_SAMPLES[6], 3),
+        _gradient_sample(_SAMPLES[7], 4),
+    ),
+    operands=(5, 7),
+    attributes={**_KINDS, "operand": whole(0, most=4)},
 )
 
 
@@ -325,8 +271,8 @@ def attention(
         factors: what the weights are multiplied with, such as a dropout's mask; broadcasts as well.
         blocks: into how many blocks the queries are cut, which are computed one after the other.
             The more, the less memory the weights take, and the more steps the program has. By
-            default one for every 128 queries, at most 8, and at least 2 for 128 queries that are
-            causal.
+            default the compiler decides: on the cpu there is one for every 128 queries, at most 8,
+            and at least 2 for 128 queries that are causal.
 
     Returns:
         Floats [batch, heads, queries, features of the result].
@@ -345,13 +291,10 @@ def attention(
     if scale is None:
         features = queries.shape[-1] if queries.shape else 1
         scale = 1.0 / math.sqrt(features) if isinstance(features, int) and features else 1.0
-    if blocks is None:
-        length = queries.shape[2] if queries.rank == 4 else 0
-        wanted = length // QUERIES_OF_A_BLOCK if isinstance(length, int) else 0
-        least = 2 if causal and wanted else 1
-        blocks = max(least, min(wanted, MOST_BLOCKS))
     scale = float(read("scale", AnyNumber(), scale))
-    attributes = {"causal": causal, "scale": scale, "blocks": blocks}
+    attributes: dict[str, object] = {"causal": causal, "scale": scale}
+    if blocks is not None:
+        attributes["blocks"] = blocks
     return apply(ATTENTION, queries, keys, values, *others, **attributes)
 
 
@@ -366,4 +309,4 @@ def _require_dtype(name: str, x: Tensor, wanted: DType) -> None:
         )
 
 
-OPS = (ATTENTION,)
+OPS = (ATTENTION, ATTENTION_GRADIENT)

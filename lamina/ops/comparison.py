@@ -123,7 +123,7 @@ def _infer_where(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DT
             ),
             advice="The condition must be bool, and both values of one dtype.",
         )
-    return joint_shape("where", operands), a.dtype
+    return joint_shape("where", operands, ("condition", "if true", "if false")), a.dtype
 
 
 def _where_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:

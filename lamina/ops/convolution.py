@@ -1,8 +1,7 @@
 """Convolution: a contraction over windows, in any number of dimensions, and its way back.
 
-Tensors are [batch, channels, ...] and weights [outputs, inputs / groups, ...], as PyTorch's.
-Inside, channels come last: their numbers then lie side by side whatever the window. Neither the
-windows nor the padding are ever stored; both gradients are contractions over windows as well.
+Tensors are [batch, channels, ...] and weights [outputs, inputs / groups, ...], as PyTorch's. How
+they are computed stands in `convolution_forms`.
 
 The arithmetic is that of Dumoulin and Visin: A guide to convolution arithmetic for deep learning
 (2016).
@@ -21,109 +20,18 @@ from lamina.graph.attributes import Fields, Many, whole
 from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Kind
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
-from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.conversion import numeric
-from lamina.ops.linalg import check_dtypes, contract
+from lamina.ops.convolution_forms import Axes, Pairs
+from lamina.ops.linalg import check_dtypes
 from lamina.ops.lowering import Decomposition
-from lamina.ops.movement import reshape, transpose
-from lamina.ops.windows import LARGEST_WINDOW, Slope, Window, shear, windows
+from lamina.ops.windows import LARGEST_WINDOW
+from lamina.program.target import Target
 from lamina.shapes import Array, Dim, DType, Shape, static
-
-Pairs = tuple[tuple[int, int], ...]
-
-
-class _Axes:
-    """The labels of a convolution's axes, and its hyper-parameters.
-
-    `p` are places of the convolved tensor, `s` of the original one, `w` elements of the window.
-    """
-
-    def __init__(self, weight: Tensor, attributes: Attributes) -> None:
-        self.strides: tuple[int, ...] = tuple(attributes["strides"])
-        self.dilations: tuple[int, ...] = tuple(attributes["dilations"])
-        self.padding: Pairs = tuple((low, high) for low, high in attributes["padding"])
-        self.groups: int = attributes["groups"]
-        self.sizes = static(weight.shape[2:])
-        self.rank = len(self.sizes)
-        self.places = tuple(f"p{n}" for n in range(self.rank))
-        self.elements = tuple(f"w{n}" for n in range(self.rank))
-        self.weight_shape = static(weight.shape)
-        # A weight without them has too few axes, which the shape rule says.
-        self.outputs, self.inputs = (*self.weight_shape, 0, 0)[:2]
-
-    @property
-    def along(self) -> list[Window]:
-        """The windows along each axis of the original tensor."""
-        rows = zip(self.sizes, self.strides, self.dilations, self.padding, strict=True)
-        return [
-            Window(size, stride, dilation, low, high)
-            for size, stride, dilation, (low, high) in rows
-        ]
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each channel has its own windows and one result."""
-        return self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
-
-    def channels_last(self, x: Tensor) -> Tensor:
-        """[batch, places..., group, channel of the group]; without the group if there is one."""
-        moved = transpose(x, [0, *range(2, x.rank), 1])
-        if self.groups == 1:
-            return moved
-        (channels,) = static(x.shape[1:2])
-        return reshape(moved, (*moved.shape[:-1], self.groups, channels // self.groups))
-
-    def channels_first(self, x: Tensor) -> Tensor:
-        """The way back."""
-        if self.groups > 1:
-            channels = self.groups * static(x.shape[-1:])[0]
-            x = reshape(x, (*x.shape[:-2], channels))
-        return transpose(x, [0, x.rank - 1, *range(1, x.rank - 1)])
-
-    def gathered(self, x: Tensor) -> Tensor:
-        """The windows of the original tensor: [batch, places..., elements..., group, channel]."""
-        last = self.channels_last(x)
-        seen = windows(last, range(1, 1 + self.rank), self.along)
-        return self._channels_behind(seen, last.rank)
-
-    def spread(self, y: Tensor, extents: Sequence[int]) -> Tensor:
-        """For each place of the original tensor the places that saw it, by elements."""
-        last = self.channels_last(y)
-        ones = (1,) * self.rank
-        repeated = broadcast_to(reshape(last, (*last.shape, *ones)), (*last.shape, *self.sizes))
-        slopes = [
-            Slope(1 + n, last.rank + n, extent, 1, -dilation, low, stride)
-            for n, (extent, stride, dilation, (low, _)) in enumerate(
-                zip(extents, self.strides, self.dilations, self.padding, strict=True)
-            )
-        ]
-        return self._channels_behind(shear(repeated, slopes), last.rank)
-
-    def _channels_behind(self, seen: Tensor, rank: int) -> Tensor:
-        """Channels behind the elements of the windows, which were put last."""
-        first, channels = range(1 + self.rank), range(1 + self.rank, rank)
-        return transpose(seen, [*first, *range(rank, seen.rank), *channels])
-
-    def weight_labels(self) -> tuple[str, ...]:
-        group = ("g",) if self.groups > 1 else ()
-        return (*group, "o", "c", *self.elements)
-
-    def labels(self, *names: str) -> tuple[str, ...]:
-        """Labels with the batch first, and `"g"` only if there are groups."""
-        return tuple(name for name in names if name != "g" or self.groups > 1)
-
-    def grouped(self, weight: Tensor) -> Tensor:
-        """The weight with an axis of groups in front, if there are any."""
-        if self.groups == 1:
-            return weight
-        each = self.outputs // self.groups
-        return reshape(weight, (self.groups, each, self.inputs, *self.sizes))
-
 
 # Forward ------------------------------------------------------------------------------------------
 
 
-def _check(name: str, x: Tensor, weight: Tensor, axes: _Axes, channels: int) -> None:
+def _check(name: str, x: Tensor, weight: Tensor, axes: Axes, channels: int) -> None:
     """Raises ShapeError unless x and the weight belong together."""
     check_dtypes(name, x, weight)
     found = x.shape[1] if x.rank > 1 else None
@@ -152,7 +60,7 @@ def _check(name: str, x: Tensor, weight: Tensor, axes: _Axes, channels: int) -> 
 
 def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     x, weight = operands
-    axes = _Axes(weight, attributes)
+    axes = Axes(weight.shape, attributes)
     _check("conv", x, weight, axes, axes.inputs * axes.groups)
     places: list[Dim] = []
     for extent, one in zip(static(x.shape[2:]), axes.along, strict=True):
@@ -170,49 +78,17 @@ def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
     return (x.shape[0], axes.outputs, *places), x.dtype
 
 
-def _conv_build(node: Tensor) -> Tensor:
+def _conv_build(node: Tensor, target: Target) -> Tensor:
     x, weight = node.operands
-    axes = _Axes(weight, node.attributes)
-    seen = axes.gathered(x)
-    if axes.is_depthwise:
-        return axes.channels_first(_by_channel(axes, seen, weight))
-    left = axes.labels("b", *axes.places, *axes.elements, "g", "c")
-    output = axes.labels("b", *axes.places, "g", "o")
-    return axes.channels_first(
-        contract(seen, axes.grouped(weight), left, axes.weight_labels(), output)
-    )
-
-
-def _by_channel(axes: _Axes, seen: Tensor, weight: Tensor) -> Tensor:
-    """Of each channel the sum over its own window: [batch, places..., group, 1]."""
-    last = transpose(axes.grouped(weight), [*range(3, 3 + axes.rank), 0, 1, 2])
-    products = seen * reshape(last, (*axes.sizes, axes.groups, 1))
-    return sum_axes(products, tuple(range(1 + axes.rank, 1 + 2 * axes.rank)))
+    form = Axes(weight.shape, node.attributes).form(target)
+    return form.applied(form.gathered(x), weight, target, "c")
 
 
 def _conv_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = result.operands
-    attributes = result.attributes
-    axes = _Axes(weight, attributes)
-    back = _conv_transpose(upstream, weight, attributes, static(x.shape[2:]))
-    return back, _weight_gradient(axes, x, upstream)
-
-
-def _weight_gradient(axes: _Axes, original: Tensor, convolved: Tensor) -> Tensor:
-    """The sum over all places of window times result, in the shape of the weight."""
-    seen, last = axes.gathered(original), axes.channels_last(convolved)
-    if axes.is_depthwise:
-        shape = (*last.shape[: 1 + axes.rank], *(1 for _ in axes.sizes), *last.shape[-2:])
-        summed = sum_axes(seen * reshape(last, shape), tuple(range(1 + axes.rank)))
-        return reshape(
-            transpose(summed, [axes.rank, axes.rank + 1, *range(axes.rank)]), axes.weight_shape
-        )
-    left = axes.labels("b", *axes.places, *axes.elements, "g", "c")
-    right = axes.labels("b", *axes.places, "g", "o")
-    output = axes.labels("g", *axes.elements, "c", "o")
-    gradient = contract(seen, last, left, right, output)
-    order = [output.index(label) for label in axes.weight_labels()]
-    return reshape(transpose(gradient, order), axes.weight_shape)
+    numbers = result.attributes
+    back = _conv_transpose(upstream, weight, numbers, static(x.shape[2:]))
+    return back, _weight_gradient(x, upstream, weight, numbers)
 
 
 def _flat_index(sizes: Sequence[int]) -> list[tuple[int, ...]]:
@@ -335,7 +211,7 @@ def _infer_conv_transpose(
     operands: tuple[Tensor, ...], attributes: Attributes
 ) -> tuple[Shape, DType]:
     y, weight = operands
-    axes = _Axes(weight, attributes)
+    axes = Axes(weight.shape, attributes)
     _check("conv_transpose", y, weight, axes, axes.outputs)
     extents: tuple[int, ...] = attributes["extents"]
     if len(extents) != axes.rank:
@@ -357,24 +233,17 @@ def _infer_conv_transpose(
     return (y.shape[0], axes.inputs * axes.groups, *extents), y.dtype
 
 
-def _conv_transpose_build(node: Tensor) -> Tensor:
+def _conv_transpose_build(node: Tensor, target: Target) -> Tensor:
     y, weight = node.operands
-    axes = _Axes(weight, node.attributes)
-    spread = axes.spread(y, node.attributes["extents"])
-    if axes.is_depthwise:
-        return axes.channels_first(_by_channel(axes, spread, weight))
-    left = axes.labels("b", *axes.places, *axes.elements, "g", "o")
-    output = axes.labels("b", *axes.places, "g", "c")
-    return axes.channels_first(
-        contract(spread, axes.grouped(weight), left, axes.weight_labels(), output)
-    )
+    form = Axes(weight.shape, node.attributes).form(target)
+    return form.applied(form.spread(y, node.attributes["extents"]), weight, target, "o")
 
 
 def _conv_transpose_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     y, weight = result.operands
-    numbers = {name: result.attributes[name] for name in _numbers()}
-    axes = _Axes(weight, numbers)
-    return apply(CONV, upstream, weight, **numbers), _weight_gradient(axes, upstream, y)
+    numbers = {name: result.attributes[name] for name in _KINDS}
+    slope = _weight_gradient(upstream, y, weight, numbers)
+    return apply(CONV, upstream, weight, **numbers), slope
 
 
 def _conv_transpose_reference(
@@ -444,6 +313,103 @@ def _conv_transpose(
     )
 
 
+# The gradient of the weight -----------------------------------------------------------------------
+
+
+def _infer_weight_gradient(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    original, convolved = operands
+    shape: tuple[int, ...] = attributes["shape"]
+    axes = Axes(shape, attributes)
+    given = {len(axes.strides), len(axes.dilations), len(axes.padding)}
+    lengths = given | {original.rank - 2, convolved.rank - 2}
+    fits = len(shape) > 2 and lengths == {axes.rank} and not axes.outputs % axes.groups
+    if fits:
+        places = [
+            one.count(n) for n, one in zip(static(original.shape[2:]), axes.along, strict=True)
+        ]
+        fits = convolved.shape == (original.shape[0], axes.outputs, *places)
+        fits = fits and original.shape[1] == axes.inputs * axes.groups
+    if not fits or original.dtype != convolved.dtype:
+        raise ShapeError(
+            "conv_weight_gradient: no convolution of the first tensor looks like the second",
+            facts=(
+                ("original", described(original)),
+                ("convolved", described(convolved)),
+                ("weight", str(shape)),
+            ),
+        )
+    return shape, original.dtype
+
+
+def _weight_gradient_build(node: Tensor, target: Target) -> Tensor:
+    original, convolved = node.operands
+    form = Axes(node.shape, node.attributes).form(target)
+    return form.weight_gradient(original, convolved, target)
+
+
+def _weight_gradient_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """It is linear in both: what arrives takes the place of the weight."""
+    original, convolved = result.operands
+    numbers = {name: result.attributes[name] for name in _KINDS}
+    back = _conv_transpose(convolved, upstream, numbers, static(original.shape[2:]))
+    return back, apply(CONV, original, upstream, **numbers)
+
+
+def _weight_gradient_reference(
+    original: Array,
+    convolved: Array,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: Pairs,
+    groups: int,
+    shape: tuple[int, ...],
+) -> Array:
+    padded = np.pad(original, ((0, 0), (0, 0), *padding))
+    counts = convolved.shape[2:]
+    results = convolved.reshape(len(convolved), groups, shape[0] // groups, *counts)
+    total = np.zeros(shape, original.dtype)
+    for element in _flat_index(shape[2:]):
+        rows = zip(element, counts, strides, dilations, strict=True)
+        cut = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        seen = padded[(slice(None), slice(None), *cut)]
+        seen = seen.reshape(original.shape[0], groups, shape[1], *counts)
+        part = np.einsum("bgc...,bgo...->goc...", seen, results)
+        part = part.reshape(shape[0], shape[1], -1).sum(-1)
+        total[(slice(None), slice(None), *element)] = part
+    return total
+
+
+def _weight_gradient_sample(sample: Sample) -> Sample:
+    """From a sample of a convolution."""
+    x, weight = sample.shapes
+    along = Axes(weight, sample.attributes).along
+    counts = tuple(one.count(extent) for extent, one in zip(x[2:], along, strict=True))
+    attributes = {**sample.attributes, "shape": weight}
+    return Sample((x, (x[0], weight[0], *counts)), attributes)
+
+
+CONV_WEIGHT_GRADIENT = Op(
+    "conv_weight_gradient",
+    _infer_weight_gradient,
+    _weight_gradient_gradient,
+    _weight_gradient_reference,
+    Decomposition(_weight_gradient_build),
+    tuple(map(_weight_gradient_sample, CONV.samples)),
+    operands=2,
+    attributes={**_KINDS, "shape": Many(whole(1))},
+)
+
+
+def _weight_gradient(
+    original: Tensor, convolved: Tensor, weight: Tensor, numbers: Attributes
+) -> Tensor:
+    """What flows back to a weight that turns the one tensor into the other."""
+    given = {name: numbers[name] for name in _KINDS}
+    return apply(CONV_WEIGHT_GRADIENT, original, convolved, **given, shape=static(weight.shape))
+
+
 @checked
 def conv_transpose(
     y: TensorLike,
@@ -474,4 +440,4 @@ def conv_transpose(
     return _conv_transpose(y, weight, numbers, each)
 
 
-OPS = (CONV, CONV_TRANSPOSE)
+OPS = (CONV, CONV_TRANSPOSE, CONV_WEIGHT_GRADIENT)

@@ -6,12 +6,23 @@ the compiler treats them like anything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 
 from lamina.errors import GradientError, ShapeError
-from lamina.graph import LEAF, Op, Tensor, constant, labelled, topological
+from lamina.graph import (
+    LEAF,
+    Graph,
+    Op,
+    Tensor,
+    constant,
+    labelled,
+    leaf,
+    rebuild,
+    rewrite,
+    topological,
+)
 from lamina.graph.calls import Tensors, checked
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
@@ -158,3 +169,34 @@ def smoothly_depending(output: Tensor, sources: AbstractSet[Tensor]) -> set[Tens
         ):
             found.add(node)
     return found
+
+
+def gradients_of_built(
+    build: Callable[[tuple[Tensor, ...]], Tensor],
+    operands: tuple[Tensor, ...],
+    upstream: Tensor,
+) -> tuple[Tensor | None, ...]:
+    """The gradient of an op that stands for a graph, by way of that graph.
+
+    Operands may be the same tensor, or follow from one another: each is differentiated by itself.
+
+    Args:
+        build: makes the graph.
+        operands: of the op.
+        upstream: the gradient that arrives at its result.
+
+    Returns:
+        For each operand what flows back to it; None for those that are no floats.
+    """
+    known = {leaf(f"x{n}", "input", x.shape, x.dtype): x for n, x in enumerate(operands)}
+    arriving = leaf("upstream", "input", upstream.shape, upstream.dtype)
+    floats = [x for x in known if x.dtype.is_float]
+    slopes = gradients(build(tuple(known)), floats, arriving)
+    known[arriving] = upstream
+    inner = Graph((), tuple((str(n), slope) for n, slope in enumerate(slopes)))
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        return known[node] if node in known else rebuild(node, operands)
+
+    found = iter([tensor for _, tensor in rewrite(inner, rule).outputs])
+    return tuple(next(found) if x.dtype.is_float else None for x in operands)

@@ -23,12 +23,15 @@ UnaryGradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # (x, result, upstre
 BinaryGradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (a, b, result, upstream)
 
 
-def joint_shape(name: str, operands: tuple[Tensor, ...]) -> Shape:
-    """The shape to which operands broadcast; errors carry the name of the op."""
+def joint_shape(
+    name: str,
+    operands: tuple[Tensor, ...],
+    names: tuple[str, ...] = ("left", "right", "added"),
+) -> Shape:
+    """The shape to which operands broadcast; errors carry the names of the op and of these."""
     try:
         return broadcast_all([x.shape for x in operands])
     except ShapeError as error:
-        names = ("left", "right") if len(operands) == 2 else ("condition", "if true", "if false")
         facts = tuple(zip(names, map(described, operands), strict=False))
         raise ShapeError(f"{name}: {error.problem}", facts=facts, advice=error.advice) from None
 

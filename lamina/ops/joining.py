@@ -16,6 +16,7 @@ from lamina.ops.lowering import Coordinates, Decomposition, Movement, Pull, guar
 from lamina.ops.movement import expand_dims, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
+from lamina.program.target import Target
 from lamina.shapes import (
     Array,
     Dim,
@@ -146,7 +147,7 @@ def _stack_reference(*parts: Array, axis: int) -> Array:
     return np.stack(parts, axis)
 
 
-def _stack_build(node: Tensor) -> Tensor:
+def _stack_build(node: Tensor, _: Target) -> Tensor:
     axis: int = node.attributes["axis"]
     return concat([expand_dims(x, axis) for x in node.operands], axis)
 

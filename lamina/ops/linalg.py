@@ -21,6 +21,7 @@ from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
+from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, DType, Shape
 
@@ -244,7 +245,7 @@ def _product_op(
             _product(left, above, second, right.tensor.shape),
         )
 
-    def build(node: Tensor) -> Tensor:
+    def build(node: Tensor, _: Target) -> Tensor:
         first, second, output = labels_of(node.operands, node.attributes)
         left, right = _Labelled(node.operands[0], first), _Labelled(node.operands[1], second)
         return _product(left, right, output, node.shape)
@@ -444,7 +445,7 @@ def _infer_single(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
     return tuple(extents[label] for label in output), x.dtype
 
 
-def _single_build(node: Tensor) -> Tensor:
+def _single_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
     labels, output = _parsed(node.attributes["spec"], node.operands)
     summed = tuple(axis for axis, label in enumerate(labels) if label not in output)

@@ -15,7 +15,6 @@ from lamina.graph import Graph, Lowering, Tensor
 from lamina.program.index import Index, gathered_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import (
-    EXPENSIVE,
     Apply,
     Bound,
     Literal,
@@ -26,6 +25,7 @@ from lamina.program.scalar import (
     Within,
     parts,
 )
+from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import int64
 
@@ -164,20 +164,21 @@ class Decomposition(Lowering):
     """Stands for a graph of other ops.
 
     Attributes:
-        build: node -> a tensor that equals it, made of other ops on the node's operands.
+        build: (node, target) -> a tensor that equals it, made of other ops on the node's operands,
+            in the form that suits the target best.
     """
 
-    build: Callable[[Tensor], Tensor]
+    build: Callable[[Tensor, Target], Tensor]
 
 
-def is_expensive(node: Tensor) -> bool:
-    """Whether it applies a primitive that costs more at a point than storing the result."""
+def is_expensive(node: Tensor, target: Target) -> bool:
+    """Whether it applies a primitive that costs more at a point than keeping the result."""
     lowering = node.op.lowering
     if not isinstance(lowering, Elementwise):
         return False
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     scalar = lowering.scalar(node, probes)
-    return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for p in parts(scalar))
+    return any(isinstance(p, Apply) and target.cost_of(p.primitive) > 1 for p in parts(scalar))
 
 
 def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:

@@ -21,6 +21,7 @@ from lamina.ops.movement import reshape
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
+from lamina.program.target import Target
 from lamina.shapes import Array, DType, Shape, int32, size_of, static, uint8
 
 # The last axes of a tensor, along which windows lie, are as many as there are windows.
@@ -68,7 +69,7 @@ def _seen(x: Tensor, attributes: Attributes) -> Tensor:
     return windows(x, _axes(x, attributes), _along(attributes), -math.inf)
 
 
-def _window_max_build(node: Tensor) -> Tensor:
+def _window_max_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
     seen = _seen(x, node.attributes)
     return largest(seen, range(x.rank, seen.rank))

@@ -2,9 +2,9 @@
 
 The graph of one step is compiled once, and the program runs it in a loop, so that long sequences
 make no larger programs. The gradient is a recurrence as well, back in time (Werbos:
-Backpropagation through time, 1990). What it needs of a step are the states, and what products and
-dear functions gave, which is kept; all else is computed again. Gradients of weights are not added
-up step by step: they become one product over all steps.
+Backpropagation through time, 1990). It computes each step again from the state before it; which of
+that the first loop had better keep is for the compiler to decide. Gradients of weights are not
+added up step by step: they become one product over all steps.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from lamina.graph import (
     described,
     evaluate,
     leaf,
-    rebuild,
-    rewrite,
     source_line,
     topological,
 )
@@ -46,11 +44,11 @@ from lamina.ops.conversion import cast
 from lamina.ops.differentiate import gradients
 from lamina.ops.elementwise import tanh
 from lamina.ops.linalg import contract, matmul
-from lamina.ops.lowering import Contracting, Decomposition, Repeating, is_expensive
-from lamina.ops.movement import squeeze
+from lamina.ops.lowering import Contracting, Repeating
+from lamina.ops.movement import reshape, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, bind, float32, float64, size_of, static
+from lamina.shapes import Array, DType, Shape, float32, float64, scale_dim, static
 
 Tensors = Sequence[Tensor]
 # (states, elements of the sequences, constants) -> (new states, further results), all of one step
@@ -219,7 +217,6 @@ class _Backward:
             if state.dtype.is_float
         }
         slopes = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
-        slopes = self._with_kept(slopes)
         back = [slopes[own[number]] for number in flowing]
         through = [self._stacked(slopes[x]) if x in slopes else None for x in elements]
         constants = [
@@ -239,7 +236,7 @@ class _Backward:
     def _total(self, flowing: Mapping[int, Tensor]) -> Tensor:
         """What one step adds to the whole: its results, each times what arrives there."""
         new = [tensor for _, tensor in self.body.outputs]
-        seeds = [(new[number], self._kept_flow(leaf_)) for number, leaf_ in flowing.items()]
+        seeds = [(new[number], self._uncut_flow(leaf_)) for number, leaf_ in flowing.items()]
         for number, arriving in self.upstream.items():
             seen = self._leaf(f"upstream{number}", new[number])
             is_state = number < self.states
@@ -262,7 +259,7 @@ class _Backward:
         row = self.length if self.reverse else 0
         return squeeze(slice_axis(stack, 0, row, row + 1), 0)
 
-    def _kept_flow(self, gradient: Tensor) -> Tensor:
+    def _uncut_flow(self, gradient: Tensor) -> Tensor:
         """What flows back from the next step, unless it is cut there."""
         every: int = self.node.attributes["truncate"]
         if not every:
@@ -280,28 +277,6 @@ class _Backward:
             name += "'"
         self._names.add(name)
         return leaf(name, "input", like.shape, like.dtype)
-
-    def _with_kept(self, slopes: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """The same, with what is dear to compute read from what the recurrence has kept."""
-        kept: dict[Tensor, Tensor] = {}
-        for number, (name, tensor) in enumerate(self.body.outputs):
-            is_dear = _is_product(tensor) or is_expensive(tensor)
-            if is_dear and tensor not in kept:
-                kept[tensor] = self._leaf(name, tensor)
-                stack = self.result(number)
-                is_state = number < self.states
-                self.stacks[kept[tensor]] = (
-                    self.of_steps(stack, before=False) if is_state else stack
-                )
-        inner = Graph((), tuple((str(n), slope) for n, slope in enumerate(slopes.values())))
-
-        def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-            if node in kept:
-                return kept[node]
-            return rebuild(node, operands)
-
-        replaced = rewrite(inner, rule)
-        return dict(zip(slopes, (tensor for _, tensor in replaced.outputs), strict=True))
 
     def _stacked(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
         """The tensor of all steps, once the recurrence is there."""
@@ -327,6 +302,12 @@ class _Backward:
             time = next(f"t{n}" for n in count() if f"t{n}" not in (*left, *right))
             labels = ((time, *left), (time, *right), tensor.attributes["output"])
             return lambda results: contract(one(results), other(results), *labels)
+        if name == "conv_weight_gradient":
+            # It adds up over the batch: all steps are one batch.
+            one, other = (self._stacked(x) for x in tensor.operands)
+            return lambda results: apply(
+                tensor.op, _as_batch(one(results)), _as_batch(other(results)), **tensor.attributes
+            )
         if name == "sum":
             whole = self._stacked(tensor.operands[0])
             axes = (0, *(axis + 1 for axis in tensor.attributes["axes"]))
@@ -346,9 +327,7 @@ class _Backward:
         zeros = [broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
         sequences = [self.stacks[x] for x in elements]
         attributes: dict[str, Any] = {
-            "body": Graph(
-                (*flowing, *elements, *(x for x, _ in used)), _named(new, [*flowing, *elements])
-            ),
+            "body": Graph((*flowing, *elements, *(x for x, _ in used)), _named(new)),
             "states": len(flowing),
             "sequences": len(elements),
             "reverse": not self.reverse,
@@ -358,48 +337,15 @@ class _Backward:
         return [apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(new))]
 
 
-_KEPT = "kept"
+def _as_batch(stack: Tensor) -> Tensor:
+    """Batches of all steps as one."""
+    (length,) = static(stack.shape[:1])
+    return reshape(stack, (scale_dim(stack.shape[1], length), *stack.shape[2:]))
 
 
-def _named(results: Tensors, changing: Tensors) -> tuple[tuple[str, Tensor], ...]:
-    """Results with names, and behind them what a gradient may ask for and is dear to compute.
-
-    What is the same in every step, as it follows from constants alone, is not kept for each; nor is
-    a function that is larger than the states, the elements and the products.
-
-    Args:
-        results: of a step.
-        changing: its states and elements.
-    """
-    outputs = [(f"result{n}", tensor) for n, tensor in enumerate(results)]
-    inside, known, changes = topological(results), set(results), set(changing)
-    for x in inside:
-        if not changes.isdisjoint(x.operands):
-            changes.add(x)
-    products = [x for x in inside if x in changes and _is_product(x)]
-    room = max((_size(x) for x in (*changing, *products)), default=0)
-    dear = [
-        x
-        for x in inside
-        if x in changes and (_is_product(x) or (is_expensive(x) and _size(x) <= room))
-    ]
-    return (*outputs, *((f"{_KEPT}{n}", x) for n, x in enumerate(dear) if x not in known))
-
-
-def _size(tensor: Tensor) -> int:
-    """The elements that it has for one example."""
-    return size_of(bind(tensor.shape, 1))
-
-
-def _is_product(tensor: Tensor) -> bool:
-    """Whether it is a product, or made of some."""
-    lowering = tensor.op.lowering
-    if isinstance(lowering, Contracting):
-        return True
-    return isinstance(lowering, Decomposition) and tensor.op.name in _PRODUCTS
-
-
-_PRODUCTS = ("matmul", "dot", "outer", "einsum", "conv", "conv_transpose")
+def _named(results: Tensors) -> tuple[tuple[str, Tensor], ...]:
+    """Results of a step with names."""
+    return tuple((f"result{n}", tensor) for n, tensor in enumerate(results))
 
 
 def _recurrence_gradient(upstream: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
@@ -436,8 +382,7 @@ def _graph(
                 advice="A step takes its states and gives new ones of the same shapes.",
             )
     results = (*new, *further)
-    changing = [*leaves[0], *leaves[1]]
-    return Graph(tuple(x for group in leaves for x in group), _named(results, changing))
+    return Graph(tuple(x for group in leaves for x in group), _named(results))
 
 
 def _results_of(given: object) -> tuple[list[Tensor], list[Tensor]]:
@@ -622,8 +567,9 @@ def recurrence(
         "truncate": truncate or 0,
     }
     operands = (*initial, *sequences, *constants)
-    count = sum(not name.startswith(_KEPT) for name, _ in body.outputs)
-    stacks = [apply(RECURRENCE, *operands, **attributes, result=n) for n in range(count)]
+    stacks = [
+        apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(body.outputs))
+    ]
     (length,) = static(sequences[0].shape[:1])
     # The stack of a state begins with the initial one, or ends with it.
     first = 0 if reverse else 1

@@ -31,6 +31,7 @@ from lamina.ops.creation import arange
 from lamina.ops.elementwise import exp, log
 from lamina.ops.lowering import Decomposition, Reduction, Scanning
 from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.program.target import Target
 from lamina.shapes import (
     Array,
     Dim,
@@ -97,7 +98,7 @@ def _count_reference(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
     return np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy)
 
 
-def _count_build(node: Tensor) -> Tensor:
+def _count_build(node: Tensor, _: Target) -> Tensor:
     extents = static(tuple(node.operands[0].shape[axis] for axis in _axes_attribute(node)))
     return constant(size_of(extents), node.dtype)
 
@@ -147,7 +148,7 @@ def _require_float(x: Tensor) -> None:
         )
 
 
-def _mean_build(node: Tensor) -> Tensor:
+def _mean_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
     axes = _axes_attribute(node)
     return sum_axes(x, axes) / element_count(x, axes, x.dtype)
@@ -189,7 +190,7 @@ def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Te
     return element_count(x, axes, x.dtype) - correction
 
 
-def _variance_build(node: Tensor) -> Tensor:
+def _variance_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
     axes = _axes_attribute(node)
     deviation = x - mean(x, axes, keepdims=True)
@@ -499,7 +500,7 @@ def _finite_or_zero(x: Tensor) -> Tensor:
     return where(abs(x) < math.inf, x, 0)
 
 
-def _logsumexp_build(node: Tensor) -> Tensor:
+def _logsumexp_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
     axes = _axes_attribute(node)
     # An infinite maximum must not be subtracted: infinity - infinity is NaN.
@@ -553,7 +554,7 @@ def _below_largest(x: Tensor, axis: int) -> Tensor:
     return x - max(x, axis, keepdims=True)
 
 
-def _softmax_build(node: Tensor) -> Tensor:
+def _softmax_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
     axis: int = node.attributes["axis"]
     powers = exp(_below_largest(x, axis))
@@ -596,7 +597,7 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     return apply(SOFTMAX, x, axis=axis_of(x, axis))
 
 
-def _log_softmax_build(node: Tensor) -> Tensor:
+def _log_softmax_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
     axis: int = node.attributes["axis"]
     shifted = _below_largest(x, axis)

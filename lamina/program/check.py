@@ -11,17 +11,20 @@ from lamina.errors import InternalError
 from lamina.program.index import Axis, Gathered, Index, axes_of
 from lamina.program.parallel import may_overlap, meetings, memory_of
 from lamina.program.program import KINDS, Allocation, Program, Repeat
-from lamina.program.scalar import PRIMITIVES, Apply, Load, indices, parts
+from lamina.program.scalar import PRIMITIVES, Apply, Load, Position, indices, parts
 from lamina.program.steps import (
     COMBINERS,
     Contraction,
     Loop,
     Reduce,
     Scan,
+    SegmentSum,
+    Sort,
     Step,
     Store,
     inner_axes,
     loads_of,
+    position_dtype,
     reads_of,
     scalars_of,
     stage_stores,
@@ -112,6 +115,8 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         stored = [store.index for store in stage_stores(stage)]
         values = indices(*stage_values(stage))
         _check_nest((*around, *step.axes, *inner_axes(stage)), (*stored, *values), where)
+        if isinstance(stage, SegmentSum):
+            _check_nest((*around, *step.axes), indices(Position(stage.place)), where)
 
 
 def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> None:
@@ -151,6 +156,10 @@ def _check_words(step: Step, where: str) -> None:
     for stage in step.stages if isinstance(step, Loop) else ():
         if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
             raise InternalError(f"there is no way to combine by {stage.combine!r}", where=where)
+        if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
+            raise InternalError(f"a key is no integer: {stage.key}", where=where)
+        if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
+            raise InternalError(f"positions cannot be {stage.dtype}: {stage}", where=where)
 
 
 def _read_before(step: Step) -> set[str]:

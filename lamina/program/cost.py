@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar, parts
-from lamina.program.steps import Contraction, Reduce, Scan, Step, Store, Write
+from lamina.program.steps import (
+    Contraction,
+    Reduce,
+    Scan,
+    SegmentSum,
+    Step,
+    Store,
+    inner_axes,
+    stage_stores,
+    stage_values,
+)
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
@@ -84,16 +94,22 @@ def _nests(
         if isinstance(stage, Reduce):
             combining = int(bool(stage.axes) and stage.value.dtype.is_float)
             yield (*step.axes, *stage.axes), (stage.value,), (), combining
-        elif isinstance(stage, Write):
-            yield (*step.axes, *stage.axes), (), stage.stores, 0
+        elif isinstance(stage, SegmentSum):
+            # Each value is added in one place alone.
+            fixed = [axis for axis in step.axes if axis not in axes_of(stage.place)]
+            values = (stage.key, stage.value)
+            yield (*fixed, stage.axis), values, (), int(stage.dtype.is_float)
         else:
-            store = Store(stage.buffer, stage.index, stage.value)
-            yield (*step.axes, stage.axis), (), (store,), int(stage.dtype.is_float)
+            combining = int(isinstance(stage, Scan) and stage.dtype.is_float)
+            axes, values = (*step.axes, *inner_axes(stage)), stage_values(stage)
+            yield axes, values, stage_stores(stage), combining
 
 
 def _operations(scalar: Apply) -> int:
     floats = any(operand.dtype.is_float for operand in scalar.operands)
-    return int(floats and scalar.primitive not in _NO_ARITHMETIC)
+    if not floats or scalar.primitive in _NO_ARITHMETIC:
+        return 0
+    return 2 if scalar.primitive == "multiply_add" else 1
 
 
 def _bytes(elements: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
@@ -111,11 +127,7 @@ def space_of(step: Step) -> str:
     if isinstance(step, Contraction):
         b, m, n, k = step.extents
         return f"{f'{b} of ' if b > 1 else ''}{m} x {n} x {k}"
-    inner = {
-        axis: None
-        for stage in step.stages
-        for axis in ((stage.axis,) if isinstance(stage, Scan) else stage.axes)
-    }
+    inner = {axis: None for stage in step.stages for axis in inner_axes(stage)}
     outer_text = " x ".join(str(axis.extent) for axis in step.axes)
     inner_text = ", ".join(str(axis.extent) for axis in inner)
     return f"{outer_text or '1'}{f' : {inner_text}' if inner else ''}"

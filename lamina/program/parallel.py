@@ -13,7 +13,9 @@ from lamina.program.program import Program
 from lamina.program.scalar import Bound, Load, Position, loads
 from lamina.program.steps import (
     Contraction,
+    Loop,
     Scan,
+    Sort,
     Step,
     Store,
     Write,
@@ -25,9 +27,6 @@ from lamina.records import frozen_dataclass
 
 # For each buffer: where it begins, the bytes of an element, and how many elements there are.
 Memory = Mapping[str, tuple[int, int, int]]
-
-# The stage in which a contraction reads its operands, and that of its epilogue.
-_OPERANDS, _EPILOGUE = 0, 1
 
 
 def memory_of(program: Program) -> dict[str, tuple[int, int, int]]:
@@ -81,8 +80,9 @@ def meetings(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterat
                             and not load.bounds
                             and not store.accumulate
                         )
-                        operand = isinstance(step, Contraction) and reading == _OPERANDS
-                        at_one_point = one_place and reading <= writing and not operand
+                        first = reading < writing and not isinstance(step, Contraction)
+                        itself = reading == writing and not _sorts(step, writing)
+                        at_one_point = one_place and (first or itself)
                         yield Meeting(load, store, reading, writing, at_one_point)
 
 
@@ -111,7 +111,7 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     ordered = {
         axis
         for stage in step.stages
-        if isinstance(stage, Scan) or (isinstance(stage, Write) and stage.sequential)
+        if isinstance(stage, Scan | Sort) or (isinstance(stage, Write) and stage.sequential)
         for axis in inner_axes(stage)
     }
     shared = [
@@ -138,6 +138,11 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
             )
         ),
     )
+
+
+def _sorts(step: Step, stage: int) -> bool:
+    """Whether a stage reads all of its points before it stores any."""
+    return isinstance(step, Loop) and isinstance(step.stages[stage], Sort)
 
 
 def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]]:

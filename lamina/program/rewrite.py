@@ -8,7 +8,17 @@ from typing import final
 
 from lamina.program.index import Atom, Axis, Index, Quotient, Remainder, gathered_index
 from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, parts
-from lamina.program.steps import Contraction, Loop, Reduce, Scan, Stage, Step, Store, Write
+from lamina.program.steps import (
+    Contraction,
+    Loop,
+    Reduce,
+    SegmentSum,
+    Sort,
+    Stage,
+    Step,
+    Store,
+    Write,
+)
 
 
 @final
@@ -66,10 +76,15 @@ class Rewrite:
     def stage(self, stage: Stage) -> Stage:
         if isinstance(stage, Write):
             return replace(stage, stores=self.stores(stage.stores))
+        if isinstance(stage, Sort):
+            key, buffer = self.scalar(stage.key), self._buffer(stage.buffer)
+            return replace(stage, key=key, buffer=buffer, index=self.index(stage.index))
         value = self.scalar(stage.value)
+        if isinstance(stage, SegmentSum):
+            key, place = self.scalar(stage.key), self.index(stage.place)
+            return replace(stage, key=key, place=place, value=value)
         if isinstance(stage, Reduce):
             return replace(stage, value=value)
-        assert isinstance(stage, Scan)
         buffer, index = self._buffer(stage.buffer), self.index(stage.index)
         return replace(stage, value=value, buffer=buffer, index=index)
 

@@ -2,6 +2,14 @@
 
 The set of primitives is closed: an engine that handles every name in `PRIMITIVES` handles every
 op. Expressions are immutable and may share parts; an engine computes a shared part once.
+
+On floats, every primitive rounds its own result. `add`, `subtract`, `multiply`, `divide`,
+`square_root` and `reciprocal` round correctly, to the nearest number, on every engine: random
+numbers have the same bits everywhere because of that. No engine contracts a multiplication and an
+addition into one rounding, but for two places where either is right:
+
+- `multiply_add`, which rounds once where the device can, and twice elsewhere;
+- sums of products: those of a `Contraction`, and of a `Reduce` by "sum" whose value is a product.
 """
 
 from __future__ import annotations
@@ -21,6 +29,7 @@ PRIMITIVES: dict[str, int] = {
     "add": 2,
     "subtract": 2,
     "multiply": 2,
+    "multiply_add": 3,  # of floats: first * second + third
     "divide": 2,  # of floats
     "floor_divide": 2,  # of integers, rounding down
     "remainder": 2,  # of integers, with the sign of the divisor
@@ -58,15 +67,6 @@ PRIMITIVES: dict[str, int] = {
     "random_bits": 4,
     "shift_right": 2,  # of u32
 }
-
-# Primitives that cost about as much as ten additions or more; they are not computed twice.
-EXPENSIVE = frozenset(
-    (
-        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
-        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
-        *("floor_divide", "remainder", "random_bits"),
-    )
-)
 
 
 @frozen_dataclass

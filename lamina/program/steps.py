@@ -5,7 +5,8 @@ order, in which vectors and by how many threads is the engine's business. What e
 
 - The points of a loop's own axes, and of a contraction's batch, rows and columns, are independent:
   they may be computed in any order and at the same time.
-- The stages of one point run one after the other.
+- The stages of one point run one after the other. What a `Sort` stores, and the sums of a
+  `SegmentSum`, do not depend on how the work on one point is divided.
 - The inner axes of a `Write` that is not sequential are parallel among themselves, once all
   earlier stages of that point are done.
 - A step may overwrite what it reads: a parameter, or an operand whose place in the arena the
@@ -24,11 +25,11 @@ from dataclasses import fields
 from functools import cached_property
 from typing import cast
 
-from lamina.program.index import Axis, Index
-from lamina.program.scalar import Load, Position, Scalar, loads, shared, text
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.scalar import Apply, Load, Position, Scalar, loads, shared, text
 from lamina.program.windows import Window
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, size_of
+from lamina.shapes import DType, int32, int64, size_of
 
 # How a reduction combines values, and what an empty one gives; None: there must be at least one.
 COMBINERS: dict[str, float | None] = {
@@ -133,27 +134,97 @@ class Scan:
         return f"{self.buffer}[{self.index}] = running {self.combine}({over}) {self.value}"
 
 
-Stage = Reduce | Write | Scan
+@frozen_dataclass
+class Sort:
+    """Stores the order of an integer key along one axis.
+
+    The first slot takes the position of the smallest key, and so on; equal keys stay in the order
+    in which they come. All keys of a point are read before any slot is stored.
+
+    Attributes:
+        axis: iterates positions in the key, and slots in the index.
+        key: an integer.
+        buffer: where the positions are stored.
+        index: the place of each slot.
+        dtype: of the positions: that of `position_dtype`, int32 if the extent fits.
+    """
+
+    axis: Axis
+    key: Scalar
+    buffer: str
+    index: Index
+    dtype: DType
+
+    @property
+    def positions(self) -> Scalar:
+        """A position as it is stored: which one, only sorting tells."""
+        position = Position(axis_index(self.axis))
+        return position if self.dtype == int64 else Apply("cast", (position,), self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{self.index}] = order({_over((self.axis,))}) {self.key}"
+
+
+def position_dtype(axis: Axis) -> DType:
+    """What positions along an axis are stored as."""
+    return int32 if axis.extent <= 2**31 else int64
+
+
+@frozen_dataclass
+class SegmentSum:
+    """Adds up a value over the slots whose key equals a place, into a local of the step.
+
+    Keys are ascending along the slots, so these slots lie side by side: a segment, which binary
+    search finds. Values are added in the order of the slots, beginning with zero.
+
+    Attributes:
+        local: the name under which later stages use the sum.
+        axis: the slots.
+        key: an integer that is known for each slot.
+        place: of the loop's axes alone: the key of the slots that are added up.
+        value: what is added up.
+        dtype: of the sum: the value's own.
+    """
+
+    local: str
+    axis: Axis
+    key: Scalar
+    place: Index
+    value: Scalar
+    dtype: DType
+
+    def __str__(self) -> str:
+        over = _over((self.axis,))
+        return f"{self.local} = sum({over} where {self.key} == {self.place}) {self.value}"
+
+
+Stage = Reduce | Write | Scan | Sort | SegmentSum
 
 
 def inner_axes(stage: Stage) -> tuple[Axis, ...]:
     """The axes that a stage iterates inside those of its loop."""
-    return (stage.axis,) if isinstance(stage, Scan) else stage.axes
+    return stage.axes if isinstance(stage, Reduce | Write) else (stage.axis,)
 
 
 def stage_values(stage: Stage) -> tuple[Scalar, ...]:
     """The values that a stage computes at each of its points."""
     if isinstance(stage, Write):
         return tuple(store.value for store in stage.stores)
+    if isinstance(stage, Sort):
+        return (stage.key,)
+    if isinstance(stage, SegmentSum):
+        return (stage.key, Position(stage.place), stage.value)
     return (stage.value,)
 
 
 def stage_stores(stage: Stage) -> tuple[Store, ...]:
-    """What a stage stores; a scan counts as a store of its running value."""
+    """What a stage stores: of a scan its running value, of a sort its positions."""
     if isinstance(stage, Write):
         return stage.stores
     if isinstance(stage, Scan):
         return (Store(stage.buffer, stage.index, stage.value),)
+    if isinstance(stage, Sort):
+        return (Store(stage.buffer, stage.index, stage.positions),)
     return ()
 
 

@@ -7,8 +7,9 @@ so that engines need not find it out.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axes_of, axis_index
@@ -52,12 +53,12 @@ class Window:
     divisor: int
     extent: int
 
-    @property
+    @cached_property
     def axes(self) -> frozenset[Axis]:
         """The axes that move along the dimension."""
         return frozenset(axis for axis in (self.place, self.element) if axis is not None)
 
-    @property
+    @cached_property
     def position(self) -> Index:
         """Which number it is, times the divisor."""
         index = Index(self.offset)
@@ -65,7 +66,12 @@ class Window:
             index = index if axis is None else index + axis_index(axis) * step
         return index
 
-    @property
+    @cached_property
+    def number(self) -> Index:
+        """Which number it is, where it is one."""
+        return self.position // self.divisor
+
+    @cached_property
     def bounds(self) -> tuple[Bound, ...]:
         """When there is a number; none of them where there always is."""
         position = self.position
@@ -107,7 +113,7 @@ def fitted(window: Window, view: Scalar) -> Window | None:
     low, high = window.position.bounds
     reached = (-(-low // window.divisor), high // window.divisor)
     claimed = (max(reached[0], 0), min(reached[1], window.extent - 1))
-    shown = _shown(window, load, reached)
+    shown = _shown(window, load.bounds, reached)
     if shown is None or shown[0] < claimed[0] or shown[1] > claimed[1] or shown[1] < shown[0]:
         return None
     first = 0 if shown[0] == claimed[0] else shown[0]
@@ -149,25 +155,28 @@ def check_window(
         raise InternalError(f"its operand does not show {window}", where=where)
 
 
-def _shown(window: Window, load: Load, reached: tuple[int, int]) -> tuple[int, int] | None:
-    """The first and the last of the numbers reached that the load's bounds let through.
+def _shown(
+    window: Window, bounds: Sequence[Bound], reached: tuple[int, int]
+) -> tuple[int, int] | None:
+    """The first and the last of the numbers reached that bounds let through.
 
     None if its axes are bounded in another way.
     """
-    position, divisor = window.position, window.divisor
     first, last = reached
-    whole = position % divisor == Index()
-    for bound in load.bounds:
-        if window.axes.isdisjoint(axes_of(bound.index)):
+    rest = window.position % window.divisor
+    whole = rest == Index()
+    for bound in bounds:
+        index = bound.index
+        if window.axes.isdisjoint(axes_of(index)):
             continue
-        if bound.index == position % divisor and (bound.low, bound.high) == (0, 1):
+        if index == rest and (bound.low, bound.high) == (0, 1):
             whole = True
             continue
-        for number, scale in ((position, divisor), (position // divisor, 1)):
-            shift = bound.index - number
-            if not shift.terms:
-                first = max(first, -(-(bound.low - shift.constant) // scale))
-                last = min(last, (bound.high - 1 - shift.constant) // scale)
+        for own, scale in ((window.position, window.divisor), (window.number, 1)):
+            if index.terms == own.terms:
+                shift = index.constant - own.constant
+                first = max(first, -(-(bound.low - shift) // scale))
+                last = min(last, (bound.high - 1 - shift) // scale)
                 break
         else:
             return None
@@ -176,12 +185,12 @@ def _shown(window: Window, load: Load, reached: tuple[int, int]) -> tuple[int, i
 
 def _moves_with(window: Window, index: Index) -> bool:
     """Whether the place in the buffer grows with the window's number, and in no other way."""
-    number, axes = window.position // window.divisor, window.axes
-    moving = [(atom, step) for atom, step in number.terms if axes & axes_of(Index(0, ((atom, 1),)))]
-    if moving:
-        atom, step = moving[0]
+    terms = window.number.terms
+    if terms:
+        atom, step = terms[0]
         pitch, rest = divmod(dict(index.terms).get(atom, 0), step)
         if rest:
             return False
-        index = index - number * pitch
-    return axes.isdisjoint(axes_of(index).union(*map(axes_of, indices(*index.values))))
+        index = index - window.number * pitch
+    gathered = map(axes_of, indices(*index.values))
+    return window.axes.isdisjoint(axes_of(index).union(*gathered))

@@ -75,13 +75,14 @@ def prepare(
         turns, arena: what it shares with the model's other steps.
         name: of the program.
         timed: whether the time of its parts is wanted.
-        planned: the program, if it is known.
+        planned: the program, if it is known; made for the engine's target.
 
     Raises:
         EngineError: if it needs more memory than there is.
     """
     turns.settle()
-    program = planned or compile_cached(graph.graph, batch=batch, name=name)
+    target = engine.target
+    program = planned or compile_cached(graph.graph, batch=batch, name=name, target=target)
     require_room_for_step(batch, program, engine, arena)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))

@@ -138,7 +138,9 @@ class Training(Attached):
         )
         self._exact = self._exact_arrays()
         engine, slots = parameters.engine, self._graph.slots
-        planned = compile_cached(self._graph.graph, batch=batch_size, name=self._program_name)
+        planned = compile_cached(
+            self._graph.graph, batch=batch_size, name=self._program_name, target=engine.target
+        )
         with self._turns.lock:
             state = [need_of_states(slots)]
             require_room_for_step(batch_size, planned, engine, parameters.arena, state)

@@ -94,7 +94,7 @@ def check(
         expected, updated = evaluate(graph, current)
         current |= updated
     try:
-        program = compile_graph(graph, batch=1, name="test")
+        program = compile_graph(graph, batch=1, name="test", target=engine.target)
         kept = decode(encode(program))
         assert kept.steps == program.steps, "it is another program after it was kept on disk"
         for schedule in (None, *schedules(kept)):

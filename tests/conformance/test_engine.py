@@ -36,7 +36,9 @@ def test_memory_is_read_as_a_copy(engine: Engine) -> None:
 
 def test_outputs_are_copies_that_later_runs_leave_alone(engine: Engine) -> None:
     x = leaf("x", "input", (2,), float32)
-    program = compile_graph(Graph((x,), (("y", x * 2),)), batch=1, name="test")
+    program = compile_graph(
+        Graph((x,), (("y", x * 2),)), batch=1, name="test", target=engine.target
+    )
     executable = engine.compile(program, {})
     executable.run([np.ones(2, "float32")])
     first = executable.output("y")
@@ -50,7 +52,7 @@ def test_results_of_every_dtype(dtype: str, engine: Engine) -> None:
     x = leaf("x", "input", (3, 4), as_dtype(dtype))
     flipped = ops.flip(x, 1)
     outputs = (("y", flipped), ("plain", x), ("fixed", constant(np.arange(5).astype(dtype))))
-    program = compile_graph(Graph((x,), outputs), batch=1, name="test")
+    program = compile_graph(Graph((x,), outputs), batch=1, name="test", target=engine.target)
     values = np.arange(12).reshape(3, 4).astype(dtype)
     found, _ = run_program(program, engine, {"x": values})
     np.testing.assert_array_equal(found["y"], values[:, ::-1], strict=True)
@@ -60,8 +62,12 @@ def test_results_of_every_dtype(dtype: str, engine: Engine) -> None:
 
 def test_one_engine_runs_several_programs_over_shared_memory(engine: Engine) -> None:
     p = leaf("p", "parameter", (3,), float32)
-    double = compile_graph(Graph((), (), ((p, p * 2),)), batch=1, name="double")
-    total = compile_graph(Graph((), (("total", ops.sum(p)),)), batch=1, name="total")
+    double = compile_graph(
+        Graph((), (), ((p, p * 2),)), batch=1, name="double", target=engine.target
+    )
+    total = compile_graph(
+        Graph((), (("total", ops.sum(p)),)), batch=1, name="total", target=engine.target
+    )
     memory = engine.allocate((3,), np.dtype("float32"))
     memory.write(np.ones(3, "float32"))
     doubling = engine.compile(double, {"p": memory})
@@ -75,12 +81,12 @@ def test_one_engine_runs_several_programs_over_shared_memory(engine: Engine) -> 
 # A training over a data set -----------------------------------------------------------------------
 
 
-def _training() -> Program:
+def _training(engine: Engine) -> Program:
     layers = (lm.Input(6), lm.Linear(9), lm.ReLU(), lm.Dropout(0.25), lm.Linear(3))
     network, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
     step = training_step(network, loss, lm.Adam(0.01), targets, dtype=float32)
-    return compile_graph(step.graph, batch=4, name="training")
+    return compile_graph(step.graph, batch=4, name="training", target=engine.target)
 
 
 def _memories(program: Program, engine: Engine) -> dict[str, Memory]:
@@ -111,7 +117,7 @@ def _batch(program: Program, examples: Array) -> list[Array]:
 
 
 def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
-    program, data = _training(), _data()
+    program, data = _training(engine), _data()
     rows = np.random.default_rng(2).integers(0, 20, (15, 4))
     single = _memories(program, engine)
     executable = engine.compile(program, single)
@@ -132,7 +138,7 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
 
 
 def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
-    program = _training()
+    program = _training(engine)
     rows = np.arange(20).reshape(5, 4)
     bits: list[dict[str, bytes]] = []
     for _ in range(2):
@@ -149,7 +155,9 @@ def test_additions_that_meet_in_one_element_are_made_in_order(engine: Engine) ->
     values = np.tile(np.array([1e8, 1.0, -1e8, 0.5], "float32"), 25)
     x, places = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)
     result = ops.scatter_add(x, places, 2)
-    program = compile_graph(Graph((x, places), (("y", result),)), batch=1, name="test")
+    program = compile_graph(
+        Graph((x, places), (("y", result),)), batch=1, name="test", target=engine.target
+    )
     indices = np.arange(100) // 50
     found, _ = run_program(program, engine, {"x": values, "i": indices})
     expected = np.zeros(2, "float32")

@@ -263,7 +263,7 @@ def test_op_at_special_values(op: Op, dtype: DType, engine: Engine) -> None:
     tolerance = Tolerance(16 * float(limits.eps), 4 * float(limits.smallest_subnormal))
     with np.errstate(all="ignore"):
         expected, _ = evaluate(leaves.graph([result]), leaves.feeds)
-        program = compile_graph(leaves.graph([result]), batch=1, name="test")
+        program = compile_graph(leaves.graph([result]), batch=1, name="test", target=engine.target)
         outputs, _ = run_program(program, engine, leaves.feeds)
         np.testing.assert_allclose(
             outputs["y0"].astype("float64"),

@@ -18,4 +18,5 @@ def test_compiled_graph_equals_its_evaluation(seed: int, engine: Engine) -> None
     # A second run starts from the updates of the first.
     program = check(made.graph, engine, made.feeds, OF_A_GRAPH, runs=2 if made.graph.updates else 1)
     plan = program.plan
-    assert plan.largest_live_bytes <= plan.arena_bytes <= 1.05 * plan.largest_live_bytes
+    between = (engine.target.alignment_bytes - 1) * len(plan.allocations)
+    assert plan.largest_live_bytes <= plan.arena_bytes <= 1.05 * plan.largest_live_bytes + between

@@ -124,7 +124,7 @@ def test_a_query_that_sees_one_key_has_no_gradient(engine: Engine) -> None:
     )
     y = ops.attention(queries, keys, values, causal=True)
     found = gradients(ops.sum(y * upstream), [queries, keys])
-    program = compile_graph(leaves.graph(found), batch=1, name="test")
+    program = compile_graph(leaves.graph(found), batch=1, name="test", target=engine.target)
     outputs, _ = run_program(program, engine, leaves.feeds)
     of_queries = outputs[program.outputs[0][0]]
     assert not of_queries[:, :, 0].any()
@@ -154,7 +154,9 @@ def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(engine: Engine, po
     trace = network.trace(dtype=float32, training=True)
     (y,) = trace.outputs
     named = (("norms", y), ("slopes", *gradients(ops.sum(y), trace.inputs)))
-    program = compile_graph(Graph(trace.inputs, named), batch=len(x), name="test")
+    program = compile_graph(
+        Graph(trace.inputs, named), batch=len(x), name="test", target=engine.target
+    )
     outputs, _ = run_program(program, engine, {"input0": x})
     assert not outputs["norms"][:, :, 0].any()
     assert outputs["norms"][:, :, 1].all()

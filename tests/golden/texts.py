@@ -7,6 +7,7 @@ from pathlib import Path
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.graph import show
 from lamina.shapes import float32
 from lamina.step import StepGraph, default_targets, inference_step, training_step
@@ -31,8 +32,10 @@ def _inference() -> StepGraph:
 
 TEXTS: Mapping[str, Callable[[], str]] = {
     "mlp_graph.txt": lambda: show(_training().graph),
-    "mlp_program.txt": lambda: str(compile_graph(_training().graph, batch=BATCH, name="training")),
+    "mlp_program.txt": lambda: str(
+        compile_graph(_training().graph, batch=BATCH, name="training", target=DEFAULT_TARGET)
+    ),
     "mlp_inference_program.txt": lambda: str(
-        compile_graph(_inference().graph, batch=BATCH, name="inference")
+        compile_graph(_inference().graph, batch=BATCH, name="inference", target=DEFAULT_TARGET)
     ),
 }

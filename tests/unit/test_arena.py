@@ -10,6 +10,7 @@ import pytest
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import open_engine
 from lamina.engines.host import HostArena, aligned
 from lamina.graph import Graph, leaf
@@ -210,7 +211,9 @@ def test_a_training_keeps_programs_for_few_batch_sizes(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_program_without_an_arena_has_one_of_its_own(engine: str) -> None:
     x = leaf("x", "input", (2,), float32)
-    program = compile_graph(Graph((x,), (("y", x * 2),)), batch=1, name="test")
+    program = compile_graph(
+        Graph((x,), (("y", x * 2),)), batch=1, name="test", target=DEFAULT_TARGET
+    )
     one, other = (open_engine(engine).compile(program, {}) for _ in range(2))
     one.run([np.ones(2, "float32")])
     other.run([np.full(2, 5, "float32")])

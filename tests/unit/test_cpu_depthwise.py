@@ -11,6 +11,7 @@ from harness import OF_A_GRAPH, Leaves, check
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.emit.native_program import text_of
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.errors import EngineError
@@ -73,7 +74,7 @@ def window_loops(program: Program) -> list[int]:
 def test_weights_are_gathered_in_front_of_the_places() -> None:
     processor = CpuEngine().processor
     graph, _ = depthwise("a vector and a rest", "float32")
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     # Forwards, and back to the images.
     numbers = window_loops(program)
     assert len(numbers) == 2

@@ -12,6 +12,7 @@ from harness import Leaves
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.decide.alternatives import alternatives_of, legal_schedules
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import PREPACKED, FusedSum, GemmSchedule
@@ -52,7 +53,7 @@ def convolution(size: int = 3, stride: int = 1) -> Program:
     weight = leaves.add(np.ones((5, 4, size, size), "float32"))
     y = ops.conv(x, weight, [stride] * 2, [(1, 1)] * 2, [1, 1])
     graph = leaves.graph([y, *gradients(ops.sum(y * y), [x, weight])])
-    return compile_graph(graph, batch=1, name="test")
+    return compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
 
 
 def test_a_schedule_is_printed_step_by_step() -> None:

@@ -13,6 +13,7 @@ from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.decide.contractions import panels_of
 from lamina.engines.cpu.decide.convolutions import schedule_by
 from lamina.engines.cpu.decide.filtering import RESULTS
@@ -94,14 +95,17 @@ def with_winograd(engine: CpuEngine) -> Any:
 @pytest.fixture(scope="module")
 def programs() -> list[Program]:
     """Those that the conformance suite compares with the oracle."""
-    return [compile_graph(WindowedGraph(seed).graph, batch=1, name="test") for seed in SEEDS]
+    return [
+        compile_graph(WindowedGraph(seed).graph, batch=1, name="test", target=DEFAULT_TARGET)
+        for seed in SEEDS
+    ]
 
 
 @pytest.fixture(scope="module")
 def filtered_programs() -> list[Program]:
     """Those of windows of 3x3 and 5x5."""
     graphs = (FilteredGraph(seed).graph for seed in FILTERED_SEEDS)
-    return [compile_graph(graph, batch=1, name="test") for graph in graphs]
+    return [compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET) for graph in graphs]
 
 
 def test_the_conformance_suite_takes_every_algorithm(
@@ -179,7 +183,7 @@ def test_many_channels_are_not_taken_for_places(size: int) -> None:
     weight = leaves.add(np.ones((32, 64, size, size), "float32"))
     y = ops.conv(x, weight, [2, 2], [(1, 1), (1, 1)], [1, 1])
     graph = leaves.graph([y, *gradients(ops.sum(y * y), [weight])])
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     found = {how.extents[1]: how.algorithm for how, _ in windows_of(program)}
     assert found == {2 * 4 * 4: IMPLICIT_GEMM, 64 * size * size: WEIGHT_GRADIENT}
 
@@ -280,7 +284,7 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(
 ) -> None:
     engine = engine_of(vectors, monkeypatch)
     graph, original = convolution(dtype, size=size)
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     executable = engine.compile(program, {}, schedule=winograd(program, engine.processor))
     noise: dict[tuple[str, str], int] = {}
     for change in (_one_place, _corners, _channels, _masks, _elements, _identity, _few):
@@ -305,7 +309,7 @@ def test_what_is_not_finite_is_no_zero(size: int) -> None:
     feeds["x0"][1, 3, 4, 5] = np.inf
     feeds["x1"][:] = feeds["x2"][:] = 0
     feeds["x1"][7] = 1
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     # Infinity times zero.
     y, _, of_weight = (outputs[name] for name, _ in program.outputs)
@@ -316,7 +320,7 @@ def test_what_is_not_finite_is_no_zero(size: int) -> None:
 
 def test_winograd_does_not_depend_on_the_number_of_threads() -> None:
     graph, feeds = convolution(channels=64)
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     found: list[dict[str, Any]] = []
     for threads in (1, 2, 5):
         engine = CpuEngine()
@@ -359,7 +363,7 @@ def test_gradients_of_few_weights_are_sums_of_blocks_whatever_the_number_of_thre
 def test_a_nan_reaches_the_results_that_see_it(size: int) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.nan
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     y = outputs[program.outputs[0][0]]
     seen = np.zeros(y.shape, bool)
@@ -376,7 +380,7 @@ def test_what_is_not_finite_reaches_only_gradients_of_the_weights_of_its_channel
 ) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][(1, 3, *place)] = value
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     lost = ~np.isfinite(outputs[program.outputs[2][0]])
     assert lost[:, 3].any(axis=(1, 2)).all()

@@ -25,6 +25,7 @@ from lamina import ops
 from lamina.compiler import memory
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.precedence import Precedence, cycles
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf, topological
@@ -319,7 +320,7 @@ def test_all_that_compares_steps_grows_with_their_number(
         count, before = 0, sys.gettrace()
         sys.settrace(traced)
         try:
-            write_program(compile_graph(graph, batch=4, name="deep"), host())
+            write_program(compile_graph(graph, batch=4, name="deep", target=DEFAULT_TARGET), host())
         finally:
             sys.settrace(before)
         return count
@@ -392,7 +393,7 @@ def test_many_leaves_that_swap_their_values_are_swapped() -> None:
     updates[0] = leaves[0], ops.flip(leaves[0], 0)
     updates[1] = leaves[1], ops.flip(leaves[1], 0)
     graph = Graph((), (("first", leaves[0]),), tuple(updates))
-    program = compile_graph(graph, batch=1, name="swapped")
+    program = compile_graph(graph, batch=1, name="swapped", target=DEFAULT_TARGET)
     # One of each two goes through a copy, and each flipped one.
     assert len(program.plan.allocations) == 1 + 2 + 19
 

@@ -16,6 +16,7 @@ import pytest
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.errors import FileFormatError, InternalError
 from lamina.graph import Graph
 from lamina.program.encoding import checksum, decode, encode
@@ -37,7 +38,9 @@ def with_constants() -> Program:
     flags = np.array([True, False, True])
     y = lm.ops.matmul(x, lm.ops.constant(table))
     z = lm.ops.where(lm.ops.constant(flags), x, -0.0)
-    return compile_graph(Graph((x,), (("y", y), ("z", z))), batch=4, name="test")
+    return compile_graph(
+        Graph((x,), (("y", y), ("z", z))), batch=4, name="test", target=DEFAULT_TARGET
+    )
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {

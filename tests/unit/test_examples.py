@@ -39,9 +39,20 @@ def number(pattern: str, text: str) -> float:
     return float(found[1])
 
 
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_takes_an_engine(run, path, tmp_path):
+    write_idx_folder(tmp_path, scale=3)
+    folder = [tmp_path] if 'add_argument("folder"' in path.read_text() else []
+    with pytest.raises(lm.errors.EngineError, match="'abacus'"):
+        run(path.stem, *folder, "--engine", "abacus")
+
+
 def test_every_example_is_tested_here_and_says_how_to_run_it():
     tested = Path(__file__).read_text()
-    for path in (ROOT / "examples").glob("*.py"):
+    for path in EXAMPLES:
         assert f'run("{path.stem}"' in tested
         assert f"python examples/{path.name}" in path.read_text().split('"""')[1]
 

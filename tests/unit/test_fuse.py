@@ -13,6 +13,7 @@ from lamina import ops
 from lamina.compiler.fuse import DEEPEST_EXPRESSION
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.simplify import simplify
+from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, loads, parts
@@ -25,7 +26,7 @@ ADAM = lm.Adam(1e-3)
 
 def compiled(outputs: list[Tensor], updates: tuple[tuple[Tensor, Tensor], ...] = ()) -> Program:
     named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
-    return compile_graph(Graph((), named, updates), batch=1, name="test")
+    return compile_graph(Graph((), named, updates), batch=1, name="test", target=DEFAULT_TARGET)
 
 
 def temporaries(program: Program, *shape: int) -> list[Buffer]:
@@ -337,7 +338,7 @@ def test_a_product_and_its_operand_may_share_a_step() -> None:
     x, w = leaf("x", "input", (4, 1), float64), leaf("w", "input", (1,), float64)
     repeated = ops.broadcast_to(x, (3, 4, 1))
     graph = Graph((x, w), (("repeated", repeated), ("y", repeated @ w)))
-    program = compile_graph(graph, batch=1, name="test")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     # What the step itself writes it must not read as an operand.
     for step in program.steps:
         if isinstance(step, Contraction):

@@ -12,6 +12,7 @@ import lamina as lm
 from lamina import ops
 from lamina.compiler.layout import sink_transposes
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Tensor, apply, evaluate, leaf
 from lamina.ops.linalg import contract
 from lamina.ops.reduce import ARGMAX
@@ -64,7 +65,7 @@ NETWORKS = {
 def inference(layers: Sequence[lm.Tensor | lm.Layer]) -> Program:
     trace = lm.Sequential(*layers).trace(dtype=float32, training=False)
     graph = Graph(trace.inputs, (("y", trace.outputs[0]),))
-    return compile_graph(graph, batch=BATCH, name="inference")
+    return compile_graph(graph, batch=BATCH, name="inference", target=DEFAULT_TARGET)
 
 
 def training(layers: Sequence[lm.Tensor | lm.Layer]) -> Program:
@@ -93,7 +94,9 @@ def _computed(value: Apply) -> bool:
 
 def test_what_only_moves_numbers_is_found() -> None:
     copy, padded = ops.transpose(X), ops.pad(X * 2.0, [(0, 0), (1, 1), (0, 0), (0, 0)], 1.0)
-    program = compile_graph(Graph((X,), (("y", copy), ("z", padded))), batch=1, name="test")
+    program = compile_graph(
+        Graph((X,), (("y", copy), ("z", padded))), batch=1, name="test", target=DEFAULT_TARGET
+    )
     assert [moves_only(step) for step in program.steps] == [True, False]
 
 

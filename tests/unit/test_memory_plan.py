@@ -10,7 +10,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines import host
+from lamina.engines import DEFAULT_TARGET, host
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, leaf
@@ -122,7 +122,7 @@ def _chain(length: int) -> Program:
     y = x
     for _ in range(length):
         y = ops.sin(y)
-    return compile_graph(Graph((x,), (("y", y),)), batch=1, name="chain")
+    return compile_graph(Graph((x,), (("y", y),)), batch=1, name="chain", target=DEFAULT_TARGET)
 
 
 def test_results_take_over_the_places_of_dying_operands() -> None:
@@ -138,7 +138,9 @@ def test_an_operand_that_is_read_elsewhere_keeps_its_place() -> None:
     dear = ops.exp(x)
     # Every element of the sum needs another element of the operand as well.
     result = ops.exp(ops.sum(dear, 1, keepdims=True) * 0.01) * dear + ops.transpose(dear)
-    program = compile_graph(Graph((x,), (("y", result),)), batch=1, name="test")
+    program = compile_graph(
+        Graph((x,), (("y", result),)), batch=1, name="test", target=DEFAULT_TARGET
+    )
     final = program.plan.allocations[-1]
     assert final.buffer == dict(program.outputs)["y"]
     assert final.in_place_of == ""
@@ -220,6 +222,8 @@ def test_runs_allocate_no_arena(
 
 def test_a_program_without_temporaries_needs_no_arena() -> None:
     p = leaf("p", "parameter", (3,), float32)
-    program = compile_graph(Graph((), (), ((p, p * 0.5),)), batch=1, name="test")
+    program = compile_graph(
+        Graph((), (), ((p, p * 0.5),)), batch=1, name="test", target=DEFAULT_TARGET
+    )
     assert program.plan.arena_bytes == 0
     assert program.plan.largest_live_bytes == 0

@@ -13,8 +13,11 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.target import CPU
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Graph, evaluate, leaf
+from lamina.ops.attention_blocks import attending
 from lamina.program.steps import Contraction
 from lamina.shapes import Array, DType, bool_, float32
 
@@ -51,21 +54,30 @@ def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -
     feeds: dict[str, Array] = {
         x.attributes["name"]: generator.normal(size=x.shape).astype("float32") for x in leaves
     }
-    built = found.op.lowering.build(found)
+    built = found.op.lowering.build(found, DEFAULT_TARGET)
     graph = Graph(leaves, (("found", built), ("expected", expected)))
     values, _ = evaluate(graph, feeds)
     np.testing.assert_allclose(values["found"], values["expected"], rtol=2e-5, atol=2e-6)
 
 
-def test_long_sequences_are_cut_into_a_few_blocks() -> None:
+def test_long_sequences_are_cut_into_a_few_blocks_on_the_cpu() -> None:
     def blocks_of(length: int, causal: bool = False) -> int:
         given = operands(*[(1, 1, length, 4)] * 3)
-        return ops.attention(*given, causal=causal).attributes["blocks"]
+        node = ops.attention(*given, causal=causal)
+        return attending(node.operands, node.attributes).blocks_for(CPU)
 
     counts = [blocks_of(length) for length in (1, 128, 255, 256, 512, 1024, 100_000)]
     assert counts == [1, 1, 1, 2, 4, 8, 8]
     counts = [blocks_of(length, causal=True) for length in (1, 127, 128, 255, 256, 512, 100_000)]
     assert counts == [1, 1, 2, 2, 2, 4, 8]
+
+
+def test_only_a_wish_fixes_the_number_of_blocks() -> None:
+    leaves = operands(*[(1, 1, 8, 4)] * 3)
+    for blocks in (None, 2):
+        y = ops.attention(*leaves, blocks=blocks)
+        every = [y, *lm.gradients(y * y, leaves)]
+        assert [x.attributes.get("blocks") for x in every] == [blocks] * 4
 
 
 # Memory -------------------------------------------------------------------------------------------
@@ -76,7 +88,9 @@ def arena_bytes(length: int, *, causal: bool = False) -> int:
     leaves = operands(*[(1, 4, length, 16)] * 3)
     y = ops.attention(*leaves, causal=causal)
     outputs = [("y", y), *zip("abc", lm.gradients(y * y, leaves), strict=True)]
-    program = compile_graph(Graph(tuple(leaves), tuple(outputs)), batch=1, name="attention")
+    program = compile_graph(
+        Graph(tuple(leaves), tuple(outputs)), batch=1, name="attention", target=DEFAULT_TARGET
+    )
     kept = sum(program.buffers[buffer].bytes for _, buffer in program.outputs)
     return program.plan.arena_bytes - kept
 
@@ -94,7 +108,9 @@ def test_queries_look_only_at_blocks_of_keys_that_they_may_see() -> None:
     def work(causal: bool) -> int:
         leaves = operands(*[(1, 1, 1024, 16)] * 3)
         y = ops.attention(*leaves, causal=causal)
-        program = compile_graph(Graph(tuple(leaves), (("y", y),)), batch=1, name="attention")
+        program = compile_graph(
+            Graph(tuple(leaves), (("y", y),)), batch=1, name="attention", target=DEFAULT_TARGET
+        )
         steps = (step for step in program.steps if isinstance(step, Contraction))
         return sum(int(np.prod(step.extents)) for step in steps)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, Graph, Op, Sample, Tensor, apply, evaluate, leaf
 from lamina.ops.lowering import (
     Coordinates,
@@ -287,4 +288,4 @@ def test_decompositions_end_in_other_ops() -> None:
         if isinstance(op.lowering, Decomposition):
             sample = op.samples[0]
             node = apply(op, *leaves(sample_feeds(sample)), **sample.attributes)
-            assert op.lowering.build(node).op is not op
+            assert op.lowering.build(node, DEFAULT_TARGET).op is not op

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering import Decomposition
@@ -109,7 +110,7 @@ def test_decomposition_equals_the_reference(op: Op, sample: Sample) -> None:
     arrays = values_of(sample, float32)
     leaves = leaves_of(arrays)
     node = apply(op, *leaves, **sample.attributes)
-    built = op.lowering.build(node)
+    built = op.lowering.build(node, DEFAULT_TARGET)
     assert (built.shape, built.dtype) == (node.shape, node.dtype)
     expected = value_of(node, leaves, arrays)
     np.testing.assert_allclose(value_of(built, leaves, arrays), expected, rtol=2e-5, atol=1e-5)

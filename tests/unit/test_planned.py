@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from lamina import cache, ops
 from lamina.compiler import planned
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.planned import compile_cached
+from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Op, apply, leaf
 from lamina.ops.lowering import Elementwise
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.shapes import as_dtype, float32
 from lamina.step import StepGraph, default_targets, training_step
 
@@ -30,9 +33,9 @@ class Counted:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, graph: Graph, *, batch: int, name: str) -> Program:
+    def __call__(self, graph: Graph, *, batch: int, name: str, target: Target) -> Program:
         self.calls += 1
-        return compile_graph(graph, batch=batch, name=name)
+        return compile_graph(graph, batch=batch, name=name, target=target)
 
 
 @pytest.fixture
@@ -63,7 +66,8 @@ def scaled(factor: Any, *, name: str = "y") -> Graph:
 
 def test_what_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
     programs = [
-        compile_cached(step_of(classifier()).graph, batch=8, name="training") for _ in range(3)
+        compile_cached(step_of(classifier()).graph, batch=8, name="training", target=DEFAULT_TARGET)
+        for _ in range(3)
     ]
     assert compiled.calls == 1
     assert len({str(program) for program in programs}) == 1
@@ -107,9 +111,25 @@ def test_whatever_makes_another_program_makes_another_entry(compiled: Counted) -
     for _ in range(2):
         for make in DIFFERENT.values():
             graph, batch, name = make()
-            program = compile_cached(graph, batch=batch, name=name)
-            assert str(program) == str(compile_graph(graph, batch=batch, name=name))
+            program = compile_cached(graph, batch=batch, name=name, target=DEFAULT_TARGET)
+            assert str(program) == str(
+                compile_graph(graph, batch=batch, name=name, target=DEFAULT_TARGET)
+            )
     assert compiled.calls == len(DIFFERENT)
+
+
+def test_programs_for_other_targets_are_other_entries(compiled: Counted) -> None:
+    x, weight = (leaf(name, "input", shape, float32) for name, shape in SHAPES.items())
+    graph = Graph((x, weight), (("y", ops.conv(x, weight, 1, 1, 1, groups=3)),))
+    targets = [DEFAULT_TARGET, replace(DEFAULT_TARGET, depthwise_loops=False)]
+    for target in targets * 2:
+        program = compile_cached(graph, batch=1, name="test", target=target)
+        again = compile_graph(graph, batch=1, name="test", target=target)
+        assert str(program) == str(again)
+    assert compiled.calls == 2
+
+
+SHAPES = {"x": (2, 3, 6, 6), "weight": (3, 1, 3, 3)}
 
 
 def test_it_matters_which_of_equal_tensors_are_the_same() -> None:
@@ -140,7 +160,7 @@ def test_every_op_can_be_described_with_all_its_samples() -> None:
 def test_recurrent_networks_are_found_again(compiled: Counted) -> None:
     for _ in range(2):
         net = lm.networks.lstm_classifier(3, 7, inputs=2, features=8)
-        compile_cached(step_of(net).graph, batch=4, name="training")
+        compile_cached(step_of(net).graph, batch=4, name="training", target=DEFAULT_TARGET)
     assert compiled.calls == 1
 
 
@@ -153,16 +173,18 @@ def test_an_op_that_is_not_ours_is_compiled_each_time(
     own = Op("exp", known.infer, None, known.reference, known.lowering)
     x = leaf("x", "input", (3,), float32)
     for _ in range(2):
-        compile_cached(Graph((x,), (("y", apply(own, x)),)), batch=1, name="test")
+        compile_cached(
+            Graph((x,), (("y", apply(own, x)),)), batch=1, name="test", target=DEFAULT_TARGET
+        )
     assert compiled.calls == 2
 
 
 def test_another_version_of_the_sources_compiles_anew(
     compiled: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_cached(scaled(2), batch=1, name="test")
+    compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     monkeypatch.setattr(planned, "_SOURCES", "another")
-    compile_cached(scaled(2), batch=1, name="test")
+    compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
 
 
@@ -175,7 +197,7 @@ def test_nothing_is_kept_where_it_could_not_be_found(
     else:
         monkeypatch.setattr(planned, "_SOURCES", "")
     for _ in range(2):
-        compile_cached(scaled(2), batch=1, name="test")
+        compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
     assert not list(tmp_path.rglob("*.object"))
 
@@ -199,12 +221,12 @@ def test_an_entry_that_is_no_program_is_made_anew(
         cache.keep(key, data)
 
     monkeypatch.setattr(planned, "keep", noted)
-    expected = str(compile_cached(scaled(2), batch=1, name="test"))
+    expected = str(compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET))
     # With a checksum that is right, as someone would write it.
     cache.keep(kept[0], content)
-    assert str(compile_cached(scaled(2), batch=1, name="test")) == expected
+    assert str(compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)) == expected
     assert compiled.calls == 2
-    assert str(compile_cached(scaled(2), batch=1, name="test")) == expected
+    assert str(compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)) == expected
     assert compiled.calls == 2
 
 

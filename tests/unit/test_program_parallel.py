@@ -10,6 +10,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import InternalError
 from lamina.graph import Graph, leaf
@@ -262,7 +263,7 @@ def test_a_scatter_in_order_is_split_along_what_stays_in_place_alone() -> None:
     values = leaf("v", "input", (5, 4), float32)
     indices = leaf("i", "input", (5,), int64)
     graph = Graph((values, indices), (("y", ops.scatter_add(values, indices, 3)),))
-    compiled = compile_graph(graph, batch=1, name="test")
+    compiled = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     assert [axis.extent for axis in parallel_axes(compiled, 0)] == [4]
 
 
@@ -270,7 +271,7 @@ def test_softmax_in_place_of_its_operand_is_split_by_rows() -> None:
     x = leaf("x", "input", (5, 7), float32)
     y = leaf("w", "input", (7, 7), float32)
     graph = Graph((x, y), (("y", ops.softmax(ops.matmul(x, y), 1)),))
-    compiled = compile_graph(graph, batch=1, name="test")
+    compiled = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     last = len(compiled.steps) - 1
     assert any(place.in_place_of for place in compiled.plan.allocations)
     assert [axis.extent for axis in parallel_axes(compiled, last)] == [5]

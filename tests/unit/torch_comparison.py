@@ -18,6 +18,7 @@ import pytest
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor, leaf
 from lamina.layers.layer import Trace
@@ -199,8 +200,10 @@ def _programs(case: Case, dtype: DType) -> _Programs:
     inference = network.trace(dtype=dtype, training=False)
     outputs = (("y", inference.outputs[0]),)
     return _Programs(
-        compile_graph(_training_graph(trace), batch=batch, name="layer"),
-        compile_graph(Graph(inference.inputs, outputs), batch=batch, name="layer"),
+        compile_graph(_training_graph(trace), batch=batch, name="layer", target=DEFAULT_TARGET),
+        compile_graph(
+            Graph(inference.inputs, outputs), batch=batch, name="layer", target=DEFAULT_TARGET
+        ),
         (batch, *static(output.shape[1:])),
         [_short(name) for name in trace.record.states],
     )

@@ -12,6 +12,7 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.run.machine_code import listing
 from lamina.engines.cpu.run.peaks import measured_peaks
+from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.host import (
     Changes,
@@ -20,6 +21,7 @@ from lamina.engines.host import (
     host_arena,
 )
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.shapes import DType
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class CpuEngine:
         processor = self.processor
         text = f"{processor.description}, {processor.threads} threads, {processor.vectors}"
         return Device("cpu", text, machine_memory.physical_bytes())
+
+    @property
+    def target(self) -> Target:
+        return CPU
 
     def available_bytes(self) -> int | None:
         return machine_memory.available_bytes()

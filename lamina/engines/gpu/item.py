@@ -12,7 +12,7 @@ from lamina.codegen.values import I32, I64, Type, constant
 from lamina.program.index import Axis, Gathered, Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import indices
-from lamina.program.steps import Contraction, Scan, Step, scalars_of, stores_of
+from lamina.program.steps import Contraction, Step, inner_axes, scalars_of, stores_of
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
@@ -77,8 +77,7 @@ def _is_narrow(form: Form, axes: Iterable[Axis]) -> bool:
     if isinstance(step, Contraction):
         within += (*step.batch, *step.rows, *step.columns, *step.inner)
     else:
-        for stage in step.stages:
-            within += (stage.axis,) if isinstance(stage, Scan) else stage.axes
+        within += (axis for stage in step.stages for axis in inner_axes(stage))
     if size_of([max(axis.extent, 1) for axis in {*within}]) > _NARROW:
         return False
     stored = (store.index for store in stores_of(step))

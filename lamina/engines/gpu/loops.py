@@ -6,7 +6,8 @@ from lamina.codegen.axes import merged_axes
 from lamina.codegen.c import Module
 from lamina.codegen.stages import Stages, Style
 from lamina.engines.gpu.item import Form, work_item
-from lamina.program.steps import Loop
+from lamina.engines.gpu.sort import write_sort
+from lamina.program.steps import Loop, Sort
 from lamina.shapes import size_of
 
 # Reductions of so few iterations are written one after the other, and windows of so many elements.
@@ -16,6 +17,10 @@ STYLE = Style(inner_lanes=0, unrolled=8, window=9)
 def write_loop(module: Module, name: str, form: Form) -> int:
     """Writes the kernel; gives the number of its work items."""
     assert isinstance(form.step, Loop)
+    if any(isinstance(stage, Sort) for stage in form.step.stages):
+        (sort,) = form.step.stages
+        assert isinstance(sort, Sort)
+        return write_sort(module, name, form, sort)
     loop = merged_axes(form.step)
     items = size_of([axis.extent for axis in loop.axes])
     if items:

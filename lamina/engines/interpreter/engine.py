@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.engines import machine_memory
+from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Memory
 from lamina.engines.host import (
     HostArena,
@@ -22,6 +22,7 @@ from lamina.engines.host import (
 )
 from lamina.engines.interpreter.run import Dealer, Flat, Turn, run_step
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.shapes import Array, DType
 from lamina.shielded import shielded
 
@@ -38,15 +39,21 @@ class InterpreterEngine:
             that a read of something that was never written shows, and run the points of steps in
             an adversarial order, so that it shows if they depend on each other. It takes some
             times as long; results of programs that keep the rules have the same bits.
+        target: what programs are made for; it runs those for any target.
     """
 
-    def __init__(self, *, poison: bool = False) -> None:
+    def __init__(self, *, poison: bool = False, target: Target = DEFAULT_TARGET) -> None:
         self._poison = poison
+        self._target = target
 
     @property
     def device(self) -> Device:
         description = f"NumPy {np.__version__} on {platform.machine()}"
         return Device("interpreter", description, machine_memory.physical_bytes())
+
+    @property
+    def target(self) -> Target:
+        return self._target
 
     def available_bytes(self) -> int | None:
         return machine_memory.available_bytes()

@@ -32,11 +32,17 @@ def _reciprocal(x: Array) -> Array:
     return (1 / x).astype(x.dtype)
 
 
+def _multiply_add(left: Array, right: Array, added: Array) -> Array:
+    # In two roundings: NumPy has no function that rounds once.
+    return np.asarray(left * right + added)
+
+
 # Every primitive of lamina.program.scalar but "cast", which the interpreter does itself.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,
+    "multiply_add": _multiply_add,
     "divide": np.divide,
     "floor_divide": np.floor_divide,
     "remainder": np.remainder,

@@ -30,7 +30,17 @@ from lamina.program.scalar import (
     Within,
     parts,
 )
-from lamina.program.steps import Contraction, Loop, Reduce, Scan, Step, Store, Write
+from lamina.program.steps import (
+    Contraction,
+    Loop,
+    Reduce,
+    Scan,
+    SegmentSum,
+    Sort,
+    Step,
+    Store,
+    Write,
+)
 from lamina.shapes import Array, converted, size_of
 
 Flat = Mapping[str, Array]
@@ -81,8 +91,10 @@ def _run_loop(loop: Loop, buffers: Flat, turn: Turn, chosen: Array, dealer: Deal
             for inner in _chunks(stage.axes, None if stage.sequential else dealer):
                 points = _Points((*loop.axes, *stage.axes), buffers, locals_, turn)
                 _store(stage.stores, points, outer & inner)
+        elif isinstance(stage, SegmentSum):
+            locals_[stage.local] = _segment_sum(stage, loop.axes, buffers, locals_, turn)
         else:
-            _scan(stage, loop.axes, buffers, locals_, turn, chosen)
+            _along(stage, loop.axes, buffers, locals_, turn, chosen)
 
 
 def _run_contraction(step: Contraction, buffers: Flat, turn: Turn, chosen: Array) -> None:
@@ -118,19 +130,40 @@ def _reduced(
     return np.asarray(choose(rows, axis=-1), dtype=stage.dtype.numpy)
 
 
-def _scan(
-    stage: Scan,
+def _segment_sum(
+    stage: SegmentSum,
+    outer: tuple[Axis, ...],
+    buffers: Flat,
+    locals_: Mapping[str, Array],
+    turn: Turn,
+) -> Array:
+    """The sum for every outer point: slot after slot is added where its key is the place."""
+    points = _Points((*outer, stage.axis), buffers, locals_, turn)
+    keys, values = points.everywhere(stage.key), points.everywhere(stage.value)
+    places = _Points(outer, buffers, locals_, turn).everywhere(Position(stage.place))
+    total = np.zeros(places.shape, stage.dtype.numpy)
+    for slot in range(stage.axis.extent):
+        total = np.where(keys[..., slot] == places, total + values[..., slot], total)
+    return total
+
+
+def _along(
+    stage: Scan | Sort,
     outer: tuple[Axis, ...],
     buffers: Flat,
     locals_: Mapping[str, Array],
     turn: Turn,
     chosen: Array,
 ) -> None:
+    """Stores what follows from all values along an axis: running combinations, or their order."""
     points = _Points((*outer, stage.axis), buffers, locals_, turn)
-    values = points.everywhere(stage.value)
-    running = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=stage.dtype.numpy)
-    points.locals["running"] = running
-    store = Store(stage.buffer, stage.index, Local("running", stage.dtype))
+    if isinstance(stage, Sort):
+        order = np.argsort(points.everywhere(stage.key), axis=-1, kind="stable")
+        points.locals["found"] = order.astype(stage.dtype.numpy)
+    else:
+        values, dtype = points.everywhere(stage.value), stage.dtype.numpy
+        points.locals["found"] = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=dtype)
+    store = Store(stage.buffer, stage.index, Local("found", stage.dtype))
     _store((store,), points, chosen[..., None])
 
 

@@ -59,8 +59,8 @@ class Adagrad(Optimizer):
         rate = rate_at(self, self.rate, step, parameter.dtype)
         if self.rate_decay:
             rate = rate / (ops.cast(step, parameter.dtype) * self.rate_decay + 1.0)
-        total = slots["square_sum"] + direction * direction
-        new = parameter - direction / (ops.sqrt(total) + self.epsilon) * rate
+        total = ops.multiply_add(direction, direction, slots["square_sum"])
+        new = ops.multiply_add(direction / (ops.sqrt(total) + self.epsilon), -rate, parameter)
         return new, {"square_sum": total}
 
 
@@ -117,9 +117,9 @@ class RMSProp(Optimizer):
             variance = ops.relu(square_mean - mean * mean)
         direction = direction / (ops.sqrt(variance) + self.epsilon)
         if self.momentum:
-            direction = slots["momentum"] * self.momentum + direction
+            direction = ops.multiply_add(slots["momentum"], self.momentum, direction)
             new_slots["momentum"] = direction
-        return parameter - direction * rate, new_slots
+        return ops.multiply_add(direction, -rate, parameter), new_slots
 
 
 @frozen_dataclass
@@ -165,4 +165,4 @@ class Adadelta(Optimizer):
         moved = before / ops.sqrt(square_mean + self.epsilon) * direction
         square_step_mean = running_square(slots["square_step_mean"], moved, self.decay)
         new_slots = {"square_mean": square_mean, "square_step_mean": square_step_mean}
-        return parameter - moved * rate, new_slots
+        return ops.multiply_add(moved, -rate, parameter), new_slots

@@ -152,8 +152,9 @@ class Adamax(Optimizer):
         mean = running_mean(slots["mean"], direction, self.beta1)
         size = ops.abs(direction) + self.epsilon
         largest = ops.maximum(slots["largest"] * self.beta2, size)
-        length = rate / bias_correction(_time(step, parameter), self.beta1)
-        return parameter - mean / largest * length, {"mean": mean, "largest": largest}
+        length = -rate / bias_correction(_time(step, parameter), self.beta1)
+        new = ops.multiply_add(mean / largest, length, parameter)
+        return new, {"mean": mean, "largest": largest}
 
 
 @frozen_dataclass
@@ -212,7 +213,7 @@ class NAdam(Optimizer):
         product = slots["momentum_product"] * momentum
         length = rate * (1.0 - momentum) / (1.0 - product)
         length_ahead = rate * next_momentum / (1.0 - product * next_momentum)
-        moved = direction * length + mean * length_ahead
+        moved = ops.multiply_add(direction, length, mean * length_ahead)
         new = start - moved / _root(square_mean, time, self.beta2, self.epsilon)
         new_slots = {"mean": mean, "square_mean": square_mean, "momentum_product": product}
         return new, new_slots
@@ -270,7 +271,8 @@ class LAMB(Optimizer):
         size, length = _norm(parameter), _norm(direction)
         usual = ops.logical_and(ops.greater(size, 0.0), ops.greater(length, 0.0))
         trust = ops.where(usual, size, 1.0) / ops.where(usual, length, 1.0)
-        return parameter - direction * (trust * rate), {"mean": mean, "square_mean": square_mean}
+        new = ops.multiply_add(direction, trust * -rate, parameter)
+        return new, {"mean": mean, "square_mean": square_mean}
 
 
 # What several have in common ----------------------------------------------------------------------
@@ -297,9 +299,9 @@ def _adam_update(
         new_slots["largest_square_mean"] = square_mean
     # What holds for the whole parameter is computed once, without axes.
     time = _time(step, start)
-    length = rate / bias_correction(time, optimizer.beta1)
+    length = -rate / bias_correction(time, optimizer.beta1)
     divisor = _root(square_mean, time, optimizer.beta2, optimizer.epsilon)
-    return start - mean / divisor * length, new_slots
+    return ops.multiply_add(mean / divisor, length, start), new_slots
 
 
 def _time(step: Tensor, parameter: Tensor) -> Tensor:
@@ -310,7 +312,7 @@ def _time(step: Tensor, parameter: Tensor) -> Tensor:
 def _root(square_mean: Tensor, time: Tensor, beta: float, epsilon: float) -> Tensor:
     """sqrt(v) + epsilon for the mean of squares without bias."""
     scale = ops.reciprocal(ops.sqrt(bias_correction(time, beta)))
-    return ops.sqrt(square_mean) * scale + epsilon
+    return ops.multiply_add(ops.sqrt(square_mean), scale, epsilon)
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ class EMA(Averaging):
 
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
         """Builds the new average of one parameter."""
-        mixed = before + (parameter - before) * (1.0 - self.decay)
+        mixed = ops.multiply_add(parameter - before, 1.0 - self.decay, before)
         return ops.where(ops.equal(step, 0), parameter, mixed)
 
 

@@ -72,16 +72,15 @@ class SGD(Optimizer):
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         if not self.momentum:
-            return parameter - direction * rate, {}
-        kept = slots["momentum"] * self.momentum
+            return ops.multiply_add(direction, -rate, parameter), {}
+        given = direction * (1 - self.dampening) if self.dampening else direction
+        buffer = ops.multiply_add(slots["momentum"], self.momentum, given)
         if self.dampening:
-            damped = kept + direction * (1 - self.dampening)
-            buffer = ops.where(ops.equal(step, 0), direction, damped)
-        else:
-            buffer = kept + direction
+            buffer = ops.where(ops.equal(step, 0), direction, buffer)
+        moved = buffer
         if self.nesterov:
-            return parameter - (direction + buffer * self.momentum) * rate, {"momentum": buffer}
-        return parameter - buffer * rate, {"momentum": buffer}
+            moved = ops.multiply_add(buffer, self.momentum, direction)
+        return ops.multiply_add(moved, -rate, parameter), {"momentum": buffer}
 
 
 @frozen_dataclass
@@ -122,7 +121,8 @@ class Lion(Optimizer):
         """Builds the update of one parameter."""
         rate = rate_at(self, self.rate, step, parameter.dtype)
         sign = ops.sign(running_mean(slots["mean"], gradient, self.beta1))
-        new = parameter - decayed(sign, parameter, self.weight_decay) * rate
+        moved = decayed(sign, parameter, self.weight_decay)
+        new = ops.multiply_add(moved, -rate, parameter)
         return new, {"mean": running_mean(slots["mean"], gradient, self.beta2)}
 
 

@@ -103,17 +103,17 @@ def _no_rate(optimizer: Optimizer, found: str) -> DefinitionError:
 
 def decayed(gradient: Tensor, parameter: Tensor, weight_decay: float) -> Tensor:
     """The gradient of the loss with weight_decay / 2 times the parameter's square added to it."""
-    return gradient + parameter * weight_decay if weight_decay else gradient
+    return ops.multiply_add(parameter, weight_decay, gradient) if weight_decay else gradient
 
 
 def running_mean(mean: Tensor, value: Tensor, kept: float) -> Tensor:
     """The part `kept` of the mean, and of the value the rest."""
-    return mean + (value - mean) * (1.0 - kept)
+    return ops.multiply_add(value - mean, 1.0 - kept, mean)
 
 
 def running_square(mean: Tensor, value: Tensor, kept: float) -> Tensor:
     """The part `kept` of the mean, and of the squared value the rest."""
-    return mean * kept + value * value * (1.0 - kept)
+    return ops.multiply_add(value * value, 1.0 - kept, mean * kept)
 
 
 def bias_correction(time: Tensor, beta: float) -> Tensor:

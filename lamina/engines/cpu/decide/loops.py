@@ -17,9 +17,19 @@ from lamina.engines.cpu.decide.split_reductions import BLOCKS, long_reductions, 
 from lamina.engines.cpu.decide.strides import stride_along
 from lamina.engines.cpu.decide.vectors import lanes_for, widened
 from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.target import EXPENSIVE
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import EXPENSIVE, Apply, Load, Scalar, indices_of, parts
-from lamina.program.steps import Contraction, Loop, Reduce, Scan, Stage, Write
+from lamina.program.scalar import Apply, Load, Scalar, indices_of, parts
+from lamina.program.steps import (
+    Contraction,
+    Loop,
+    Reduce,
+    Stage,
+    Write,
+    inner_axes,
+    stage_stores,
+    stage_values,
+)
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
@@ -102,13 +112,9 @@ def style_of(vectors: Vectors) -> Style:
 
 def _is_across(stage: Stage, vectors: Vectors) -> bool:
     """Whether the vectors of a stage lie along its last inner axis."""
-    if not vectors.inner or isinstance(stage, Scan) or not stage.axes:
+    if not vectors.inner or not isinstance(stage, Reduce | Write) or not stage.axes:
         return False
     return not (isinstance(stage, Write) and stage.sequential)
-
-
-def _axes(stage: Stage) -> tuple[Axis, ...]:
-    return (stage.axis,) if isinstance(stage, Scan) else stage.axes
 
 
 def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
@@ -130,7 +136,7 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     shared = set(others)
     gathered = False
     for stage in filter(_is_in_one_place, loop.stages):
-        for part in parts(*_values(stage)):
+        for part in parts(*stage_values(stage)):
             if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
                 gathered = True
                 shared -= {axis for axis in others if _moves(part, axis)}
@@ -173,13 +179,7 @@ def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
 
 
 def _results(loop: Loop) -> list[Scalar]:
-    return [value for stage in loop.stages for value in _values(stage)]
-
-
-def _values(stage: Stage) -> list[Scalar]:
-    if isinstance(stage, Write):
-        return [store.value for store in stage.stores]
-    return [stage.value]
+    return [value for stage in loop.stages for value in stage_values(stage)]
 
 
 # Costs --------------------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ def _cycles(loop: Loop, vectors: Vectors) -> float:
         lane = vectors.lane
         across = _is_across(stage, vectors)
         iterations = outer
-        for axis in _axes(stage):
-            along = across and axis == _axes(stage)[-1]
+        for axis in inner_axes(stage):
+            along = across and axis == inner_axes(stage)[-1]
             iterations *= _iterations(axis, vectors.lanes if along else 0)
             lane = axis if along else lane
         cycles += iterations * _cost_of_point(stage, lane, vectors)
@@ -214,9 +214,8 @@ def _iterations(axis: Axis, lanes: int) -> float:
 
 
 def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
-    stores = stage.stores if isinstance(stage, Write) else ()
     cost, lanes = 0.5, vectors.lanes
-    for part in parts(*_values(stage)):
+    for part in parts(*stage_values(stage)):
         if isinstance(part, Apply):
             cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
         elif isinstance(part, Load):
@@ -224,9 +223,7 @@ def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
             if _is_in_one_place(stage) and not any(_moves(part, axis) for axis in vectors.within):
                 access /= max(size_of([axis.extent for axis in vectors.within]), 1)
             cost += access
-    indices = [store.index for store in stores]
-    if isinstance(stage, Scan):
-        indices.append(stage.index)
+    indices = [store.index for store in stage_stores(stage)]
     return cost + sum(_cost_of_access(index, lane, lanes) for index in indices)
 
 

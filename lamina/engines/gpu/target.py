@@ -1,0 +1,40 @@
+"""What is dear and what is cheap on devices that run kernels."""
+
+from __future__ import annotations
+
+from lamina.engines.gpu.launches import Traits
+from lamina.program.target import Target
+
+# Primitives that cost about as much as ten additions or more.
+_EXPENSIVE = frozenset(
+    (
+        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
+        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
+        *("floor_divide", "remainder", "random_bits"),
+    )
+)
+
+
+def target_for(traits: Traits, name: str) -> Target:
+    """What programs for a device are compiled for.
+
+    Args:
+        traits: of the device.
+        name: of the engine, for people.
+    """
+    return Target(
+        name=name,
+        simple_cost=0.25,
+        primitive_costs=dict.fromkeys(sorted(_EXPENSIVE), 2.5),
+        keeps_products=True,
+        channels_last=True,
+        # A work item for each result sums up a window; a contraction would have one row for each.
+        depthwise_loops=True,
+        # Each block is a few launches.
+        attention_block_queries=128,
+        attention_most_blocks=8,
+        scatter="sorted",
+        # Temporaries are buffers within the blocks of the arena.
+        alignment_bytes=traits.alignment_bytes,
+        largest_block_bytes=traits.largest_block_bytes,
+    )

@@ -1,0 +1,1 @@
+"""The OpenCL engine: programs on any device with a driver for OpenCL 1.2."""

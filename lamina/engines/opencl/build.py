@@ -1,0 +1,90 @@
+"""From text in OpenCL C to a program of the driver, by way of the cache on disk.
+
+Some drivers keep what they build themselves, and are left to it. PoCL compiles a kernel when it is
+first launched, for the sizes of that launch; asked for a binary, it compiles all of them once more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from threading import Lock
+
+import pyopencl as cl
+from pyopencl.characterize import has_src_build_cache
+
+from lamina.cache import find, keep, key_of
+from lamina.engines.opencl.devices import OpenDevice, driver_errors
+from lamina.errors import InternalError
+from lamina.garbage import without_collections
+
+# No option for fast mathematics: results are those of the program's text.
+_OPTIONS = "-cl-std=CL1.2"
+_EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
+# How much of a compiler's log an error shows.
+_LOG_LINES = 20
+# Filters of warnings belong to the whole process.
+_filters = Lock()
+
+
+@without_collections
+def build(device: OpenDevice, text: str) -> cl.Program:
+    """The program of that text, built for a device.
+
+    Raises:
+        InternalError: with the compiler's log, if it refuses the text.
+        EngineError: if the driver fails otherwise.
+    """
+    options = f"{_OPTIONS} {_EXACT_DIVISION}" if device.traits.exact_division else _OPTIONS
+    handle, platform = device.handle, device.handle.platform
+    key = key_of(
+        (
+            "opencl",
+            text,
+            # What pyopencl adds for the user.
+            f"{options} {os.environ.get('PYOPENCL_BUILD_OPTIONS', '')}",
+            *(platform.name, platform.version),
+            *(handle.name, handle.version, handle.driver_version, cl.VERSION_TEXT),
+        )
+    )
+    is_kept = has_src_build_cache(handle)
+    kept = None if is_kept else find(key)
+    if kept is not None:
+        try:
+            return _built(cl.Program(device.context, [handle], [kept]), options)
+        except cl.Error:
+            pass  # The driver refuses its own binary: it is built anew, and replaced.
+    program = cl.Program(device.context, text)
+    with driver_errors(device, "building a program"):
+        try:
+            _built(program, options)
+        except cl.RuntimeError as error:
+            if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
+                raise
+            raise _refused(device, text, str(error)) from error
+    if not is_kept:
+        keep(key, program.binaries[0])
+    return program
+
+
+def _built(program: cl.Program, options: str) -> cl.Program:
+    with _filters, warnings.catch_warnings():
+        # Compilers have something to say of programs that they take, too.
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        # pyopencl's own cache, which False turns off, is not safe from others.
+        return program.build(options, cache_dir=False)  # pyright: ignore[reportArgumentType]
+
+
+def _refused(device: OpenDevice, text: str, log: str) -> InternalError:
+    """The error for a text that the compiler refuses, with the lines that its log names."""
+    said = log.partition("\n\n")[2].strip().splitlines()
+    shown = [line for line in said if re.search(r"\berror\b", line)] or said
+    lines = text.splitlines()
+    facts = [("device", device.record.description)]
+    for line in shown[:_LOG_LINES]:
+        facts.append(("compiler", line.strip()))
+        place = re.search(r":(\d+):\d+:", line)
+        if place is not None and 0 < int(place[1]) <= len(lines):
+            facts.append((f"line {place[1]}", lines[int(place[1]) - 1].strip()))
+    return InternalError("the OpenCL compiler refuses a kernel", facts=tuple(facts), where="opencl")

@@ -1,0 +1,46 @@
+"""What the OpenCL engine needs, and the errors for what is missing. Imports no driver."""
+
+from __future__ import annotations
+
+from lamina.errors import EngineError
+
+# The names are those of Debian's packages.
+_DRIVERS = (
+    "a driver: for AMD mesa-opencl-icd, or ROCm; for Intel intel-opencl-icd; for Nvidia "
+    "nvidia-opencl-icd; for ARM mesa-opencl-icd; for any processor pocl-opencl-icd. "
+    "docs/opencl.md says more."
+)
+
+
+def require_package() -> None:
+    """Checks that pyopencl can be imported.
+
+    Raises:
+        EngineError: saying what to install.
+    """
+    try:
+        import pyopencl as pyopencl
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "pyopencl"
+        raise EngineError(
+            "the opencl engine needs the package pyopencl",
+            facts=(
+                ("expected", "pyopencl 2024.1 or later"),
+                ("found", "none" if missing else f"one that cannot be imported: {error}"),
+            ),
+            where="opencl",
+            advice=f"Install it with: pip install 'lamina[opencl]'. It also needs {_DRIVERS}",
+        ) from error
+
+
+def no_device(found: str) -> EngineError:
+    """The error for a machine without OpenCL devices; `found` says what there is instead."""
+    return EngineError(
+        "there is no OpenCL device on this machine",
+        facts=(
+            ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
+            ("found", found),
+        ),
+        where="opencl",
+        advice=f"Install {_DRIVERS}",
+    )

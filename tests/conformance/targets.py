@@ -1,0 +1,37 @@
+"""Targets on which much is the other way round than on the default one."""
+
+from __future__ import annotations
+
+from lamina.program.target import Target
+
+# Everything is computed again, nothing is a loop, and channels lie where the user sees them.
+RECOMPUTING = Target(
+    name="recomputing",
+    simple_cost=0.001,
+    primitive_costs={},
+    keeps_products=False,
+    channels_last=False,
+    depthwise_loops=False,
+    attention_block_queries=2,
+    attention_most_blocks=3,
+    scatter="sorted",
+    alignment_bytes=128,
+    largest_block_bytes=1 << 16,
+)
+
+# Everything is stored that several others read.
+STORING = Target(
+    name="storing",
+    simple_cost=1.5,
+    primitive_costs={},
+    keeps_products=True,
+    channels_last=True,
+    depthwise_loops=True,
+    attention_block_queries=1,
+    attention_most_blocks=5,
+    scatter="in order",
+    alignment_bytes=1,
+    largest_block_bytes=None,
+)
+
+TARGETS = (RECOMPUTING, STORING)

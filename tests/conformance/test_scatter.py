@@ -1,0 +1,185 @@
+"""Scatters for parallel workers give the same bits as scatters in order, on the interpreter.
+
+Which form a program has is its target's choice, so both are run here on the engine that runs any
+program; engines whose target sorts meet the other form in all other conformance tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import Leaves, Values, run_program, values_of
+from random_graphs import random_graph
+from test_ops import CASES, weighted_gradients
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.graph import Graph, Op, Sample, Tensor, apply
+from lamina.ops.differentiate import gradients
+from lamina.ops.lowering import Scattering
+from lamina.program.encoding import decode, encode
+from lamina.program.parallel import parallel_axes
+from lamina.program.program import Program
+from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
+from lamina.shapes import Array, DType, float32, float64, int32
+from lamina.step import default_targets, training_step
+
+# Those that scatter, and those whose gradient does.
+# One value for each row is no scatter any more once the graph is simplified.
+SIMPLIFIED = ("take_along_axis-0", "scatter_along_axis-3")
+INDEXING = [
+    case
+    for case in CASES
+    if ("scatter" in case.id or "take" in case.id) and case.id not in SIMPLIFIED
+]
+RANDOM_SEEDS = range(150)
+IN_ORDER = replace(DEFAULT_TARGET, scatter="in order")
+SORTED = replace(DEFAULT_TARGET, scatter="sorted")
+
+
+def same_bits(graph: Graph, feeds: Values, runs: int = 1, batch: int = 1) -> Program:
+    """Compares both forms of a graph that scatters; gives the sorted one."""
+    found: list[list[tuple[str, bytes]]] = []
+    for is_sorted in (False, True):
+        target = SORTED if is_sorted else IN_ORDER
+        program = compile_graph(graph, batch=batch, name="test", target=target)
+        kept = decode(encode(program))
+        assert kept.steps == program.steps
+        assert has_sort(kept) == is_sorted
+        engine = InterpreterEngine(poison=True)
+        outputs, after = run_program(kept, engine, feeds, runs)
+        found.append([(n, a.tobytes()) for n, a in (*outputs.items(), *after.items())])
+    assert found[0] == found[1]
+    return program
+
+
+def stages(program: Program) -> list[Stage]:
+    return [stage for step in program.steps if isinstance(step, Loop) for stage in step.stages]
+
+
+def scatters(program: Program) -> bool:
+    """Whether there are additions in order."""
+    return any(isinstance(stage, Write) and stage.sequential for stage in stages(program))
+
+
+def has_sort(program: Program) -> bool:
+    """Whether a program scatters by sorting; it does, or else in order."""
+    is_sorted = any(isinstance(stage, Sort) for stage in stages(program))
+    assert is_sorted == any(isinstance(stage, SegmentSum) for stage in stages(program))
+    assert is_sorted != scatters(program)
+    return is_sorted
+
+
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+@pytest.mark.parametrize(("op", "sample"), INDEXING)
+def test_ops_and_their_gradients(op: Op, sample: Sample, dtype: DType) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array) for array in values_of(sample, dtype)]
+    result = apply(op, *operands, **sample.attributes)
+    graph = leaves.graph([result, *weighted_gradients(leaves, operands, result)])
+    same_bits(graph, leaves.feeds)
+
+
+def test_random_graphs() -> None:
+    compared = 0
+    for seed in RANDOM_SEEDS:
+        made = random_graph(seed)
+        if any(isinstance(node.op.lowering, Scattering) for node in made.graph.nodes()):
+            if not scatters(compile_graph(made.graph, batch=1, name="test", target=IN_ORDER)):
+                continue
+            same_bits(made.graph, made.feeds, runs=2 if made.graph.updates else 1)
+            compared += 1
+    assert compared > 10
+
+
+def places(count: int, extent: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, extent, count)
+
+
+def numbers(*shape: int) -> Array:
+    """Numbers of very different sizes, so that sums depend on their order."""
+    generator = np.random.default_rng(1)
+    return (generator.normal(0, 1, shape) * 10.0 ** generator.integers(-6, 7, shape)).astype("f4")
+
+
+@pytest.mark.parametrize("indices", [np.int32, np.int64, np.uint8])
+def test_sums_are_added_in_the_same_order(indices: type[np.generic]) -> None:
+    leaves = Leaves()
+    values = leaves.add(numbers(3, 40, 5, 2))
+    at = leaves.add(places(200, 9).reshape(40, 5).astype(indices))
+    graph = leaves.graph([ops.scatter_add(values, at, 9, 1)])
+    program = same_bits(graph, leaves.feeds)
+    order, total = program.steps
+    assert str(order).count("\n") == 1
+    assert program.buffers["scatter_add.order"].dtype == int32
+    assert sorted(axis.extent for axis in parallel_axes(program, 1)) == [2, 3, 9]
+    assert isinstance(total, Loop)
+    # The elements that lie side by side come last.
+    assert total.axes[-1].extent == 2
+
+
+def test_signs_of_zeros_and_what_is_not_finite_stay() -> None:
+    leaves = Leaves()
+    values = leaves.add(np.array([-0.0, -0.0, np.nan, np.inf, -np.inf, -0.0, 1e38], "f4"))
+    at = leaves.add(np.array([0, 0, 1, 2, 3, 4, 5]))
+    same_bits(leaves.graph([ops.scatter_add(values, at, 7)]), leaves.feeds)
+
+
+def test_places_are_sorted_once_for_all_values_that_share_them() -> None:
+    leaves = Leaves()
+    values = leaves.add(numbers(30, 8))
+    shared = ops.scatter_add(values, leaves.add(places(30, 5)), 5)
+    own = ops.scatter_along_axis(values, leaves.add(places(240, 5).reshape(30, 8)), 5, 0)
+    program = same_bits(leaves.graph([shared, own]), leaves.feeds)
+    shapes = [buffer.shape for name, buffer in program.buffers.items() if ".order" in name]
+    assert sorted(shapes) == [(8, 30), (30,)]
+
+
+def test_an_update_that_scatters() -> None:
+    leaves = Leaves()
+    table = leaves.add(numbers(6, 4), "parameter", "table")
+    x = leaves.add(numbers(20, 4))
+    at = leaves.add(places(20, 6))
+    loss = ops.sum(ops.take(table, at, 0) * x)
+    (gradient,) = gradients(loss, [table])
+    graph = Graph((x, at), (("loss", loss),), ((table, table - 0.1 * gradient),))
+    same_bits(graph, leaves.feeds, runs=3)
+
+
+def test_scatters_within_a_recurrence() -> None:
+    leaves = Leaves()
+    start, xs = leaves.add(numbers(7)), leaves.add(numbers(5, 12))
+    at = leaves.add(places(60, 7).reshape(5, 12))
+
+    def step(
+        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        values, indices = elements
+        return [states[0] * 0.5 + ops.scatter_add(values, indices, 7)], []
+
+    states, _ = ops.recurrence(step, [start], [xs, at], [])
+    program = compile_graph(leaves.graph(states), batch=1, name="test", target=SORTED)
+    (repeat,) = program.repeats
+    inside = program.steps[repeat.first : repeat.last]
+    assert any(isinstance(one, Loop) and isinstance(one.stages[0], Sort) for one in inside)
+    same_bits(leaves.graph(states), leaves.feeds)
+
+
+def test_a_network_with_an_embedding_trains_to_the_same_bits() -> None:
+    layers = (lm.Input(6, dtype="int64"), lm.Embedding(20, 5), lm.Flatten(), lm.Linear(3))
+    net, loss = lm.Sequential(*layers), lm.CrossEntropy()
+    targets = default_targets(net, loss, float32)
+    graph = training_step(net, loss, lm.Adam(1e-2), targets, dtype=float32).graph
+    program = compile_graph(graph, batch=8, name="test", target=IN_ORDER)
+    feeds: dict[str, Array] = {}
+    for buffer in program.buffers.values():
+        if buffer.kind in ("input", "parameter", "state"):
+            drawn = places(buffer.size, 3, len(feeds)).reshape(buffer.shape)
+            feeds[buffer.name] = drawn.astype(buffer.dtype.numpy)
+    same_bits(graph, feeds, runs=3, batch=8)

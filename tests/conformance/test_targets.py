@@ -1,0 +1,52 @@
+"""Programs for other targets than the default one compute the same.
+
+They run on the interpreter, which runs programs for any target.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import EXACT, OF_A_GRAPH, OF_ONE_OP, Leaves, check, values_of
+from random_graphs import random_graph
+from targets import TARGETS
+
+from lamina import ops
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.graph import Op, Sample, apply
+from lamina.ops.differentiate import gradients
+from lamina.ops.lowering import Generator
+from lamina.program.target import Target
+from lamina.shapes import float64, static
+
+EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{number}")
+    for op in ops.ALL
+    for number, sample in enumerate(op.samples)
+]
+
+
+@EACH_TARGET
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_op_and_gradient_equal_their_evaluation(op: Op, sample: Sample, target: Target) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array) for array in values_of(sample, float64)]
+    outputs = [apply(op, *operands, **sample.attributes)]
+    if sample.differentiable:
+        weights = np.random.default_rng(1).uniform(0.5, 1.5, static(outputs[0].shape))
+        weighted = ops.sum(outputs[0] * leaves.add(weights))
+        outputs += gradients(weighted, [x for x in operands if x.dtype.is_float])
+    exact = isinstance(op.lowering, Generator)
+    tolerances = {"float32": EXACT, "float64": EXACT} if exact else OF_ONE_OP
+    engine = InterpreterEngine(poison=True, target=target)
+    check(leaves.graph(outputs), engine, leaves.feeds, tolerances)
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("seed", range(0, 500, 12))
+def test_random_graph_equals_its_evaluation(seed: int, target: Target) -> None:
+    made = random_graph(seed)
+    engine = InterpreterEngine(poison=True, target=target)
+    runs = 2 if made.graph.updates else 1
+    check(made.graph, engine, made.feeds, OF_A_GRAPH, runs=runs)

@@ -1,0 +1,209 @@
+"""Devices of OpenCL: their names, why some cannot be used, their memory, and forked processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.engines.discovery import devices, open_engine
+from lamina.engines.engine import Device
+from lamina.errors import EngineError
+from lamina.shapes import float32, float64
+
+cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
+
+
+def found(*rows: tuple[str, str]) -> list[Any]:
+    from lamina.engines.opencl.devices import Found
+
+    return [
+        Found(Device(f"opencl:{n}", description, 1 << 30, problem), None)
+        for n, (description, problem) in enumerate(rows)
+    ]
+
+
+def test_a_device_is_named_by_number_or_by_a_part_of_its_name() -> None:
+    from lamina.engines.opencl.devices import chosen
+
+    several = found(("Broken", "no compiler"), ("Radeon RX", ""), ("Radeon Pro", ""), ("PoCL", ""))
+    names = ("opencl", "opencl:1", "opencl:2", "opencl:radeon", "opencl:radeon pro", "opencl:pocl")
+    numbers = [chosen(name, several).record.engine[-1] for name in names]
+    assert numbers == ["1", "1", "2", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("opencl:0", "cannot be used\n  opencl:0  Broken: no compiler"),
+        ("opencl:9", "no OpenCL device is named '9'\n  opencl:0  Broken: no compiler\n  opencl:1"),
+        ("opencl:arc", "no OpenCL device is named 'arc'"),
+    ],
+)
+def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> None:
+    from lamina.engines.opencl.devices import chosen
+
+    with pytest.raises(EngineError) as caught:
+        chosen(name, found(("Broken", "no compiler"), ("Radeon RX", "")))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),
+        ({"version": "OpenCL 1.1 Mesa 22.3.6"}, "needs OpenCL 1.2, the driver has OpenCL 1.1"),
+        ({"available": 0}, "not available"),
+        ({"compiler_available": 0}, "no compiler"),
+        ({"endian_little": 0}, "big-endian"),
+        ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
+    ],
+)
+def test_why_a_device_cannot_be_used(change: dict[str, Any], said: str) -> None:
+    from lamina.engines.opencl import devices as module
+
+    whole = {
+        "version": "OpenCL 3.0 PoCL",
+        "available": 1,
+        "compiler_available": 1,
+        "endian_little": 1,
+        "profile": "FULL_PROFILE",
+    }
+    problem = module._problem(SimpleNamespace(**(whole | change)))
+    assert said in problem
+    assert bool(problem) is bool(said)
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+OPEN = """
+import lamina as lm
+print([device.problem for device in lm.devices() if device.engine == "opencl"])
+try:
+    lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), engine="opencl")
+except lm.errors.EngineError as error:
+    print(error)
+"""
+
+
+def test_a_machine_without_drivers_says_what_to_install() -> None:
+    output = run_python(OPEN, OCL_ICD_VENDORS="/nonexistent")
+    assert "['there is no OpenCL device on this machine (expected a driver, " in output
+    assert "for any processor pocl-opencl-icd" in output
+    assert "for Intel intel-opencl-icd" in output
+
+
+def test_a_missing_package_says_what_to_install() -> None:
+    output = run_python(f"import sys\nsys.modules['pyopencl'] = None\n{OPEN}")
+    assert "['the opencl engine needs the package pyopencl (expected pyopencl 2024.1" in output
+    assert "pip install 'lamina[opencl]'" in output
+
+
+FORK = """
+import os, signal
+import lamina as lm
+model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), engine="opencl")
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    try:
+        model.parameters()
+    except lm.errors.EngineError as error:
+        print(error, flush=True)
+    print([one.problem for one in lm.devices() if one.engine == "opencl"], flush=True)
+    del model
+    os._exit(0)
+print("status", os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_process_says_that_it_cannot_use_the_device(opencl_name: str) -> None:
+    output = run_python(FORK)
+    assert output.count("in a process that was forked from one that has used it") == 2
+    assert "status 0" in output
+
+
+def test_importing_lamina_leaves_pyopencl_alone() -> None:
+    code = "import sys, lamina as lm; lm.Model; print('pyopencl' in sys.modules)"
+    assert run_python(code).strip() == "False"
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def test_more_memory_than_there_is_is_refused_before_it_is_taken(opencl_name: str) -> None:
+    engine: Any = open_engine(opencl_name)
+    before = engine.available_bytes()
+    with pytest.raises(EngineError) as caught:
+        engine.allocate((1 << 44,), np.dtype("float32"))
+    text = str(caught.value)
+    assert "there is not enough memory on the OpenCL device" in text
+    assert "64 TiB" in text
+    assert engine.device.description in text
+    assert abs(engine.available_bytes() - before) < 1 << 30
+
+
+def test_memory_that_the_driver_refuses_is_an_error_of_the_engine(
+    opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import memory
+
+    def refuse(*_: Any) -> None:
+        # As a driver that allocates when a buffer is first used.
+        raise cl.MemoryError(_record("MEM_OBJECT_ALLOCATION_FAILURE", "clEnqueueFillBuffer"))
+
+    engine: Any = open_engine(opencl_name)
+    taken = engine.arena().device.allocated_bytes
+    monkeypatch.setattr(memory.cl, "enqueue_fill_buffer", refuse)
+    with pytest.raises(EngineError) as caught:
+        engine.allocate((1024,), np.dtype("float32"))
+    text = str(caught.value)
+    assert "MEM_OBJECT_ALLOCATION_FAILURE in clEnqueueFillBuffer" in text
+    assert "4 KiB" in text
+    assert engine.arena().device.allocated_bytes == taken
+
+
+def _record(status: str, routine: str) -> Any:
+    code = getattr(cl.status_code, status)
+    return cl._cl._ErrorRecord(msg="", code=code, routine=routine)
+
+
+def test_float64_is_refused_where_the_device_has_none(
+    opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    engine: Any = open_engine(opencl_name)
+    device = engine.arena().device
+    monkeypatch.setattr(device, "traits", replace(device.traits, has_float64=False))
+    engine.allocate((2,), float32.numpy).release()
+    with pytest.raises(EngineError) as caught:
+        engine.allocate((2,), float64.numpy)
+    assert "cannot compute with float64" in str(caught.value)
+
+
+def test_peaks_are_measured(opencl_name: str) -> None:
+    peaks = open_engine(opencl_name).peaks(float32)
+    assert peaks is not None
+    assert peaks.operations > 1e6
+    assert peaks.bytes > 1e6
+
+
+def test_lamina_devices_lists_every_device(opencl_name: str) -> None:
+    assert opencl_name in [device.engine for device in devices()]

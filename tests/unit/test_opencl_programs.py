@@ -1,0 +1,362 @@
+"""Programs on an OpenCL device, as kernels that are written by hand here."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.engines.gpu.launches import Launch, Launches, Repeated, Traits
+from lamina.engines.gpu.places import places_of
+from lamina.errors import EngineError, InternalError
+from lamina.program.index import Axis, axis_index
+from lamina.program.program import Allocation, Buffer, Plan, Program
+from lamina.program.scalar import Literal
+from lamina.program.steps import Loop, Store, Write
+from lamina.shapes import float32
+
+# t = 2 x + c, in a repeated step and by way of scratch; y = t + p; p += 1.
+TEXT = """
+kernel void twice(global const float* x, global const float* c, global float* s, int i) {
+    size_t n = get_global_id(0);
+    if (n < 6) s[n] = (i == 0 ? c[n] : s[n]) + x[n];
+}
+kernel void keep(global float* t, global const float* s, global const float* nothing) {
+    size_t n = get_global_id(0);
+    if (n < 6) t[n] = nothing == 0 ? s[n] : 0.0f;
+}
+kernel void last(global float* y, global const float* t, global float* p) {
+    for (size_t n = get_global_id(0); n < 6; n += get_global_size(0)) y[n] = t[n] + p[n % 3];
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    if (get_global_id(0) < 3) p[get_global_id(0)] += 1.0f;
+}
+"""
+LAUNCHES = Launches(
+    TEXT,
+    (
+        Launch("twice", ("x", "c", "s"), 6, 4, 0),
+        Launch("keep", ("t", "s", "empty"), 6, 0, 1),
+        Launch("keep", ("t", "s", "empty"), 0, 0, 1),
+        Launch("last", ("y", "t", "p"), 3, 3, 2),
+    ),
+    (Repeated(0, 1, 2),),
+    {"s": 24},
+)
+C = np.arange(6, dtype="float32")
+X = np.array([[1, 2], [3, 4], [5, 6]], "float32")
+
+
+def program() -> Program:
+    axis = Axis("i", 3)
+    steps = [
+        Loop(name, (axis,), (Write((), (Store(buffer, axis_index(axis), Literal(0, float32)),)),))
+        for name, buffer in (("first", "t"), ("second", "t"), ("third", "p"))
+    ]
+    buffers = [
+        Buffer("x", "input", (3, 2), float32),
+        Buffer("p", "parameter", (3,), float32),
+        Buffer("c", "constant", (6,), float32),
+        Buffer("empty", "input", (3, 0), float32),
+        Buffer("t", "temporary", (6,), float32),
+        Buffer("y", "temporary", (3, 2), float32),
+    ]
+    places = Allocation("t", 0, 24, 0, 2), Allocation("y", 128, 24, 2, 3)
+    return Program(
+        "test",
+        {buffer.name: buffer for buffer in buffers},
+        tuple(steps),
+        (("result", "y"), ("given", "x"), ("parameter", "p"), ("nothing", "empty")),
+        {"c": C},
+        Plan((152,), 48, places),
+    )
+
+
+@pytest.fixture
+def engine(opencl_name: str) -> Any:
+    from lamina.engines.opencl.engine import OpenClEngine
+
+    return OpenClEngine(opencl_name)
+
+
+def made(engine: Any, arena: Any = None, launches: Launches = LAUNCHES, **options: Any) -> Any:
+    from lamina.engines.opencl.executable import OpenClProgram
+
+    memory = engine.allocate((3,), np.dtype("float32"))
+    arena = arena or engine.arena()
+    return OpenClProgram(program(), launches, {"p": memory}, arena, **options), memory
+
+
+def expected(x: Any, run: int) -> Any:
+    return (2 * x.reshape(-1) + C + run).reshape(3, 2)
+
+
+def test_runs_give_what_the_kernels_compute(engine: Any) -> None:
+    executable, memory = made(engine)
+    empty = np.zeros((3, 0), "float32")
+    for run in range(3):
+        executable.run([X + run, empty])
+        np.testing.assert_array_equal(executable.output("result"), expected(X + run, run))
+    np.testing.assert_array_equal(executable.output("given"), X + 2)
+    np.testing.assert_array_equal(memory.read(), [3, 3, 3])
+    assert executable.output("nothing").shape == (3, 0)
+
+
+def test_inputs_may_change_as_soon_as_run_returns(engine: Any) -> None:
+    executable, _ = made(engine)
+    x = X.copy()
+    executable.run([x, np.zeros((3, 0), "float32")])
+    x[:] = 100
+    np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
+
+
+def test_runs_over_a_data_set_record_every_output(engine: Any) -> None:
+    executable, memory = made(engine)
+    data = np.arange(20, dtype="float32").reshape(10, 2)
+    resident = {name: engine.allocate(shape, data.dtype) for name, shape in DATA.items()}
+    resident["x"].write(data)
+    rows = np.random.default_rng(0).integers(0, 10, (40, 3))
+    found = executable.run_many(resident, rows, ["result", "parameter", "nothing"])
+    for run, examples in enumerate(rows):
+        np.testing.assert_array_equal(found["result"][run], expected(data[examples], run))
+        np.testing.assert_array_equal(found["parameter"][run], [run + 1] * 3)
+    assert found["nothing"].shape == (40, 3, 0)
+    np.testing.assert_array_equal(memory.read(), [40, 40, 40])
+    assert executable.run_many(resident, rows[:0], ["result"])["result"].shape == (0, 3, 2)
+
+
+DATA = {"x": (10, 2), "empty": (10, 0)}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "int64"])
+@pytest.mark.parametrize("shape", [(3,), (2, 5), ()])
+def test_batches_of_any_dtype_are_gathered(engine: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    from lamina.engines.opencl.batches import Batches
+    from lamina.engines.opencl.memory import DeviceMemory
+
+    device = engine.arena().device
+    data = np.random.default_rng(1).integers(0, 100, (9, *shape)).astype(dtype)
+    rows = np.array([[8, 0], [3, 3], [1, 7]], "int64")
+    examples = DeviceMemory(device, data.shape, data.dtype)
+    examples.write(data)
+    batch = DeviceMemory(device, (2, *shape), data.dtype)
+    batches = Batches(device, rows, [(examples.buffer, batch.buffer, batch.read().nbytes)])
+    for run, wanted in enumerate(rows):
+        batches.enqueue(device.queue, run)
+        np.testing.assert_array_equal(batch.read(), data[wanted])
+
+
+def test_a_timed_program_says_how_long_its_steps_took(engine: Any) -> None:
+    executable, _ = made(engine, timed=True)
+    executable.run([X, np.zeros((3, 0), "float32")])
+    np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
+    assert (executable.step_seconds() > 0).all()
+    assert (executable.step_seconds() == 0).all()
+
+
+def test_programs_share_an_arena_and_are_moved_when_it_changes(engine: Any) -> None:
+    arena = engine.arena()
+    first, memory = made(engine, arena)
+    small = arena.bytes
+    launches = Launches(TEXT, LAUNCHES.launches, LAUNCHES.repeats, {"s": 5000})
+    second, other = made(engine, arena, launches)
+    assert arena.bytes > small
+    empty = np.zeros((3, 0), "float32")
+    for one, shift in ((first, 0), (second, 0), (first, 1)):
+        one.run([X, empty])
+        np.testing.assert_array_equal(one.output("result"), expected(X, shift))
+    third, last = made(engine, arena)
+    third.run([X, empty])
+    np.testing.assert_array_equal(third.output("result"), expected(X, 0))
+    second.release()
+    assert arena.bytes == small
+    first.run([X, empty])
+    np.testing.assert_array_equal(first.output("result"), expected(X, 2))
+    first.release()
+    assert arena.bytes == small
+    third.release()
+    assert arena.bytes == 0
+    for one in (memory, other, last):
+        one.release()
+
+
+def test_programs_go_on_when_another_one_finds_no_room(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import executable as module
+
+    arena = engine.arena()
+    first, _ = made(engine, arena)
+    before = arena.bytes
+    monkeypatch.setattr(module, "require_room", lambda *_, **__: None)
+    launches = Launches(TEXT, LAUNCHES.launches, LAUNCHES.repeats, {"s": 1 << 50})
+    with pytest.raises(EngineError) as caught:
+        made(engine, arena, launches)
+    assert "there is not enough memory on the OpenCL device" in str(caught.value)
+    assert arena.bytes == before
+    first.run([X, np.zeros((3, 0), "float32")])
+    np.testing.assert_array_equal(first.output("result"), expected(X, 0))
+
+
+def test_what_is_released_or_forgotten_counts_no_longer(engine: Any) -> None:
+    gc.collect()
+    device = engine.arena().device
+    before = device.allocated_bytes
+    executable, memory = made(engine)
+    assert device.allocated_bytes > before
+    executable.release()
+    memory.release()
+    assert device.allocated_bytes == before
+    pair = made(engine)
+    del pair
+    gc.collect()
+    assert device.allocated_bytes == before
+
+
+def test_a_step_is_whole_when_it_is_interrupted(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import executable as module
+
+    executable, memory = made(engine)
+    enqueue = module.cl.enqueue_nd_range_kernel
+    calls: list[int] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return enqueue(*arguments)
+
+    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        executable.run([X, np.zeros((3, 0), "float32")])
+    np.testing.assert_array_equal(memory.read(), [1, 1, 1])
+    np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
+
+
+def test_kernels_that_the_compiler_refuses_are_shown(engine: Any) -> None:
+    launches = Launches(
+        "kernel void f(global float* a) {\n    a[0] = unheard;\n}\n",
+        (Launch("f", ("y",), 1, 0, 0),),
+        (),
+        {},
+    )
+    with pytest.raises(InternalError) as caught:
+        made(engine, launches=launches)
+    text = str(caught.value)
+    assert "the OpenCL compiler refuses a kernel" in text
+    assert "a[0] = unheard;" in text
+
+
+def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(engine), "_launches", lambda *_: LAUNCHES)
+    assert engine.listing(program(), 1, "opencl") == (
+        "// step1: keep(t, s, empty), 6 work items\n"
+        "kernel void keep(global float* t, global const float* s, global const float* nothing) {\n"
+        "    size_t n = get_global_id(0);\n"
+        "    if (n < 6) t[n] = nothing == 0 ? s[n] : 0.0f;\n"
+        "}\n"
+        "// step1: keep(t, s, empty), 0 work items"
+    )
+
+
+def test_work_groups_that_are_too_large_are_refused(engine: Any) -> None:
+    launch = Launch("keep", ("t", "s", "empty"), 6, 1 << 20, 0)
+    with pytest.raises(InternalError) as caught:
+        made(engine, launches=Launches(TEXT, (launch,), (), {"s": 24}))
+    assert "work groups that the device cannot run" in str(caught.value)
+
+
+def test_binaries_are_kept_and_built_anew_if_they_are_refused(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import build as module
+
+    # PoCL keeps them itself.
+    monkeypatch.setattr(module, "has_src_build_cache", lambda _: None)
+    kept: dict[str, bytes] = {}
+    monkeypatch.setattr(module, "find", kept.get)
+    monkeypatch.setattr(module, "keep", kept.__setitem__)
+    text = "kernel void alone(global float* a) { a[0] = 1; }"
+    device = engine.arena().device
+    module.build(device, text)
+    (key,) = kept
+    good = kept[key]
+    assert module.build(device, text).kernel_names == "alone"
+    assert kept[key] is good
+    refused = b"no binary"
+    kept[key] = refused
+    program = module.cl.Program
+
+    def checked(context: Any, *rest: Any) -> Any:
+        # Not by the driver itself: some end the process where others refuse.
+        if rest[-1] == [refused]:
+            raise module.cl.LogicError("refused")
+        return program(context, *rest)
+
+    monkeypatch.setattr(module.cl, "Program", checked)
+    assert module.build(device, text).kernel_names == "alone"
+    assert kept[key] != refused
+
+
+def test_several_blocks_hold_what_one_cannot() -> None:
+    one = program()
+    whole = places_of(one, {"s": 24, "r": 300}, limited(1 << 20))
+    assert whole.blocks == (152 + 104 + 24 + 104 + 24 + 104 + 300,)
+    assert whole.of["y"] == (0, 128, 24)
+    cut = places_of(one, {"s": 24, "r": 300}, limited(310))
+    assert cut.blocks == (152 + 104 + 24, 24, 300)
+    assert cut.of == {
+        "t": (0, 0, 24),
+        "y": (0, 128, 24),
+        "x": (0, 256, 24),
+        "s": (1, 0, 24),
+        "r": (2, 0, 300),
+    }
+
+
+def limited(largest_block_bytes: int) -> Traits:
+    return Traits(
+        has_float64=True,
+        largest_group=64,
+        local_bytes=1 << 15,
+        lanes=4,
+        fused=True,
+        exact_division=True,
+        alignment_bytes=128,
+        largest_block_bytes=largest_block_bytes,
+        is_cpu=False,
+    )
+
+
+def test_an_engine_is_copied_and_pickled_by_its_name(engine: Any) -> None:
+    for again in (copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))):
+        assert again.device == engine.device
+        made(again, copy.deepcopy(engine.arena()))[0].release()
+
+
+def test_threads_may_use_programs_of_their_own(engine: Any) -> None:
+    wrong: list[Any] = []
+
+    def work(shift: int) -> None:
+        executable, _ = made(engine)
+        for run in range(20):
+            executable.run([X + shift, np.zeros((3, 0), "float32")])
+            if not np.array_equal(executable.output("result"), expected(X + shift, run)):
+                wrong.append((shift, run))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,274 @@
+"""What a target decides, where it comes from, and that it is part of the key of programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from targets import RECOMPUTING
+
+import lamina as lm
+from lamina import ops
+from lamina.cli import main
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET, discovery
+from lamina.engines.cpu.target import CPU
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.graph import Graph, Tensor, leaf
+from lamina.ops.differentiate import gradients
+from lamina.program.program import Program
+from lamina.program.scalar import PRIMITIVES, Apply, parts
+from lamina.program.steps import Contraction, scalars_of
+from lamina.program.target import Target
+from lamina.shapes import float32
+from lamina.step import inference_step
+
+
+def compiled(
+    outputs: Sequence[Tensor], leaves: Sequence[Tensor], target: Target, **changed: Any
+) -> Program:
+    named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
+    graph = Graph(tuple(leaves), named)
+    return compile_graph(graph, batch=1, name="test", target=replace(target, **changed))
+
+
+def inputs(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [leaf(f"x{number}", "input", shape, float32) for number, shape in enumerate(shapes)]
+
+
+def contractions(program: Program) -> int:
+    return sum(isinstance(step, Contraction) for step in program.steps)
+
+
+# The record ---------------------------------------------------------------------------------------
+
+
+def test_a_key_says_all_of_a_target() -> None:
+    others: dict[str, Any] = {"primitive_costs": {"exp": 3.0}, "name": "other"}
+    keys = {CPU.key}
+    for field in fields(Target):
+        value: Any = getattr(CPU, field.name)
+        changed = others.get(field.name, not value if isinstance(value, bool) else value)
+        if changed == value:
+            changed = value + 1
+        keys.add(replace(CPU, **{field.name: changed}).key)
+    assert len(keys) == 1 + len(fields(Target))
+
+
+def test_the_order_of_costs_makes_no_other_key() -> None:
+    names = sorted(CPU.primitive_costs)
+    one, other = (dict.fromkeys(order, 2.5) for order in (names, names[::-1]))
+    assert replace(CPU, primitive_costs=one).key == replace(CPU, primitive_costs=other).key
+
+
+def test_all_costs_are_of_primitives() -> None:
+    assert CPU.primitive_costs.keys() <= PRIMITIVES.keys()
+    assert (CPU.cost_of("tanh"), CPU.cost_of("add")) == (2.5, 0.25)
+
+
+def test_the_target_of_the_default_engine_is_known_without_its_code_generator() -> None:
+    script = """
+import sys
+import lamina as lm
+lm.Sequential(lm.Input(4), lm.Linear(2)).plan(8)
+assert "llvmlite" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# What it decides ----------------------------------------------------------------------------------
+
+
+def test_attention_is_cut_into_the_blocks_that_suit_the_target() -> None:
+    leaves = inputs(*[(1, 2, 8, 4)] * 3)
+    y = ops.attention(*leaves)
+    slopes = gradients(y * y, leaves)
+
+    def blocks(outputs: Sequence[Tensor], each: int, **options: Any) -> int:
+        return contractions(compiled(outputs, leaves, CPU, attention_block_queries=each, **options))
+
+    whole, halves, most = blocks([y], 8), blocks([y], 4), blocks([y], 1, attention_most_blocks=4)
+    assert (whole, halves, most) == (2, 4, 8)
+    assert blocks(slopes, 4) - blocks([y], 4) == 2 * (blocks(slopes, 8) - blocks([y], 8))
+
+
+def test_the_blocks_that_the_user_wants_suit_every_target() -> None:
+    leaves = inputs(*[(1, 2, 8, 4)] * 3)
+    wished = [ops.attention(*leaves, blocks=2)]
+    for each in (1, 8):
+        assert contractions(compiled(wished, leaves, CPU, attention_block_queries=each)) == 4
+
+
+def test_depthwise_convolutions_are_loops_or_contractions() -> None:
+    x, weight = leaves = inputs((2, 3, 6, 6), (3, 1, 3, 3))
+    y = ops.conv(x, weight, 1, 1, 1, groups=3)
+    outputs = [y, *gradients(y * y, leaves)]
+    assert contractions(compiled(outputs, leaves, CPU)) == 0
+    assert contractions(compiled(outputs, leaves, CPU, depthwise_loops=False)) == 3
+
+
+def test_channels_lie_last_or_where_the_user_sees_them() -> None:
+    x, weight, other = leaves = inputs((2, 3, 6, 5), (4, 3, 3, 3), (7, 4, 3, 3))
+    y = ops.conv(ops.relu(ops.conv(x, weight, 1, 1, 1)), other, 1, 1, 1)
+
+    def stored_shapes(target: Target) -> list[tuple[int, ...]]:
+        program = compiled([y], leaves, target)
+        return [buffer.shape for buffer in program.of_kind("temporary")]
+
+    assert (2, 6, 5, 4) in stored_shapes(CPU)
+    assert (2, 4, 6, 5) in stored_shapes(replace(CPU, channels_last=False))
+
+
+def lstm(length: int) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradient of a weight, and the leaves."""
+    leaves = inputs((length, 4, 32), (8, 32))
+
+    def step(states: Any, elements: Any, constants: Any) -> Any:
+        total = elements[0] + states[0] @ constants[0]
+        let_in, keep, new, let_out = ops.split(total, 4, -1)
+        cell = ops.sigmoid(keep) * states[1] + ops.sigmoid(let_in) * ops.tanh(new)
+        return [ops.sigmoid(let_out) * ops.tanh(cell), cell], []
+
+    first = ops.full((4, 8), 0.0)
+    (states, _), _ = ops.recurrence(step, [first, first], leaves[:1], leaves[1:])
+    return list(gradients(ops.sum(states[-1]), leaves[1:])), leaves
+
+
+def functions_backwards(program: Program) -> int:
+    """How many functions the gradient's loop applies."""
+    repeat = program.repeats[1]
+    steps = program.steps[repeat.first : repeat.last]
+    scalars = parts(*(scalar for step in steps for scalar in scalars_of(step)))
+    return sum(isinstance(x, Apply) and x.primitive in ("tanh", "sigmoid") for x in scalars)
+
+
+def test_recurrences_keep_what_is_dear_on_the_target() -> None:
+    def kept(**changed: Any) -> tuple[int, int]:
+        """The functions that are computed again, and the bytes that each step leaves behind."""
+        short, long = (compiled(*lstm(length), CPU, **changed) for length in (10, 110))
+        return functions_backwards(long), (long.plan.arena_bytes - short.plan.arena_bytes) // 100
+
+    # A state has 4 * 8 numbers of 4 bytes; the products of all gates are 4 times as many.
+    state = 4 * 8 * 4
+    all_kept, without_functions = kept(), kept(primitive_costs={})
+    nothing = kept(primitive_costs={}, keeps_products=False)
+    assert all_kept[0] == 0
+    assert min(without_functions[0], nothing[0]) >= 5
+    assert without_functions[1] <= all_kept[1] - state
+    assert nothing[1] <= without_functions[1] - 4 * state
+
+
+def test_dear_functions_of_several_users_are_stored_and_cheap_ones_computed_again() -> None:
+    (x,) = leaves = inputs((64,))
+    y = ops.tanh(x)
+    outputs = [ops.cumsum(y, 0), ops.cumsum(ops.flip(y), 0)]
+
+    def temporaries(target: Target) -> int:
+        return len(compiled(outputs, leaves, target).of_kind("temporary"))
+
+    assert temporaries(CPU) == temporaries(RECOMPUTING) + 1
+
+
+# Where it comes from ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
+    """The interpreter, when it is asked for by its name, has another target."""
+    engine = InterpreterEngine(target=RECOMPUTING)
+    monkeypatch.setitem(discovery._ENGINES, "interpreter", lambda: engine)
+    return engine
+
+
+def network() -> lm.Network:
+    layers = (lm.Input(4, 6, 6), lm.Conv2d(4, 3, groups=4), lm.ReLU(), lm.Flatten(), lm.Linear(3))
+    return lm.Sequential(*layers)
+
+
+TRAINING: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+
+
+def test_plans_are_made_for_the_engine_that_is_named(recomputing: InterpreterEngine) -> None:
+    net = network()
+    for how in ({}, TRAINING):
+        default = net.plan(2, **how).program
+        assert str(net.plan(2, **how, engine="cpu").program) == str(default)
+        other = net.plan(2, **how, engine="interpreter").program
+        assert contractions(other) > contractions(default)
+    peak = net.plan(8, **TRAINING, engine="interpreter").peak_bytes
+    assert net.max_batch_size(peak, **TRAINING, engine="interpreter") == 8
+
+
+@pytest.mark.parametrize("engine", ["cpu", "interpreter"])
+def test_whatever_has_an_engine_compiles_for_its_target(
+    engine: str, recomputing: InterpreterEngine
+) -> None:
+    net = network()
+    wanted = RECOMPUTING if engine == "interpreter" else DEFAULT_TARGET
+
+    def expected(batch: int) -> int:
+        graph = inference_step(net, dtype=float32).graph
+        return contractions(compile_graph(graph, batch=batch, name="test", target=wanted))
+
+    model = lm.Model(net, engine=engine)
+    assert contractions(model.explain(2).program) == expected(2)
+    planned = net.plan(2, **TRAINING, engine=engine).program
+    assert contractions(model.explain(2, **TRAINING).program) == contractions(planned)
+    with model.training(**TRAINING, batch_size=2) as training:
+        assert contractions(training.bill.program) == contractions(planned)
+        data = np.ones((2, 4, 6, 6), "float32"), np.array([0, 1])
+        training.step(*data)
+        assert contractions(training.profile(*data, 0.01).explanation.program) == contractions(
+            planned
+        )
+    profile = model.profile(2, seconds=0.01)
+    assert contractions(profile.explanation.program) == expected(2)
+
+
+def test_models_learn_the_same_on_every_target(recomputing: InterpreterEngine) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(8, 4, 6, 6)).astype("float32"), generator.integers(0, 3, 8)
+    found: list[dict[str, Any]] = []
+    for engine in ("cpu", "interpreter"):
+        model = lm.Model(network(), engine=engine)
+        model.fit((x, y), epochs=2, batch_size=4, **TRAINING)
+        found.append(model.parameters() | {"prediction": model.predict(x)})
+    for name, value in found[0].items():
+        np.testing.assert_allclose(value, found[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
+    assert lm.verify(network(), loss=lm.CrossEntropy()).passed
+
+
+def test_functions_of_arrays_are_compiled_for_their_engine(recomputing: InterpreterEngine) -> None:
+    x = lm.Input(4, 6, 6)
+    weight = ops.constant(np.ones((4, 1, 3, 3), "float32"))
+    y = ops.conv(x, weight, 1, 1, 1, groups=4)
+    array = np.random.default_rng(0).normal(size=(2, 4, 6, 6)).astype("float32")
+    functions = [lm.compile(x, y, engine=engine) for engine in ("cpu", "interpreter")]
+    one, other = (function(array)[0] for function in functions)
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    steps = [
+        contractions(function._prepared.get(2, function._compile).program) for function in functions
+    ]
+    assert steps == [0, 1]
+
+
+def test_the_command_line_plans_for_an_engine(
+    recomputing: InterpreterEngine, tmp_path: Path
+) -> None:
+    file = tmp_path / "net.py"
+    layers = "lm.Input(4, 6, 6), lm.Conv2d(4, 3, groups=4), lm.ReLU(), lm.Flatten(), lm.Linear(3)"
+    how = "loss = lm.CrossEntropy()\noptimizer = lm.SGD(0.1)\nbatch_size = 2\n"
+    file.write_text(f"import lamina as lm\nnet = lm.Sequential({layers})\n{how}")
+    shown = [
+        CliRunner().invoke(main, ["plan", str(file), *options]).output
+        for options in ([], ["--engine", "cpu"], ["--engine", "interpreter"])
+    ]
+    assert shown[0] == shown[1] != shown[2]
+    assert shown[2] == f"{network().plan(2, **TRAINING, engine='interpreter')}\n"
