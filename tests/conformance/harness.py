@@ -74,7 +74,7 @@ def check(
     feeds: Values,
     tolerances: Mapping[str, Tolerance],
     runs: int = 1,
-    schedules: Callable[[Program], Iterable[Any]] = lambda _: (None,),
+    schedules: Callable[[Program], Iterable[Any]] = lambda _: (),
 ) -> Program:
     """Compiles and runs a graph, compares all results with the oracle, and gives the program.
 
@@ -86,7 +86,7 @@ def check(
         feeds: the values of its leaves.
         tolerances: how far results may be from the oracle's.
         runs: how often it is run.
-        schedules: in which ways of the engine's; by default in the one that it chooses.
+        schedules: in which ways of the engine's beside the one that it chooses.
     """
     current = dict(feeds)
     expected: Values = {}
@@ -97,7 +97,7 @@ def check(
         program = compile_graph(graph, batch=1, name="test", target=engine.target)
         kept = decode(encode(program))
         assert kept.steps == program.steps, "it is another program after it was kept on disk"
-        for schedule in schedules(kept):
+        for schedule in (None, *schedules(kept)):
             said = f"\n{schedule}" if schedule is not None else ""
             outputs, after = run_program(kept, engine, feeds, runs, schedule)
             assert outputs.keys() == expected.keys()

@@ -32,7 +32,7 @@ CONTRACTING = [
 ]
 LOOPS = [op for op in ops.ALL if op.name not in CONTRACTIONS]
 # So many of the ways of a program of loops alone.
-MOST_OF_LOOPS = 3
+MOST_OF_LOOPS = 2
 
 
 def results(op: Op, sample: Sample, dtype: DType, leaves: Leaves) -> list[Tensor]:
@@ -63,13 +63,13 @@ def test_loops_are_right_in_other_ways(op: Op, engine: Engine) -> None:
     check(graph, engine, leaves.feeds, OF_ONE_OP, schedules=some)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_contraction_over_windows_is_right_in_every_way(seed: int, engine: Engine) -> None:
     made = WindowedGraph(seed)
     check(made.graph, engine, made.feeds, OF_A_GRAPH, schedules=engine.schedules)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_contraction_over_windows_of_3x3_is_right_in_every_way(seed: int, engine: Engine) -> None:
     made = FilteredGraph(seed)
     check(made.graph, engine, made.feeds, OF_A_GRAPH, schedules=engine.schedules)

@@ -1,4 +1,4 @@
-"""What becomes of a program on the CPU: what rides along, is packed ahead, split, and shared."""
+"""What becomes of a program on the CPU: what is fused, packed before, split, and shared."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ import pytest
 
 import lamina as lm
 from lamina.engines.cpu.compilation import compile_program
+from lamina.engines.cpu.decide.alternatives import alternatives_of
+from lamina.engines.cpu.decide.program import decide
+from lamina.engines.cpu.decide.schedule import FusedSum, LoopSchedule
 from lamina.engines.cpu.emit.native_program import (
     Entry,
     NativeProgram,
     exported_name,
     write_program,
 )
-from lamina.engines.cpu.emit.parts import write_parts
 from lamina.engines.cpu.emit.workspaces import Workspaces
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
@@ -69,32 +71,34 @@ def calls(native: NativeProgram, function: str) -> list[str]:
     return re.findall(r"call void @(\w+)\(", body.group())
 
 
-# Riders -------------------------------------------------------------------------------------------
+# Column sums --------------------------------------------------------------------------------------
 
 
-def test_gradients_of_biases_ride_along_with_the_contraction_that_makes_them() -> None:
+def test_gradients_of_biases_are_fused_behind_the_contraction_that_makes_them() -> None:
     program = training_program(classifier(200, 128, 64, 10), 64)
-    native = write_program(program, PROCESSOR)
-    missing = set(range(len(program.steps))) - set(native.layout.steps)
+    schedule = decide(program, PROCESSOR)
+    fused = {
+        number: step for number, step in enumerate(schedule.steps) if isinstance(step, FusedSum)
+    }
     # The last layer's comes from the loss, which is no contraction.
-    assert len(missing) == 2
-    for number in missing:
-        carriers = [name for name in functions(native) if f"step{number}" in calls(native, name)]
-        (carrier,) = carriers
-        assert isinstance(program.steps[int(carrier.removeprefix("step"))], Contraction)
+    assert len(fused) == 2
+    assert all(isinstance(program.steps[step.carrier], Contraction) for step in fused.values())
+    steps = write_program(program, PROCESSOR).layout.steps
+    assert set(range(len(program.steps))) - set(steps) == fused.keys()
 
 
-def test_nothing_rides_that_needs_more_than_a_column() -> None:
+def test_nothing_is_fused_that_needs_more_than_a_column() -> None:
     x = lm.Input(64)
     y = lm.Linear(96)(x)
     # Sums along the rows of a panel, and sums of everything.
     for outputs in (lm.ops.sum(y, 1), lm.ops.sum(y)):
         program = lm.Network(inputs=x, outputs=[outputs, y]).plan(64).program
+        assert not decide(program, PROCESSOR).column_sums()
         native = write_program(program, PROCESSOR)
         assert set(native.layout.steps) == set(range(len(program.steps)))
 
 
-# Forms --------------------------------------------------------------------------------------------
+# Signatures ---------------------------------------------------------------------------------------
 
 
 def functions_of_steps(native: NativeProgram) -> set[str]:
@@ -119,7 +123,7 @@ def test_what_differs_in_a_size_is_no_equal_step() -> None:
     assert len(functions_of_steps(write_program(program, PROCESSOR))) == len(program.steps)
 
 
-def test_operands_of_one_form_are_packed_by_one_function_each_into_its_own_place() -> None:
+def test_equal_operands_are_packed_by_one_function_each_into_its_own_place() -> None:
     program = classifier(96, 96, 96, 96).plan(64).program
     native = write_program(program, PROCESSOR)
     assert kernels(native, "load") == ["pack0"] * 3
@@ -134,23 +138,25 @@ def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
     assert shown[0].replace("step0", "step1").replace("pack0", "pack1") == shown[1]
 
 
-# Packing ahead ------------------------------------------------------------------------------------
+# Prepacking ---------------------------------------------------------------------------------------
 
 
 def test_inference_packs_its_weights_when_they_change() -> None:
     program = classifier(200, 96, 64).plan(64).program
+    schedule = decide(program, PROCESSOR)
+    assert [(one.users, one.at_load) for one in schedule.prepackings] == [
+        ((0,), True),
+        ((1,), True),
+    ]
     native = write_program(program, PROCESSOR)
     assert native.layout.load.threads >= 1
     assert native.layout.placed_bytes == 4 * (200 * 96 + 96 * 64)
-    assert kernels(native, "load") == ["pack0", "pack1"]
-    assert not [name for name in kernels(native, "program") if name.startswith("pack")]
 
 
 def test_training_keeps_no_packed_weights() -> None:
-    native = write_program(training_program(classifier(200, 96, 64), 64), PROCESSOR)
-    assert native.layout.load.threads == 0
-    assert not any(name.startswith("pack") for name in kernels(native, "program"))
-    assert kernels(native, "load") == []
+    program = training_program(classifier(200, 96, 64), 64)
+    assert not decide(program, PROCESSOR).prepackings
+    assert write_program(program, PROCESSOR).layout.load.threads == 0
 
 
 def test_weights_that_several_contractions_use_are_packed_once() -> None:
@@ -158,10 +164,10 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     shared = lm.Linear(96)
     net = lm.Network(inputs=[a, b], outputs=shared(a) - shared(b))
     program = net.plan(64, lm.MSE(), lm.SGD(0.1)).program
-    native = write_program(program, PROCESSOR)
-    packing = [name for name in kernels(native, "program") if name.startswith("pack")]
-    assert len(packing) == 1
-    assert native.layout.placed_bytes == 4 * 200 * 96
+    (packed,) = decide(program, PROCESSOR).prepackings
+    assert len(packed.users) == 2
+    assert not packed.at_load
+    assert write_program(program, PROCESSOR).layout.placed_bytes == 4 * 200 * 96
 
 
 def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
@@ -169,8 +175,7 @@ def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
     net = lm.Sequential(lm.Input(32, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
     native = write_program(program, PROCESSOR)
-    packing = [name for name in kernels(native, "program") if name.startswith("pack")]
-    assert len(packing) >= len(layers)
+    assert len(decide(program, PROCESSOR).prepackings) >= len(layers)
     # Of one contraction, and of the next; weights of 3x3 elements are transformed to 4x4.
     two = 2 * 4 * (32 * 32 * 16)
     assert two // 2 <= native.layout.placed_bytes <= two + two // 8
@@ -293,8 +298,9 @@ def test_long_columns_are_cut_so_that_rows_are_read_in_order(
         lm.ops.sum((x - mean) * (x - mean), 1),
     ]
     program = lm.Network(inputs=x, outputs=results).plan(1).program
-    written = write_parts(program, PROCESSOR, lambda one, other: one == other)
-    assert bool(written.placed) == cut
+    (schedule,) = decide(program, PROCESSOR).steps
+    assert isinstance(schedule, LoopSchedule)
+    assert bool(schedule.cut) == cut
     function = lm.compile(inputs=[x], outputs=results, engine="cpu")
     values = np.random.default_rng(0).normal(size=(1, rows, columns)).astype(dtype)
     exact = values.astype("float64")
@@ -311,9 +317,10 @@ def test_columns_that_are_reduced_alike_are_read_once() -> None:
     x = lm.Input(2048, 100)
     sums = [lm.ops.sqrt(lm.ops.sum(x * x, 1)), lm.ops.sum(x, 1)]
     program = lm.Network(inputs=x, outputs=sums).plan(1).program
-    written = write_parts(program, PROCESSOR, lambda one, other: one == other)
-    # One part for what both add up of a block, one for what becomes of the blocks.
-    assert (len(program.steps), len(written.parts), len(written.placed)) == (1, 2, 2)
+    (schedule,) = decide(program, PROCESSOR).steps
+    assert isinstance(schedule, LoopSchedule)
+    # One loop nest for what both add up of a block, one for what becomes of the blocks.
+    assert (len(schedule.nests), len(schedule.cut)) == (2, 2)
 
 
 @pytest.mark.parametrize("rest", [0, 1, 17, 31])
@@ -362,10 +369,16 @@ def test_a_program_that_was_compiled_before_is_not_written_again(
     first = compile_program(program, PROCESSOR)
     monkeypatch.setattr("lamina.engines.cpu.emit.native_program.write_program", None)
     assert compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR) == first
+    forced = decide(program, PROCESSOR, {0: next(alternatives_of(program.steps[0], PROCESSOR))})
     others: tuple[dict[str, Any], ...] = (
         {"program": training_program(classifier(20, 41, 10), 8), "processor": PROCESSOR},
         {"program": program, "processor": replace(PROCESSOR, threads=3)},
         {"program": program, "processor": PROCESSOR, "timed": True},
+        {
+            "program": program,
+            "processor": PROCESSOR,
+            "schedule": forced,
+        },
     )
     for other in others:
         with pytest.raises(TypeError, match="not callable"):

@@ -1,10 +1,8 @@
-"""In which ways the CPU engine makes contractions over windows, on processors of several kinds."""
+"""By which algorithms the CPU engine computes contractions over windows, on several processors."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,20 +14,29 @@ from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.emit import winograd
-from lamina.engines.cpu.emit.contractions import windows_of
-from lamina.engines.cpu.emit.implicit_gemm import windowed
-from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.emit.parts import write_parts
-from lamina.engines.cpu.emit.windows import Windowed
+from lamina.engines.cpu.decide.contractions import panels_of
+from lamina.engines.cpu.decide.convolutions import schedule_by
+from lamina.engines.cpu.decide.filtering import RESULTS
+from lamina.engines.cpu.decide.program import decide
+from lamina.engines.cpu.decide.schedule import Schedule, WindowSchedule
+from lamina.engines.cpu.decide.windows import (
+    COL2IM,
+    IMPLICIT_GEMM,
+    WEIGHT_GRADIENT,
+    WINOGRAD,
+    WINOGRAD_WEIGHT_GRADIENT,
+    Windowed,
+    readings,
+)
+from lamina.engines.cpu.decide.winograd import is_winograd
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.processor import Processor, host
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import Array, size_of
+from lamina.shapes import Array
 
 # Caches so small that images are cut into blocks, for so many threads, by kinds of vectors.
 SMALL: dict[str, dict[str, Any]] = {
@@ -52,11 +59,37 @@ def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     return engine
 
 
-def ways_of(program: Program) -> list[Windowed]:
-    """How its contractions over windows are made."""
-    processor = CpuEngine().processor
-    found = (windows_of(step, processor) for step in program.steps if isinstance(step, Contraction))
-    return [how for how in found if how is not None]
+def windows_of(
+    program: Program, schedule: Schedule | None = None
+) -> list[tuple[WindowSchedule, Windowed]]:
+    """How its contractions over windows are computed, and what the algorithms read."""
+    schedule = schedule or decide(program, CpuEngine().processor)
+    return [
+        (how, readings(step)[how.algorithm])
+        for step, how in zip(program.steps, schedule.steps, strict=True)
+        if isinstance(step, Contraction) and isinstance(how, WindowSchedule)
+    ]
+
+
+def algorithms_of(program: Program, schedule: Schedule | None = None) -> list[str]:
+    return sorted(how.algorithm for how, _ in windows_of(program, schedule))
+
+
+def winograd(program: Program, processor: Processor | None = None) -> Schedule:
+    """Winograd's algorithms wherever they can be taken, whether they pay or not."""
+    processor = processor or CpuEngine().processor
+    forced: dict[int, WindowSchedule] = {}
+    for number, step in enumerate(program.steps):
+        for algorithm, how in readings(step).items() if isinstance(step, Contraction) else ():
+            if is_winograd(algorithm) and number not in forced:
+                panels = panels_of(step, processor)
+                forced[number] = schedule_by(how, algorithm, panels, processor)
+    return decide(program, processor, forced)
+
+
+def with_winograd(engine: CpuEngine) -> Any:
+    """What `check` takes for the schedules to be run."""
+    return lambda program: [winograd(program, engine.processor)]
 
 
 @pytest.fixture(scope="module")
@@ -75,49 +108,42 @@ def filtered_programs() -> list[Program]:
     return [compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET) for graph in graphs]
 
 
-@pytest.fixture
-def always_filtered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Minimal filtering is taken where it can be, whether it pays or not."""
-    windowed.cache_clear()
-    monkeypatch.setattr(winograd, "MUST_GAIN", float("inf"))
-    # The key of what is kept says nothing of that.
-    monkeypatch.setenv("LAMINA_CACHE", "off")
-    yield
-    windowed.cache_clear()
-
-
-def test_the_conformance_suite_takes_every_way(
+def test_the_conformance_suite_takes_every_algorithm(
     programs: list[Program], filtered_programs: list[Program]
 ) -> None:
     taken = Counter[str]()
-    for how in (how for one in (*programs, *filtered_programs) for how in ways_of(one)):
-        names = [how.way, f"{how.way}, {'direct' if how.image.is_direct else 'image'}"]
-        names += [f"{how.way}, {how.step.dtype}"]
-        if len(how.image.outer) > 1:
-            names.append(f"{how.way}, several outer axes")
-        if size_of([axis.extent for axis in how.image.outer]) > 1:
-            names.append(f"{how.way}, several outer places")
+    for schedule, how in (
+        one for program in (*programs, *filtered_programs) for one in windows_of(program)
+    ):
+        algorithm, image = schedule.algorithm, how.image
+        names = [algorithm, f"{algorithm}, {'direct' if image.is_direct else 'image'}"]
+        names += [f"{algorithm}, {how.step.dtype}"]
+        if len(image.outer) > 1:
+            names.append(f"{algorithm}, several outer axes")
+        if how.outer.extent > 1:
+            names.append(f"{algorithm}, several outer positions")
         if how.step.batch[0].extent > 1:
-            names.append(f"{how.way}, groups")
+            names.append(f"{algorithm}, groups")
         taken.update(names)
+    direct = (IMPLICIT_GEMM, WEIGHT_GRADIENT)
     fewest = {
-        **{f"{way}, {kind}": 20 for way in ("places", "elements") for kind in ("direct", "image")},
-        **{f"{way}, {dtype}": 10 for way in ("places", "elements") for dtype in ("f32", "f64")},
-        **{f"{way}, several outer places": 10 for way in ("places", "elements")},
-        **{f"{way}, several outer axes": 2 for way in ("places", "elements")},
-        **{f"{way}, groups": 5 for way in ("places", "elements")},
-        **{f"minimal {way}": 15 for way in ("places", "elements")},
-        **{f"minimal {way}, f64": 3 for way in ("places", "elements")},
-        **{f"minimal {way}, groups": 3 for way in ("places", "elements")},
-        "scattered": 8,
-        "scattered, f64": 1,
-        "scattered, several outer places": 5,
+        **{f"{name}, {kind}": 20 for name in direct for kind in ("direct", "image")},
+        **{f"{name}, {dtype}": 10 for name in direct for dtype in ("f32", "f64")},
+        **{f"{name}, several outer positions": 10 for name in direct},
+        **{f"{name}, several outer axes": 2 for name in direct},
+        **{f"{name}, groups": 5 for name in direct},
+        **dict.fromkeys((*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values()), 5),
+        COL2IM: 8,
+        f"{COL2IM}, f64": 1,
+        f"{COL2IM}, several outer positions": 5,
     }
     few = {name: taken[name] for name, count in fewest.items() if taken[name] < count}
     assert not few, taken
+    for kind, count in (("f64", 3), ("groups", 3)):
+        for names in (WINOGRAD, WINOGRAD_WEIGHT_GRADIENT):
+            assert sum(taken[f"{name}, {kind}"] for name in names.values()) >= count
 
 
-@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize("vectors", SMALL)
 def test_blocks_of_images_have_rests(
     vectors: str,
@@ -128,17 +154,15 @@ def test_blocks_of_images_have_rests(
     engine = engine_of(vectors, monkeypatch)
     rests = Counter[str]()
     for program in (*programs[:100], *filtered_programs):
-        text = write_program(program, engine.processor).text
-        for number, step in enumerate(program.steps):
-            how = windows_of(step, engine.processor) if isinstance(step, Contraction) else None
-            if how is not None:
-                panel = "" if how.way.endswith("places") else "_(full|rest)"
-                blocks = (rf"@step{number}{panel}_{block}\(" for block in ("whole", "rest"))
-                rests[how.way] += all(re.search(f"define .*{block}", text) for block in blocks)
-    ways = ["places", "elements", "minimal elements"]
-    # So many threads take single rows of tiles.
-    ways += ["minimal places"] * (engine.processor.threads < 16)
-    assert min(rests[way] for way in ways) >= 2, rests
+        for made, how in windows_of(program, winograd(program, engine.processor)):
+            positions = how.image.places[0].extent
+            if is_winograd(made.algorithm):
+                positions //= RESULTS
+            rests[made.algorithm] += made.block < positions and positions % made.block != 0
+    wanted = [(IMPLICIT_GEMM,), (WEIGHT_GRADIENT,), WINOGRAD_WEIGHT_GRADIENT.values()]
+    # So many workers take single rows of tiles.
+    wanted += [WINOGRAD.values()] * (engine.processor.threads < 16)
+    assert all(sum(rests[one] for one in algorithms) >= 2 for algorithms in wanted), rests
 
 
 @pytest.mark.parametrize("vectors", SMALL)
@@ -160,19 +184,16 @@ def test_many_channels_are_not_taken_for_places(size: int) -> None:
     y = ops.conv(x, weight, [2, 2], [(1, 1), (1, 1)], [1, 1])
     graph = leaves.graph([y, *gradients(ops.sum(y * y), [weight])])
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    found = {how.step.extents[1]: how.way for how in ways_of(program)}
-    assert found == {2 * 4 * 4: "places", 64 * size * size: "elements"}
+    found = {how.extents[1]: how.algorithm for how, _ in windows_of(program)}
+    assert found == {2 * 4 * 4: IMPLICIT_GEMM, 64 * size * size: WEIGHT_GRADIENT}
 
 
-@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("seed", range(20))
-def test_minimal_filtering_changes_nothing(
-    seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_winograd_changes_nothing(seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(vectors, monkeypatch)
     made = FilteredGraph(seed)
-    check(made.graph, engine, made.feeds, OF_A_GRAPH)
+    check(made.graph, engine, made.feeds, OF_A_GRAPH, schedules=with_winograd(engine))
 
 
 def convolution(
@@ -190,16 +211,16 @@ def convolution(
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
 
 
-@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize(("size", "roundings"), [(3, 8), (5, 32)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_minimal_filtering_is_as_exact_as_other_sums(dtype: str, size: int, roundings: int) -> None:
+def test_winograd_is_as_exact_as_other_sums(dtype: str, size: int, roundings: int) -> None:
     # Sums of some hundred products of numbers below 1: a few roundings of the largest one.
     rounding = float(np.finfo(dtype).eps)
     graph, feeds = convolution(dtype, size=size)
-    program = check(graph, CpuEngine(), feeds, {dtype: Tolerance(0.0, roundings * rounding)})
-    ways = [how.way for how in ways_of(program)]
-    assert sorted(ways) == ["minimal elements", "minimal places", "minimal places"]
+    engine, tolerances = CpuEngine(), {dtype: Tolerance(0.0, roundings * rounding)}
+    program = check(graph, engine, feeds, tolerances, schedules=with_winograd(engine))
+    wanted = [WINOGRAD[size], WINOGRAD[size], WINOGRAD_WEIGHT_GRADIENT[size]]
+    assert algorithms_of(program, winograd(program)) == wanted
 
 
 def _only(array: Array, *place: Any) -> None:
@@ -256,16 +277,15 @@ def _few(x: Array, weight: Array, upstream: Array) -> None:
         array *= 10.0 ** np.random.default_rng(0).integers(-6, 7, array.shape)
 
 
-@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize(("size", "dtype"), [(3, "float32"), (5, "float32"), (3, "float64")])
-def test_minimal_filtering_gives_zeros_where_all_terms_are_zero(
+def test_winograd_gives_zeros_where_all_terms_are_zero(
     dtype: str, size: int, vectors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(vectors, monkeypatch)
     graph, original = convolution(dtype, size=size)
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    executable = engine.compile(program, {})
+    executable = engine.compile(program, {}, schedule=winograd(program, engine.processor))
     noise: dict[tuple[str, str], int] = {}
     for change in (_one_place, _corners, _channels, _masks, _elements, _identity, _few):
         feeds = {name: value.copy() for name, value in original.items()}
@@ -283,7 +303,6 @@ def test_minimal_filtering_gives_zeros_where_all_terms_are_zero(
     assert not any(noise.values()), noise
 
 
-@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize("size", [3, 5])
 def test_what_is_not_finite_is_no_zero(size: int) -> None:
     graph, feeds = convolution(size=size)
@@ -291,7 +310,7 @@ def test_what_is_not_finite_is_no_zero(size: int) -> None:
     feeds["x1"][:] = feeds["x2"][:] = 0
     feeds["x1"][7] = 1
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    outputs, _ = run_program(program, CpuEngine(), feeds)
+    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     # Infinity times zero.
     y, _, of_weight = (outputs[name] for name, _ in program.outputs)
     assert np.isnan(y[1, :7, 4, 5]).all()
@@ -299,15 +318,15 @@ def test_what_is_not_finite_is_no_zero(size: int) -> None:
     assert not np.delete(of_weight, 3, axis=1).any()
 
 
-@pytest.mark.usefixtures("always_filtered")
-def test_minimal_filtering_does_not_depend_on_the_number_of_threads() -> None:
+def test_winograd_does_not_depend_on_the_number_of_threads() -> None:
     graph, feeds = convolution(channels=64)
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     found: list[dict[str, Any]] = []
     for threads in (1, 2, 5):
         engine = CpuEngine()
         engine.processor = replace(engine.processor, threads=threads)
-        found.append(dict(run_program(program, engine, feeds)[0]))
+        schedule = winograd(program, engine.processor)
+        found.append(dict(run_program(program, engine, feeds, schedule=schedule)[0]))
     for outputs in found[1:]:
         for name, value in outputs.items():
             np.testing.assert_array_equal(value, found[0][name], name)
@@ -325,26 +344,27 @@ def test_gradients_of_few_weights_are_sums_of_blocks_whatever_the_number_of_thre
     y = ops.conv(x, weight, [1, 1], [(padding, padding)] * 2, [1, 1])
     graph = leaves.graph(gradients(ops.sum(y * upstream), [weight]))
     program = check(graph, CpuEngine(), leaves.feeds, {"float32": Tolerance(1e-5, 1e-4)})
-    assert [how.way for how in ways_of(program)] == ["elements"]
+    assert algorithms_of(program) == [WEIGHT_GRADIENT]
     found: list[bytes] = []
     for threads in (1, 2, 5):
         engine = CpuEngine()
         engine.processor = replace(engine.processor, threads=threads)
-        written = write_parts(program, engine.processor, lambda one, other: one == other)
-        assert [part.function for part in written.parts][-2:] == ["step0", "step0_total"]
-        assert written.parts[-2].units >= 7
+        ((how, _),) = windows_of(program, decide(program, engine.processor))
+        # The sums, and what adds them up.
+        assert len(how.works) == 2
+        assert how.partial_sums > 1
+        assert how.works[0].items >= 7
         outputs, _ = run_program(program, engine, leaves.feeds)
         found.append(outputs[program.outputs[0][0]].tobytes())
     assert len(set(found)) == 1
 
 
-@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_nan_reaches_the_results_that_see_it(size: int) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.nan
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    outputs, _ = run_program(program, CpuEngine(), feeds)
+    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     y = outputs[program.outputs[0][0]]
     seen = np.zeros(y.shape, bool)
     reach = size // 2
@@ -352,7 +372,6 @@ def test_a_nan_reaches_the_results_that_see_it(size: int) -> None:
     np.testing.assert_array_equal(np.isnan(y), seen)
 
 
-@pytest.mark.usefixtures("always_filtered")
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("place", [(0, 0), (4, 5)])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -362,7 +381,7 @@ def test_what_is_not_finite_reaches_only_gradients_of_the_weights_of_its_channel
     graph, feeds = convolution(size=size)
     feeds["x0"][(1, 3, *place)] = value
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    outputs, _ = run_program(program, CpuEngine(), feeds)
+    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     lost = ~np.isfinite(outputs[program.outputs[2][0]])
     assert lost[:, 3].any(axis=(1, 2)).all()
     assert not np.delete(lost, 3, axis=1).any()

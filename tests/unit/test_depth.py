@@ -291,8 +291,16 @@ def test_all_that_compares_steps_grows_with_their_number(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loops within one function are no calls: what is done in them is counted by lines."""
-    parts = ("precedence", "memory", "ahead", "riders", "overlap", "workspaces", "native_program")
-    watched = {f"{name}.py" for name in parts}
+    parts = (
+        "precedence",
+        "memory",
+        "prepacking",
+        "column_sums",
+        "workers",
+        "overlap",
+        "workspaces",
+    )
+    watched = {f"{name}.py" for name in (*parts, "native_program")}
     count = 0
 
     def local(_frame: object, event: str, _argument: object) -> object:

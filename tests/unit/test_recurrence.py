@@ -21,8 +21,8 @@ from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.unroll import unroll
 from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.emit.parts import write_parts
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.target import EXPENSIVE
 from lamina.engines.engine import Engine
@@ -626,12 +626,12 @@ def test_results_that_nobody_asks_for_change_nothing() -> None:
 
 def test_weights_are_packed_in_front_of_the_loop() -> None:
     program = training_program(20, features=64, batch=32)
-    written = write_parts(program, replace(host(), threads=2), lambda one, other: one == other)
-    assert len(written.loops) == 2
-    for loop in written.loops:
-        assert written.parts[loop.first - 1].function.startswith("pack")
-        repeated = [part.function for part in written.parts[loop.first : loop.last]]
-        assert not [name for name in repeated if name.startswith("pack")]
+    prepackings = decide(program, replace(host(), threads=2)).prepackings
+    assert len(program.repeats) == 2
+    for repeat in program.repeats:
+        (packed,) = (one for one in prepackings if one.before == repeat.first)
+        assert packed.iteration is None
+    assert all(one.iteration is None for one in prepackings)
 
 
 SCRIPT = """

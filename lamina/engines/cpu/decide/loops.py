@@ -24,10 +24,10 @@ from lamina.program.steps import (
     Contraction,
     Loop,
     Reduce,
-    Scan,
     Stage,
     Write,
     inner_axes,
+    stage_stores,
     stage_values,
 )
 from lamina.records import frozen_dataclass
@@ -214,7 +214,6 @@ def _iterations(axis: Axis, lanes: int) -> float:
 
 
 def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
-    stores = stage.stores if isinstance(stage, Write) else ()
     cost, lanes = 0.5, vectors.lanes
     for part in parts(*stage_values(stage)):
         if isinstance(part, Apply):
@@ -224,9 +223,7 @@ def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
             if _is_in_one_place(stage) and not any(_moves(part, axis) for axis in vectors.within):
                 access /= max(size_of([axis.extent for axis in vectors.within]), 1)
             cost += access
-    indices = [store.index for store in stores]
-    if isinstance(stage, Scan):
-        indices.append(stage.index)
+    indices = [store.index for store in stage_stores(stage)]
     return cost + sum(_cost_of_access(index, lane, lanes) for index in indices)
 
 

@@ -7,7 +7,6 @@ from typing import final
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
 from lamina.engines.cpu.decide.windows import Spread
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
@@ -63,7 +62,7 @@ class Col2im(WindowWriter):
         with points.bound(self._batch, batch), points.bound(self._outer, outer):
             left = self._image_start(points)
 
-            def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+            for kind, panel, number, column in self._over_panels(points):
                 right = self._right(code, number)
                 vector = Type(self._element, panel.lanes)
                 fill = code.begin_loop(0, size_of(lengths) * panel.width, panel.lanes)
@@ -77,7 +76,8 @@ class Col2im(WindowWriter):
                 here = address(code, right, [(taps.index, depth * panel.width)], self._element)
                 shifted = self._shifted(code, sums, taps.index, elements, pitches)
 
-                def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
+                none, all_ = constant(0, I64), constant(tiles.count, I64)
+                for size, firsts in over_tiles(code, tiles, none, all_):
                     tile = Tile(
                         offsets(size, along),
                         offsets(size, steps),
@@ -93,8 +93,6 @@ class Col2im(WindowWriter):
                         code, shifted, list(zip(firsts, steps, strict=True)), self._element
                     )
                     code.call_void(emit_tile(self._context.module, tile), at, here, to)
-
-                over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64), one_tile)
                 code.end_loop(taps)
                 zeros = [constant(0, I64) for _ in lengths]
                 counts = [constant(one.row.extent, I64) for one in self._spreads]
@@ -106,8 +104,6 @@ class Col2im(WindowWriter):
                     *(table, code.offset(sums, margin, self._element), batch, outer),
                     *(*zeros, *counts, column),
                 )
-
-            self._for_panels(points, over_panel)
         code.finish()
 
     def _shifted(

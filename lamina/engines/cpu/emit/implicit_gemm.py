@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
@@ -15,6 +16,28 @@ from lamina.engines.cpu.emit.images import pack_image
 from lamina.engines.cpu.emit.row_tiles import address, offsets, over_tiles
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class _At:
+    """A panel and an image, while the tiles of a block pass over them.
+
+    Attributes:
+        kind, panel: the columns.
+        left, right: where the operands begin.
+        sums: where a tile keeps its own.
+        outer: which outer position it is.
+        column: the first column.
+    """
+
+    kind: str
+    panel: Panel
+    left: Value
+    right: Value
+    sums: Value
+    outer: Value
+    column: Value
 
 
 @final
@@ -29,14 +52,15 @@ class ImplicitGemm(WindowWriter):
         outer_blocks = self._outer.extent // slots
         each = whole + bool(rest)
         sizes = {"whole": block} | ({"rest": rest} if rest else {})
-        images = slots * max(image.size(size) for size in sizes.values()) * self._bytes
-        self._sums = -(-images // 64) * 64
-        tile = self._schedule.rows * self._panels.width * self._bytes
-        self._context.workspaces.need_own(self._sums + tile)
+        # The worker's own memory: images, and the sums of a tile.
+        images_bytes = slots * max(image.size(size) for size in sizes.values()) * self._bytes
+        sums_at = -(-images_bytes // 64) * 64
+        tile_bytes = self._schedule.rows * self._panels.width * self._bytes
+        self._context.workspaces.need_own(sums_at + tile_bytes)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_tile_epilogue(kind, panel)
         for label, size in sizes.items():
-            self._write_block(label, size, slots)
+            self._write_block(label, size, sums_at)
         code = self._context.module.function(self._name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
@@ -63,14 +87,14 @@ class ImplicitGemm(WindowWriter):
             pitches[-2] = places[-1].extent * width
         self._write_epilogue(f"{self._name}_{kind}", panel, places, pitches)
 
-    def _write_block(self, label: str, block: int, slots: int) -> None:
+    def _write_block(self, label: str, block: int, sums_at: int) -> None:
         image = self._image
         points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
         code = points.code
-        table, _, batch, outer, start = code.parameters
+        _, _, batch, outer, start = code.parameters
         own = self._own(code)
-        sums = code.offset(own, self._sums, "i8")
-        end = code.add(outer, constant(slots, I64))
+        sums = code.offset(own, sums_at, "i8")
+        end = code.add(outer, constant(self._schedule.images, I64))
         size = image.size(block)
         with points.bound(self._batch, batch):
             if not image.is_direct:
@@ -80,52 +104,49 @@ class ImplicitGemm(WindowWriter):
                     pack_image(points, image, block, start, target, self._panels.lanes)
                     code.end_loop(loop)
             strides, skipped = image.moves(block)
-            along = [strides[axis] for axis in image.places]
-            loops = merged([(axis.extent, strides[axis]) for axis in self._step.inner])
-            extents = (block, *(axis.extent for axis in image.places[1:]))
-            tiles = RowTiles(extents, self._schedule.rows)
-
-            def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+            first = strides[image.places[0]]
+            for kind, panel, number, column in self._over_panels(points):
                 right = self._right(code, number)
                 with points.loop(self._outer, (), outer, end) as loop:
                     if image.is_direct:
-                        left = address(
-                            code, self._image_start(points), [(start, along[0])], self._element
-                        )
+                        begin = self._image_start(points)
+                        left = address(code, begin, [(start, first)], self._element)
                     else:
                         past = code.subtract(loop.index, outer)
                         left = address(code, own, [(past, size)], self._element)
                         left = code.offset(left, skipped, self._element)
-
-                    def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
-                        at = address(
-                            code, left, list(zip(firsts, along, strict=True)), self._element
-                        )
-                        rows = offsets(size, along)
-                        tile = Tile(
-                            rows,
-                            tuple(number * panel.width for number in range(len(rows))),
-                            panel.vectors,
-                            panel.lanes,
-                            panel.last_lanes,
-                            self._element,
-                            loops,
-                            panel.width,
-                            fresh=True,
-                        )
-                        kernel = emit_tile(self._context.module, tile)
-                        code.call_void(kernel, at, right, sums)
-                        counts = [constant(1, I64)] * (len(firsts) - 2)
-                        counts += [constant(size[0], I64)] * (len(firsts) > 1)
-                        counts.append(constant(size[1], I64))
-                        absolute = [code.add(firsts[0], start), *firsts[1:]]
-                        code.call_void(
-                            f"{self._name}_{kind}_epilogue",
-                            *(table, sums, batch, loop.index, *absolute, *counts, column),
-                        )
-
-                    over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64), one_tile)
+                    at = _At(kind, panel, left, right, sums, loop.index, column)
+                    self._write_tiles(code, block, at)
                     code.end_loop(loop)
-
-            self._for_panels(points, over_panel)
         code.finish()
+
+    def _write_tiles(self, code: Function, block: int, at: _At) -> None:
+        """All tiles of a block, each with its epilogue."""
+        table, _, batch, _, start = code.parameters
+        image, panel = self._image, at.panel
+        strides, _ = image.moves(block)
+        along = [strides[axis] for axis in image.places]
+        loops = merged([(axis.extent, strides[axis]) for axis in self._step.inner])
+        extents = (block, *(axis.extent for axis in image.places[1:]))
+        tiles = RowTiles(extents, self._schedule.rows)
+        for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):
+            left = address(code, at.left, list(zip(firsts, along, strict=True)), self._element)
+            rows = offsets(size, along)
+            tile = Tile(
+                rows,
+                tuple(number * panel.width for number in range(len(rows))),
+                panel.vectors,
+                panel.lanes,
+                panel.last_lanes,
+                self._element,
+                loops,
+                panel.width,
+                fresh=True,
+            )
+            code.call_void(emit_tile(self._context.module, tile), left, at.right, at.sums)
+            counts = [constant(1, I64)] * (len(firsts) - 2)
+            counts += [constant(size[0], I64)] * (len(firsts) > 1)
+            counts.append(constant(size[1], I64))
+            absolute = [code.add(firsts[0], start), *firsts[1:]]
+            operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.column)
+            code.call_void(f"{self._name}_{at.kind}_epilogue", *operands)

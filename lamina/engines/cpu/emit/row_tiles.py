@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Value, constant
@@ -21,13 +21,9 @@ def row_of(code: Function, tiles: RowTiles, tile: Value) -> Value:
 
 
 def over_tiles(
-    code: Function,
-    tiles: RowTiles,
-    begin: Value,
-    end: Value,
-    body: Callable[[tuple[int, int], list[Value]], None],
-) -> None:
-    """Calls `body(size, first coordinates)` for each size of tiles, in a loop over some."""
+    code: Function, tiles: RowTiles, begin: Value, end: Value
+) -> Iterator[tuple[tuple[int, int], list[Value]]]:
+    """Opens a loop over some tiles: for each size of them, that and the first coordinates."""
     axis, piece = tiles.cut
     full, rest = divmod(tiles.extents[axis], piece)
     each = constant(full + bool(rest), I64)
@@ -46,10 +42,10 @@ def over_tiles(
             continue
         tile = (size, rows) if tiles.groups else (runs, size)
         if not (full and rest):
-            body(tile, [*before, start, *after])
+            yield tile, [*before, start, *after]
             continue
         with code.when(code.compare(condition, position, constant(full, I64))):
-            body(tile, [*before, start, *after])
+            yield tile, [*before, start, *after]
     code.end_loop(loop)
 
 

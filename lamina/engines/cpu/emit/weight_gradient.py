@@ -240,7 +240,7 @@ class WeightGradient(WindowWriter):
         along = [stride for _, stride in runs]
         pitches = self._tiles.pitches(panel.width)
 
-        def one_tile(size: tuple[int, int], firsts: list[Value]) -> None:
+        for size, firsts in over_tiles(code, self._tiles, low, high):
             tile = Tile(
                 offsets(size, along),
                 offsets(size, pitches),
@@ -254,8 +254,6 @@ class WeightGradient(WindowWriter):
             at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
             to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
             code.call_void(emit_tile(self._context.module, tile), at, right, to)
-
-        over_tiles(code, self._tiles, low, high, one_tile)
         code.finish()
 
 

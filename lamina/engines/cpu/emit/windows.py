@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.primitives import element
@@ -56,8 +56,8 @@ class WindowWriter(ABC):
         table, thread, *_ = code.parameters
         return self._context.workspaces.own(code, table, thread)
 
-    def _for_panels(self, points: Points, body: Callable[[str, Panel, Value, Value], None]) -> None:
-        """Calls `body(kind, panel, number, first column)` for all panels."""
+    def _over_panels(self, points: Points) -> Iterator[tuple[str, Panel, Value, Value]]:
+        """Opens loops over all panels: for each kind of them, the panel, number, first column."""
         code = points.code
         full = self._panels.columns // self._panels.width
         width = constant(self._panels.width, I64)
@@ -65,14 +65,14 @@ class WindowWriter(ABC):
             if condition == "slt":
                 loop = code.begin_loop(0, full)
                 with points.bound(TILE, loop.index, before=loop.before):
-                    body(kind, panel, loop.index, code.multiply(loop.index, width))
+                    yield kind, panel, loop.index, code.multiply(loop.index, width)
                     code.end_loop(loop)
             else:
                 number = constant(full, I64)
-                body(kind, panel, number, constant(full * self._panels.width, I64))
+                yield kind, panel, number, constant(full * self._panels.width, I64)
 
     def _right(self, code: Function, number: Value) -> Value:
-        """Where a panel of the right operand lies that was packed ahead."""
+        """Where a panel of the right operand lies that is prepacked."""
         packed = self._schedule.prepacked
         assert packed is not None
         batch = code.parameters[2]

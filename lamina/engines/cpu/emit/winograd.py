@@ -7,7 +7,7 @@ on it may be NaN instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
@@ -95,17 +95,15 @@ class TransformedTiles(WindowWriter):
         self._context.workspaces.need_own(places[-1] * self._bytes)
         return places
 
-    def _with_chunk(
-        self, code: Function, number: Value, body: Callable[[str, Value, Value], None]
-    ) -> None:
-        """Calls `body(name, outer, start)` for each kind of chunk, where this one is of it."""
+    def _over_chunk(self, code: Function, number: Value) -> Iterator[tuple[str, Value, Value]]:
+        """For each kind of chunk, where this one is of it: name, first outer position and row."""
         cut = self._chunks
         row, outer = divided(code, number, cut.each)
         outer = code.multiply(outer, constant(cut.images, I64))
         start = code.multiply(row, constant(cut.block, I64))
         for label, _, condition in cut.sizes():
             with code.when(code.compare(condition, row, constant(cut.whole, I64))):
-                body(label, outer, start)
+                yield label, outer, start
 
     def _numbers(self, points: Points, chunk: Chunk, copied: Value, numbers: Matrices) -> None:
         """Copies the images of a chunk and transforms them."""

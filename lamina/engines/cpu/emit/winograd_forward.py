@@ -33,10 +33,8 @@ class WinogradForward(TransformedTiles):
         chunks = self._outer.extent // cut.images * cut.each
         chunk, batch = divided(code, loop.index, chunks)
 
-        def one(label: str, outer: Value, start: Value) -> None:
+        for label, outer, start in self._over_chunk(code, chunk):
             code.call_void(f"{self._name}_{label}", table, thread, batch, outer, start)
-
-        self._with_chunk(code, chunk, one)
         code.end_loop(loop)
         code.finish()
         (work,) = self._schedule.works
@@ -69,7 +67,7 @@ class WinogradForward(TransformedTiles):
             self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
         apart = self._image.size(RESULTS * block)
 
-        def over_panel(kind: str, panel: Panel, number: Value, column: Value) -> None:
+        for kind, panel, number, column in self._over_panels(points):
             packed = self._packed_weights
             right = Matrices(self._right(code, number), self._channels * panel.width)
             said = code.offset(right.start, packed.has_zeros * panel.width, self._element)
@@ -97,8 +95,6 @@ class WinogradForward(TransformedTiles):
             )
             code.end_loop(loop)
             code.end_loop(outers)
-
-        self._for_panels(points, over_panel)
         code.finish()
 
     @property

@@ -96,11 +96,9 @@ class WinogradWeightGradient(TransformedTiles):
         begin, end = (start_of_part(code, one, chunks, self._blocks) for one in (block, following))
         loop = code.begin_loop(begin, end)
 
-        def chunk(label: str, outer: Value, start: Value) -> None:
+        for label, outer, start in self._over_chunk(code, loop.index):
             operands = (table, thread, batch, outer, start, column, piece, sums)
             code.call_void(f"{name}_{label}", *operands)
-
-        self._with_chunk(code, loop.index, chunk)
         code.end_loop(loop)
         code.finish()
 

@@ -1,0 +1,130 @@
+"""What the CPU engine decides, as records: printed, forced, and the same for equal steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import Leaves
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.decide.alternatives import alternatives_of, legal_schedules
+from lamina.engines.cpu.decide.program import decide
+from lamina.engines.cpu.decide.schedule import PREPACKED, FusedSum, GemmSchedule
+from lamina.engines.cpu.decide.windows import (
+    COL2IM,
+    IMPLICIT_GEMM,
+    WEIGHT_GRADIENT,
+    WINOGRAD,
+    WINOGRAD_WEIGHT_GRADIENT,
+)
+from lamina.engines.cpu.processor import Processor, host
+from lamina.ops.differentiate import gradients
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+
+PROCESSOR = replace(
+    host(),
+    vectors="avx2",
+    vector_bytes=32,
+    registers=16,
+    fused=True,
+    level1_bytes=32 << 10,
+    level2_bytes=512 << 10,
+    threads=2,
+)
+
+
+def classifier(*widths: int) -> Program:
+    layers = [x for width in widths[1:] for x in (lm.Linear(width), lm.ReLU())]
+    net = lm.Sequential(lm.Input(widths[0]), *layers[:-1])
+    return net.plan(64, lm.CrossEntropy(), lm.SGD(0.1)).program
+
+
+def convolution(size: int = 3, stride: int = 1) -> Program:
+    """A small one, and its gradients."""
+    leaves = Leaves()
+    x = leaves.add(np.ones((2, 4, 8, 8), "float32"))
+    weight = leaves.add(np.ones((5, 4, size, size), "float32"))
+    y = ops.conv(x, weight, [stride] * 2, [(1, 1)] * 2, [1, 1])
+    graph = leaves.graph([y, *gradients(ops.sum(y * y), [x, weight])])
+    return compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+
+
+def test_a_schedule_is_printed_step_by_step() -> None:
+    lines = str(decide(classifier(200, 128, 10), PROCESSOR)).splitlines()
+    first = next(line for line in lines if "M=64, N=128, K=200" in line)
+    assert first.partition(": ")[2] == (
+        "tiles of 6x16 for M=64, N=128, K=200; 8 panels of 2 x 8 lanes; left direct; "
+        "right packed by panel; 8 work items, 204,800 cycles"
+    )
+    assert any(line.startswith("  column sums of step ") for line in lines)
+
+
+def test_deciding_again_decides_the_same() -> None:
+    program = classifier(200, 128, 10)
+    assert decide(program, PROCESSOR) == decide(program, PROCESSOR)
+    assert repr(decide(program, PROCESSOR)) == repr(decide(classifier(200, 128, 10), PROCESSOR))
+
+
+def test_equal_steps_are_run_alike() -> None:
+    program = classifier(96, *[96] * 8, 10)
+    schedule = decide(program, PROCESSOR)
+    kinds = Counter(
+        step for step in schedule.steps if isinstance(step, GemmSchedule) and step.extents[3] == 96
+    )
+    assert max(kinds.values()) >= 7
+
+
+@pytest.mark.parametrize(
+    ("program", "wanted"),
+    [
+        (convolution(3), {WINOGRAD[3], WINOGRAD_WEIGHT_GRADIENT[3], IMPLICIT_GEMM}),
+        (convolution(5), {WINOGRAD[5], WINOGRAD_WEIGHT_GRADIENT[5], WEIGHT_GRADIENT}),
+        (convolution(3, 2), {COL2IM, IMPLICIT_GEMM, WEIGHT_GRADIENT}),
+    ],
+    ids=["3x3", "5x5", "strided"],
+)
+def test_every_algorithm_is_among_the_alternatives_whatever_the_size(
+    program: Program, wanted: set[str]
+) -> None:
+    found = {
+        way.algorithm
+        for step in program.steps
+        if isinstance(step, Contraction)
+        for way in alternatives_of(step, PROCESSOR)
+    }
+    assert wanted | {"loop", "tiles"} <= found
+
+
+def test_legal_schedules_run_every_step_in_each_of_its_ways() -> None:
+    program = classifier(20, 12, 10)
+    met = [set[object]() for _ in program.steps]
+    for schedule in legal_schedules(program, PROCESSOR):
+        for ways, step in zip(met, schedule.steps, strict=True):
+            ways.add(step)
+    for ways, step in zip(met, program.steps, strict=True):
+        assert ways >= set(alternatives_of(step, PROCESSOR))
+    assert any(isinstance(way, FusedSum) for ways in met for way in ways)
+
+
+def test_what_is_forced_decides_what_is_packed() -> None:
+    program = classifier(20, 12, 10)
+    assert not decide(program, PROCESSOR).prepackings
+    number = next(n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
+    ways = alternatives_of(program.steps[number], PROCESSOR)
+    packed = next(way for way in ways if isinstance(way, GemmSchedule) and way.right == PREPACKED)
+    schedule = decide(program, PROCESSOR, {number: packed})
+    assert [one.users for one in schedule.prepackings] == [(number,)]
+    assert schedule.steps[number] == packed
+
+
+def test_more_workers_are_decided_for_more_work_only() -> None:
+    many: Processor = replace(PROCESSOR, threads=4)
+    assert decide(classifier(200, 128, 10), many).workers == 4
+    assert decide(classifier(4, 4, 2), many).workers == 1
