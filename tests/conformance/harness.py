@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from tolerances import expected_of
 
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import Graph, Sample, Tensor, evaluate, leaf, show
+from lamina.graph import Graph, Sample, Tensor, leaf, show
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.shapes import Array, DType, as_dtype
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far an engine may be from the oracle.
-
-    A difference may be `relative` times the expected element plus `absolute` times the largest
-    expected element of the array, but at least 1.
-    """
-
-    relative: float
-    absolute: float
-
-
-# The oracle computes in the dtype under test, one op after the other; an engine may sum in another
-# order and has its own functions, right to 4 units in the last place (2**-24 of the value in
-# float32, 2**-53 in float64).
-#
-# One op: samples sum at most some 100 numbers of like size, so 100 roundings (6e-6 in float32) is
-# the worst case, with errors of one sign, and functions add 4 (2.4e-7). What cancels is small
-# beside the largest element, which the absolute part covers.
-OF_ONE_OP = {"float32": Tolerance(1e-5, 2e-6), "float64": Tolerance(2e-14, 4e-15)}
-# Whole graphs: some 20 ops in a row, gradients through all of them, and functions such as 1 / x
-# that enlarge what came before: a thousand times more.
-OF_A_GRAPH = {"float32": Tolerance(1e-2, 2e-3), "float64": Tolerance(2e-11, 4e-12)}
-EXACT = Tolerance(0.0, 0.0)
 
 Values = Mapping[str, Array]
 
@@ -71,43 +45,46 @@ def check(
     graph: Graph,
     engine: Engine,
     feeds: Values,
-    tolerances: Mapping[str, Tolerance],
     runs: int = 1,
 ) -> Program:
     """Compiles and runs a graph, compares all results with the oracle, and gives the program.
 
-    Integers and bools must be equal. On failure the message shows the graph.
+    How far they may be apart follows from the graph (`tolerances.py`). On failure the message shows
+    it.
     """
-    current = dict(feeds)
-    expected: Values = {}
-    for _ in range(runs):
-        expected, updated = evaluate(graph, current)
-        current |= updated
+    expected = expected_of(graph, feeds, runs)
     try:
         program = compile_graph(graph, batch=1, name="test")
         kept = decode(encode(program))
         assert kept.steps == program.steps, "it is another program after it was kept on disk"
         outputs, after = run_program(kept, engine, feeds, runs)
-        assert outputs.keys() == expected.keys()
-        for name, value in expected.items():
-            compare(f"output {name}", outputs[name], value, tolerances)
+        assert outputs.keys() == expected.outputs.keys()
+        for name, value in expected.outputs.items():
+            compare(f"output {name}", outputs[name], *value)
         for name, value in after.items():
-            compare(f"leaf {name}", value, current[name], tolerances)
+            compare(f"leaf {name}", value, *expected.leaves[name])
     except Exception as error:
         error.add_note(f"The graph:\n{show(graph)}")
         raise
     return program
 
 
-def compare(what: str, found: Array, expected: Array, tolerances: Mapping[str, Tolerance]) -> None:
-    """Compares an array with the oracle's, NaN with NaN."""
+def compare(what: str, found: Array, expected: Array, allowed: Array | float = 0.0) -> None:
+    """Compares an array with the oracle's, NaN with NaN, and the rest within what is allowed."""
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
-    tolerance = tolerances.get(expected.dtype.name, EXACT)
-    finite = np.abs(expected[np.isfinite(expected)]) if tolerance is not EXACT else expected
-    scale = max(1.0, float(finite.max())) if finite.size and tolerance is not EXACT else 1.0
-    np.testing.assert_allclose(
-        found, expected, tolerance.relative, tolerance.absolute * scale, err_msg=what
-    )
+    with np.errstate(all="ignore"):
+        distance = np.abs(found.astype("float64") - expected.astype("float64"))
+        excess = np.asarray(distance / allowed)
+    same = (found == expected) | ((found != found) & (expected != expected))
+    wrong = ~(same | (distance <= allowed))
+    if wrong.any():
+        worst = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(excess), -1)), wrong.shape)
+        place = tuple(int(number) for number in worst)
+        most = np.broadcast_to(allowed, wrong.shape)[worst]
+        raise AssertionError(
+            f"{what}: {np.count_nonzero(wrong)} of {wrong.size} elements are wrong; at {place} is "
+            f"{found[worst]!r} instead of {expected[worst]!r}, and {most:.3g} is allowed"
+        )
 
 
 def values_of(sample: Sample, dtype: DType, seed: int = 0) -> list[Array]:

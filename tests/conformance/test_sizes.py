@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from harness import OF_A_GRAPH, Leaves, Tolerance, check
+from harness import Leaves, check
 
 from lamina import ops
 from lamina.engines.engine import Engine
@@ -113,11 +113,9 @@ class Products:
 def test_product_equals_its_evaluation(seed: int, engine: Engine) -> None:
     made = Products(seed)
     graph = made.graph()
-    check(graph, engine, made.leaves.feeds, OF_A_GRAPH)
+    check(graph, engine, made.leaves.feeds)
 
 
-# The largest relative error of a sum of k numbers of either sign is about sqrt(k) units.
-OF_LONG_SUMS = {"float32": Tolerance(1e-4, 1e-5), "float64": Tolerance(1e-12, 1e-13)}
 DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 
 
@@ -141,7 +139,7 @@ def test_products_with_a_long_inner_axis(
     )
     turned = ops.transpose(c, (1, 0)), ops.transpose(d, (1, 0))
     products = [a @ b, turned[0] @ b, a @ turned[1], turned[0] @ turned[1]]
-    check(leaves.graph([ops.tanh(y * 0.01) for y in products]), engine, leaves.feeds, OF_LONG_SUMS)
+    check(leaves.graph([ops.tanh(y * 0.01) for y in products]), engine, leaves.feeds)
 
 
 @DTYPES
@@ -161,7 +159,7 @@ def test_long_reductions(shape: tuple[int, ...], dtype: DType, engine: Engine) -
         ops.logsumexp(x, tuple(range(len(shape)))),
         ops.argmax(ops.reshape(x, (-1,)), 0),
     ]
-    check(leaves.graph(outputs), engine, leaves.feeds, OF_LONG_SUMS)
+    check(leaves.graph(outputs), engine, leaves.feeds)
 
 
 def test_reductions_keep_what_is_not_a_number(engine: Engine) -> None:
@@ -169,4 +167,4 @@ def test_reductions_keep_what_is_not_a_number(engine: Engine) -> None:
     leaves = Leaves()
     x = leaves.add(array)
     leaves.feeds["x0"][69_999] = math.nan
-    check(leaves.graph([ops.sum(x), ops.max(x), ops.min(x)]), engine, leaves.feeds, OF_LONG_SUMS)
+    check(leaves.graph([ops.sum(x), ops.max(x), ops.min(x)]), engine, leaves.feeds)
