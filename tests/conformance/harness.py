@@ -46,13 +46,15 @@ def check(
     engine: Engine,
     feeds: Values,
     runs: int = 1,
+    *,
+    exact: bool = False,
 ) -> Program:
     """Compiles and runs a graph, compares all results with the oracle, and gives the program.
 
-    How far they may be apart follows from the graph (`tolerances.py`). On failure the message shows
-    it.
+    How far they may be apart follows from the graph (`tolerances.py`), or is nothing if numbers are
+    so `exact` that no sum of them is rounded. On failure the message shows the graph.
     """
-    expected = expected_of(graph, feeds, runs)
+    expected = expected_of(graph, feeds, runs, exact=exact)
     try:
         program = compile_graph(graph, batch=1, name="test")
         kept = decode(encode(program))

@@ -18,7 +18,7 @@ from harness import Leaves, check
 from lamina import ops
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor
-from lamina.shapes import DType, float32, float64
+from lamina.shapes import Array, DType, float32, float64
 
 T = TypeVar("T")
 
@@ -116,6 +116,11 @@ def test_product_equals_its_evaluation(seed: int, engine: Engine) -> None:
     check(graph, engine, made.leaves.feeds)
 
 
+# Sums of so small whole numbers are exact in every order, so that each product counts.
+def whole_numbers(generator: np.random.Generator, dtype: DType, *shape: int) -> Array:
+    return generator.integers(-3, 4, shape).astype(dtype.numpy)
+
+
 DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 
 
@@ -140,6 +145,40 @@ def test_products_with_a_long_inner_axis(
     turned = ops.transpose(c, (1, 0)), ops.transpose(d, (1, 0))
     products = [a @ b, turned[0] @ b, a @ turned[1], turned[0] @ turned[1]]
     check(leaves.graph([ops.tanh(y * 0.01) for y in products]), engine, leaves.feeds)
+
+
+@DTYPES
+@pytest.mark.parametrize("turned", ["", "left", "right"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        *((1, 1, 33), (2, 3, 17), (3, 31, 65), (13, 16, 130), (14, 32, 64), (15, 33, 1)),
+        *((29, 50, 47), (31, 7, 100), (64, 48, 10), (5, 100, 4097), (70, 130, 31)),
+    ],
+)
+def test_every_product_counts(
+    m: int, n: int, k: int, turned: str, dtype: DType, engine: Engine
+) -> None:
+    generator, leaves = np.random.default_rng(m), Leaves()
+    shapes = [(k, m) if turned == "left" else (m, k), (n, k) if turned == "right" else (k, n)]
+    a, b = (leaves.add(whole_numbers(generator, dtype, *shape)) for shape in shapes)
+    a, b = ops.transpose(a) if turned == "left" else a, ops.transpose(b) if turned == "right" else b
+    product = a @ b
+    outputs = [product, ops.sum(product, 0), ops.sum(ops.relu(product), 1)]
+    check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    "shape",
+    [(1,), (19,), (7, 33), (33, 7), (5, 3, 65), (70_001,), (66_000, 3), (5, 70_000)],
+    ids=str,
+)
+def test_every_number_of_a_sum_counts(shape: tuple[int, ...], dtype: DType, engine: Engine) -> None:
+    leaves = Leaves()
+    x = leaves.add(whole_numbers(np.random.default_rng(len(shape)), dtype, *shape))
+    outputs = [ops.sum(x), ops.sum(x, 0), ops.sum(x, -1), ops.sum(x * x), ops.cumsum(x, -1)]
+    check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
 
 
 @DTYPES
