@@ -95,7 +95,7 @@ def run_tests(copy: Path, arguments: tuple[str, ...], *, everything: bool) -> tu
     seconds = time.monotonic() - begin
     if result.returncode == 0:
         return "", seconds
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", result.stdout, re.MULTILINE)
     if everything and failed:
         return f"{len(failed)} tests, the first one {failed[0]}", seconds
     ending = (result.stdout + result.stderr).strip().splitlines()[-1:]

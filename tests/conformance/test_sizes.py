@@ -181,6 +181,21 @@ def test_every_number_of_a_sum_counts(shape: tuple[int, ...], dtype: DType, engi
     check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("shape", [(70,), (3, 33), (33, 3), (4, 65)], ids=str)
+def test_of_equal_extremes_the_first_is_named(
+    shape: tuple[int, ...], dtype: str, engine: Engine
+) -> None:
+    leaves = Leaves()
+    low = 0 if dtype == "uint8" else -2
+    values = np.random.default_rng(0).integers(low, 3, shape)
+    x, constant = leaves.add(values.astype(dtype)), leaves.add(np.ones(shape, dtype))
+    flat = [ops.reshape(one, (-1,)) for one in (x, constant)]
+    outputs = [position(one, 0) for one in flat for position in (ops.argmax, ops.argmin)]
+    outputs += [position(x, axis) for axis in (0, -1) for position in (ops.argmax, ops.argmin)]
+    check(leaves.graph(outputs), engine, leaves.feeds)
+
+
 @DTYPES
 @pytest.mark.parametrize("shape", [(70_001,), (66_000, 3), (5, 70_000), (64, 33, 65)], ids=str)
 def test_long_reductions(shape: tuple[int, ...], dtype: DType, engine: Engine) -> None:
