@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tolerances import expected_of
 
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import Graph, Sample, Tensor, evaluate, leaf, show
+from lamina.graph import Graph, Sample, Tensor, leaf, show
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.shapes import Array, DType, as_dtype
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far an engine may be from the oracle.
-
-    A difference may be `relative` times the expected element plus `absolute` times the largest
-    expected element of the array, but at least 1.
-    """
-
-    relative: float
-    absolute: float
-
-
-# The oracle computes in the dtype under test, one op after the other; an engine may sum in another
-# order and has its own functions, right to 4 units in the last place (2**-24 of the value in
-# float32, 2**-53 in float64).
-#
-# One op: samples sum at most some 100 numbers of like size, so 100 roundings (6e-6 in float32) is
-# the worst case, with errors of one sign, and functions add 4 (2.4e-7). What cancels is small
-# beside the largest element, which the absolute part covers.
-OF_ONE_OP = {"float32": Tolerance(1e-5, 2e-6), "float64": Tolerance(2e-14, 4e-15)}
-# Whole graphs: some 20 ops in a row, gradients through all of them, and functions such as 1 / x
-# that enlarge what came before: a thousand times more.
-OF_A_GRAPH = {"float32": Tolerance(1e-2, 2e-3), "float64": Tolerance(2e-11, 4e-12)}
-EXACT = Tolerance(0.0, 0.0)
 
 Values = Mapping[str, Array]
 
@@ -72,27 +46,18 @@ def check(
     graph: Graph,
     engine: Engine,
     feeds: Values,
-    tolerances: Mapping[str, Tolerance],
     runs: int = 1,
+    *,
+    exact: bool = False,
     schedules: Callable[[Program], Iterable[Any]] = lambda _: (),
 ) -> Program:
     """Compiles and runs a graph, compares all results with the oracle, and gives the program.
 
-    Integers and bools must be equal. On failure the message shows the graph.
-
-    Args:
-        graph: what is run.
-        engine: on which engine.
-        feeds: the values of its leaves.
-        tolerances: how far results may be from the oracle's.
-        runs: how often it is run.
-        schedules: in which ways of the engine's beside the one that it chooses.
+    How far they may be apart follows from the graph (`tolerances.py`), or is nothing if numbers are
+    so `exact` that no sum of them is rounded. On failure the message shows the graph. It is run in
+    the way that the engine chooses, and in those of its `schedules` that are given.
     """
-    current = dict(feeds)
-    expected: Values = {}
-    for _ in range(runs):
-        expected, updated = evaluate(graph, current)
-        current |= updated
+    expected = expected_of(graph, feeds, runs, exact=exact)
     try:
         program = compile_graph(graph, batch=1, name="test", target=engine.target)
         kept = decode(encode(program))
@@ -100,26 +65,33 @@ def check(
         for schedule in (None, *schedules(kept)):
             said = f"\n{schedule}" if schedule is not None else ""
             outputs, after = run_program(kept, engine, feeds, runs, schedule)
-            assert outputs.keys() == expected.keys()
-            for name, value in expected.items():
-                compare(f"output {name}{said}", outputs[name], value, tolerances)
+            assert outputs.keys() == expected.outputs.keys()
+            for name, value in expected.outputs.items():
+                compare(f"output {name}{said}", outputs[name], *value)
             for name, value in after.items():
-                compare(f"leaf {name}{said}", value, current[name], tolerances)
+                compare(f"leaf {name}{said}", value, *expected.leaves[name])
     except Exception as error:
         error.add_note(f"The graph:\n{show(graph)}")
         raise
     return program
 
 
-def compare(what: str, found: Array, expected: Array, tolerances: Mapping[str, Tolerance]) -> None:
-    """Compares an array with the oracle's, NaN with NaN."""
+def compare(what: str, found: Array, expected: Array, allowed: Array | float = 0.0) -> None:
+    """Compares an array with the oracle's, NaN with NaN, and the rest within what is allowed."""
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
-    tolerance = tolerances.get(expected.dtype.name, EXACT)
-    finite = np.abs(expected[np.isfinite(expected)]) if tolerance is not EXACT else expected
-    scale = max(1.0, float(finite.max())) if finite.size and tolerance is not EXACT else 1.0
-    np.testing.assert_allclose(
-        found, expected, tolerance.relative, tolerance.absolute * scale, err_msg=what
-    )
+    with np.errstate(all="ignore"):
+        distance = np.abs(found.astype("float64") - expected.astype("float64"))
+        excess = np.asarray(distance / allowed)
+    same = (found == expected) | ((found != found) & (expected != expected))
+    wrong = ~(same | (distance <= allowed))
+    if wrong.any():
+        worst = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(excess), -1)), wrong.shape)
+        place = tuple(int(number) for number in worst)
+        most = np.broadcast_to(allowed, wrong.shape)[worst]
+        raise AssertionError(
+            f"{what}: {np.count_nonzero(wrong)} of {wrong.size} elements are wrong; at {place} is "
+            f"{found[worst]!r} instead of {expected[worst]!r}, and {most:.3g} is allowed"
+        )
 
 
 def values_of(sample: Sample, dtype: DType, seed: int = 0) -> list[Array]:

@@ -6,7 +6,7 @@ A failure names its seed and shows the graph; `random_graph(seed)` builds it aga
 from __future__ import annotations
 
 import pytest
-from harness import OF_A_GRAPH, check
+from harness import check
 from random_graphs import random_graph
 
 from lamina.engines.engine import Engine
@@ -16,7 +16,7 @@ from lamina.engines.engine import Engine
 def test_compiled_graph_equals_its_evaluation(seed: int, engine: Engine) -> None:
     made = random_graph(seed)
     # A second run starts from the updates of the first.
-    program = check(made.graph, engine, made.feeds, OF_A_GRAPH, runs=2 if made.graph.updates else 1)
+    program = check(made.graph, engine, made.feeds, runs=2 if made.graph.updates else 1)
     plan = program.plan
     between = (engine.target.alignment_bytes - 1) * len(plan.allocations)
     assert plan.largest_live_bytes <= plan.arena_bytes <= 1.05 * plan.largest_live_bytes + between

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from harness import OF_A_GRAPH, OF_ONE_OP, Leaves, check, values_of
+from harness import Leaves, check, values_of
 from test_ops import weighted_gradients
 from windowed_graphs import FilteredGraph, WindowedGraph
 
@@ -50,7 +50,7 @@ def test_contraction_is_right_in_every_way(
 ) -> None:
     leaves = Leaves()
     graph = leaves.graph(results(op, sample, dtype, leaves))
-    check(graph, engine, leaves.feeds, OF_ONE_OP, schedules=engine.schedules)
+    check(graph, engine, leaves.feeds, schedules=engine.schedules)
 
 
 @pytest.mark.parametrize("op", LOOPS, ids=lambda op: op.name)
@@ -60,16 +60,16 @@ def test_loops_are_right_in_other_ways(op: Op, engine: Engine) -> None:
 
     leaves = Leaves()
     graph = leaves.graph(results(op, op.samples[-1], float32, leaves))
-    check(graph, engine, leaves.feeds, OF_ONE_OP, schedules=some)
+    check(graph, engine, leaves.feeds, schedules=some)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_contraction_over_windows_is_right_in_every_way(seed: int, engine: Engine) -> None:
     made = WindowedGraph(seed)
-    check(made.graph, engine, made.feeds, OF_A_GRAPH, schedules=engine.schedules)
+    check(made.graph, engine, made.feeds, schedules=engine.schedules)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_contraction_over_windows_of_3x3_is_right_in_every_way(seed: int, engine: Engine) -> None:
     made = FilteredGraph(seed)
-    check(made.graph, engine, made.feeds, OF_A_GRAPH, schedules=engine.schedules)
+    check(made.graph, engine, made.feeds, schedules=engine.schedules)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import EXACT, OF_A_GRAPH, OF_ONE_OP, Leaves, check, values_of
+from harness import Leaves, check, values_of
 from random_graphs import random_graph
 from targets import TARGETS
 
@@ -15,7 +15,6 @@ from lamina import ops
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Op, Sample, apply
 from lamina.ops.differentiate import gradients
-from lamina.ops.lowering import Generator
 from lamina.program.target import Target
 from lamina.shapes import float64, static
 
@@ -37,10 +36,8 @@ def test_op_and_gradient_equal_their_evaluation(op: Op, sample: Sample, target: 
         weights = np.random.default_rng(1).uniform(0.5, 1.5, static(outputs[0].shape))
         weighted = ops.sum(outputs[0] * leaves.add(weights))
         outputs += gradients(weighted, [x for x in operands if x.dtype.is_float])
-    exact = isinstance(op.lowering, Generator)
-    tolerances = {"float32": EXACT, "float64": EXACT} if exact else OF_ONE_OP
     engine = InterpreterEngine(poison=True, target=target)
-    check(leaves.graph(outputs), engine, leaves.feeds, tolerances)
+    check(leaves.graph(outputs), engine, leaves.feeds)
 
 
 @EACH_TARGET
@@ -49,4 +46,4 @@ def test_random_graph_equals_its_evaluation(seed: int, target: Target) -> None:
     made = random_graph(seed)
     engine = InterpreterEngine(poison=True, target=target)
     runs = 2 if made.graph.updates else 1
-    check(made.graph, engine, made.feeds, OF_A_GRAPH, runs=runs)
+    check(made.graph, engine, made.feeds, runs=runs)

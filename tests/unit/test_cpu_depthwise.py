@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import OF_A_GRAPH, Leaves, check
+from harness import Leaves, check
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
@@ -58,7 +58,7 @@ def test_each_channel_has_its_own_windows(
     except EngineError:
         pytest.skip(f"this processor has no {vectors}")
     graph, feeds = depthwise(case, dtype)
-    check(graph, engine, feeds, OF_A_GRAPH)
+    check(graph, engine, feeds)
 
 
 def window_loops(program: Program) -> list[int]:

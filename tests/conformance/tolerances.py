@@ -1,0 +1,246 @@
+"""How far an engine may be from the oracle, derived for each element from the graph itself.
+
+Engines agree on every op but three kinds, whose results may differ within a bound:
+
+- Functions (exp, tanh, power, ...): by 4 units in the last place, as engines promise.
+- Sums and products of n terms: by sqrt(n) eps times the sum of the terms' absolute values. Orders
+  differ, and n roundings do not all go one way (Higham and Mary, *A new approach to probabilistic
+  rounding error analysis*, 2019). A product that is a term may be rounded with the sum.
+- Contractions over windows of 3x3 and 5x5: by the largest such bound of the whole result times
+  `AMPLIFICATION`. Minimal filtering adds and takes away numbers of a whole tile.
+
+All else is exact: movements, random numbers, comparisons, integers, and `+ - * / sqrt` of floats,
+which IEEE 754 defines to the last bit. Additions into one element (scatter) are made in order.
+
+How these errors add up in a graph depends on the values: differences cancel, divisions enlarge. So
+the oracle runs again and again, each time with all results of the three kinds moved at random by
+half their bound up to all of it, and what is rounded after them by up to a unit (Parker, *Monte
+Carlo arithmetic*, 1997). An element may be off by `FACTOR` times the root mean square of its
+changes. So tolerances follow from shapes and values, on any machine: where only exact ops are
+involved, all bits must be equal, and zeros must be zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lamina.compiler.expand import expand
+from lamina.compiler.unroll import unroll
+from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
+from lamina.ops.lowering import Contracting, Elementwise, Reduction, Scanning
+from lamina.program.scalar import Apply, Local, parts
+from lamina.shapes import Array, size_of, static
+
+Values = Mapping[str, Array]
+
+# With eight runs and this factor, an element whose true error is a third of its bound fails in one
+# of ten million cases. Errors are smaller: roundings seldom go one way.
+RUNS = 8
+FACTOR = 6.0
+# Results are moved so many times farther, as moves of a unit would round each other away.
+ENLARGED = 64.0
+FUNCTIONS = frozenset(
+    (
+        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
+        *("sigmoid", "softplus"),
+    )
+)
+FUNCTION_UNITS = 4.0
+ROUNDED = frozenset(("add", "subtract", "multiply", "divide", "square_root", "reciprocal", "cast"))
+# By the size of square windows: how much larger the root mean square error of minimal filtering is
+# than that of the direct sum, for numbers of like size. Along one axis, with the matrices A, G and
+# B of a convolution (or of the gradient of its weights) whose rows are squared element by element,
+# it is the square root of the largest element of A (G 1 * B 1) / window. Of both it is the larger
+# one, and squared, as there are two axes.
+AMPLIFICATION = {3: 2.0, 5: 22.0}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the oracle gives: a value and how far an engine may be off, element by element.
+
+    Attributes:
+        outputs: by name.
+        leaves: after the last run, by name.
+    """
+
+    outputs: Mapping[str, tuple[Array, Array]]
+    leaves: Mapping[str, tuple[Array, Array]]
+
+
+def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = False) -> Expected:
+    """The oracle's results after some runs, each of which starts from the updates of the last.
+
+    If numbers are so `exact` that nothing is rounded, no difference is allowed.
+    """
+    outputs: Values = {}
+    leaves = dict(feeds)
+    # Steps of recurrences are made of ops that stand for others, too.
+    simple = expand(unroll(expand(graph)))
+    found, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}
+    for _ in range(runs):
+        outputs, updates = evaluate(graph, leaves)
+        leaves |= updates
+        if exact:
+            found = {name: [value] for name, value in outputs.items()}
+            current = {name: [value] for name, value in leaves.items()}
+        else:
+            found, updated = _moved_runs(simple, current)
+            current |= updated
+    return Expected(
+        {name: (value, _allowed(found[name])) for name, value in outputs.items()},
+        {name: (value, _allowed(current[name])) for name, value in leaves.items()},
+    )
+
+
+# What the oracle gives undisturbed, then with everything moved; a single value is always the same.
+_Repeated = list[Array]
+
+
+def _allowed(values: _Repeated) -> Array:
+    first, *others = (value.astype("float64") for value in values)
+    if not others:
+        return np.zeros(first.shape)
+    with np.errstate(all="ignore"):
+        changes = np.abs(np.array(others) - first)
+        changes = np.where(np.isfinite(changes), changes, 0)
+        # Squares of small numbers would be zero.
+        largest = np.max(changes, 0)
+        share = np.nan_to_num(changes / largest)
+        return np.asarray(FACTOR / ENLARGED * largest * np.sqrt(np.mean(share**2, 0)))
+
+
+def _moved_runs(
+    graph: Graph, feeds: Mapping[str, _Repeated]
+) -> tuple[dict[str, _Repeated], dict[str, _Repeated]]:
+    """Outputs and updates by name."""
+    values: dict[Tensor, _Repeated] = {}
+    with np.errstate(all="ignore"):
+        for node in graph.nodes():
+            if node.op is LEAF:
+                values[node] = feeds[node.attributes["name"]]
+            else:
+                values[node] = _computed(node, [values[operand] for operand in node.operands])
+    outputs = {name: values[tensor] for name, tensor in graph.outputs}
+    updates = {target.attributes["name"]: values[value] for target, value in graph.updates}
+    return outputs, updates
+
+
+def _computed(node: Tensor, operands: list[_Repeated]) -> _Repeated:
+    is_moved = any(len(values) > 1 for values in operands)
+    runs = range(RUNS + 1 if is_moved else 1)
+    given = [[values[run if len(values) > 1 else 0] for values in operands] for run in runs]
+    results = [
+        np.asarray(node.op.reference(*arrays, **node.attributes), dtype=node.dtype.numpy)
+        for arrays in given
+    ]
+    bound = _bound(node, given[0], results[0], is_moved)
+    if bound is None:
+        return results
+    first, *others = results if is_moved else results * (RUNS + 1)
+    moved = (_moved(value, bound, run, node.op.name) for run, value in enumerate(others))
+    return [first, *moved]
+
+
+def _moved(value: Array, bound: Array, number: int, op: str) -> Array:
+    """The values moved by half their bounds up to all of them, up or down.
+
+    By how much follows from the bits of a value: engines compute equal things alike, so that a
+    maximum of equal elements has as many of them as before.
+    """
+    wide = np.asarray(value, "float64") + 0.0
+    mixed = wide.view("uint64") ^ np.uint64(sum(op.encode()) * 256 + number)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    share = (mixed >> np.uint64(11)).astype("float64") * 2.0**-52 - 1
+    share = np.copysign(0.5 + 0.5 * np.abs(share), share)
+    return np.asarray(wide + ENLARGED * bound * share, value.dtype)
+
+
+# Bounds of single ops -----------------------------------------------------------------------------
+
+
+def _bound(node: Tensor, operands: list[Array], value: Array, is_moved: bool) -> Array | None:
+    """By how much engines' results may differ if their operands are equal; None if not at all.
+
+    A rounded result of operands that are moved may be rounded the other way.
+    """
+    if not node.dtype.is_float or not value.size:
+        return None
+    lowering = node.op.lowering
+    eps = float(np.finfo(value.dtype).eps)
+    bound: Array | None = None
+    if isinstance(lowering, Elementwise):
+        primitives = _primitives(node)
+        units = FUNCTION_UNITS if primitives & FUNCTIONS else 1.0
+        if primitives & FUNCTIONS or (is_moved and primitives & ROUNDED):
+            # Where a result is zero, it is exact.
+            bound = units * np.where(value == 0, 0, _spacing(value))
+    elif isinstance(lowering, Contracting):
+        bound = eps * _contraction_bound(node, operands)
+    elif isinstance(lowering, Reduction | Scanning) and lowering.combine in ("sum", "product"):
+        terms = _terms(node, value)
+        if terms > 1:
+            bound = eps * math.sqrt(terms) * _of_absolute_values(node, operands)
+    return None if bound is None else np.where(np.isfinite(bound), bound, 0)
+
+
+def _spacing(value: Array) -> Array:
+    """Units in the last place."""
+    return np.spacing(np.abs(value)).astype("float64")
+
+
+def _primitives(node: Tensor) -> set[str]:
+    """What an elementwise op applies to single elements."""
+    lowering = node.op.lowering
+    assert isinstance(lowering, Elementwise)
+    probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
+    found = parts(lowering.scalar(node, probes))
+    return {part.primitive for part in found if isinstance(part, Apply)}
+
+
+def _terms(node: Tensor, value: Array) -> int:
+    """How many numbers an element of a reduction, or the last of a scan, is made of."""
+    if isinstance(node.op.lowering, Scanning):
+        return value.shape[node.attributes["axis"]]
+    return size_of(static(node.operands[0].shape)) // value.size
+
+
+def _of_absolute_values(node: Tensor, operands: list[Array]) -> Array:
+    found = node.op.reference(*(np.abs(x) for x in operands), **node.attributes)
+    return np.asarray(found, "float64")
+
+
+def _contraction_bound(node: Tensor, operands: list[Array]) -> Array:
+    extents = {
+        label: extent
+        for side, x in zip(("left", "right"), operands, strict=True)
+        for label, extent in zip(node.attributes[side], x.shape, strict=True)
+    }
+    terms = size_of([n for label, n in extents.items() if label not in node.attributes["output"]])
+    sums = _of_absolute_values(node, operands)
+    bound = math.sqrt(terms) * sums
+    amplification = max(_amplification(operand) for operand in node.operands)
+    if amplification:
+        # Where all terms are zero, so is the result.
+        bound = np.where(sums == 0, 0, amplification * np.max(bound))
+    return bound
+
+
+def _amplification(operand: Tensor) -> float:
+    """Of minimal filtering, if the operand shows windows for which it may be used; otherwise 0."""
+    while operand.op not in (LEAF, CONSTANT) and operand.op.name != "shear":
+        if operand.op.name not in ("reshape", "transpose", "cast", "slice"):
+            return 0.0
+        (operand,) = operand.operands
+    if operand.op.name != "shear":
+        return 0.0
+    slopes = operand.attributes["slopes"]
+    if len(slopes) != 2 or any((one[3], abs(one[4]), one[6]) != (1, 1, 1) for one in slopes):
+        return 0.0
+    sizes = {static(operand.shape)[one[1]] for one in slopes}
+    return AMPLIFICATION.get(sizes.pop(), 0.0) if len(sizes) == 1 else 0.0

@@ -1,0 +1,146 @@
+"""Whether tests find faults: each one of a table is put into a copy of the sources, and tests run.
+
+    python tools/mutations.py tools/mutations/cpu.toml [--only WORD] [--all]
+
+A table names the arguments of pytest, and the faults: a file, text that stands in it exactly once,
+and what a mistake would have put in its place. A fault may name tests of its own. Printed is what
+each fault was found by, the first test that failed or, with `--all`, how many did. The exit status
+is 1 if a fault was not found, and 2 if a table does not fit the sources.
+
+    tests = ["tests/conformance", "--engine=cpu"]
+
+    [[faults]]
+    name = "the last vector of a reduction is skipped"
+    file = "lamina/engines/cpu/emit/loops.py"
+    old = "if left:"
+    new = "if False:"
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# What tests need of a checkout.
+COPIED = ("lamina", "tests", "tools", "examples", "pyproject.toml", "README.md")
+# A fault may make a program that never ends.
+LIMIT_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mistake in one file.
+
+    Attributes:
+        name: what is wrong then.
+        file: the path in the checkout.
+        old, new: the text, and what stands in its place.
+        tests: the arguments of pytest.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def problem(self) -> str:
+        """Why it cannot be made; "" if it can."""
+        path = ROOT / self.file
+        if not path.is_file():
+            return f"there is no {self.file}"
+        count = path.read_text(encoding="utf-8").count(self.old)
+        return "" if count == 1 else f"{self.file} has the text {count} times, not once"
+
+
+def faults_of(table: Path) -> list[Fault]:
+    """The faults that a table lists."""
+    with table.open("rb") as file:
+        content = tomllib.load(file)
+    common = content.get("tests", [])
+    return [
+        Fault(one["name"], one["file"], one["old"], one["new"], tuple(one.get("tests", common)))
+        for one in content["faults"]
+    ]
+
+
+def run_tests(copy: Path, arguments: tuple[str, ...], *, everything: bool) -> tuple[str, float]:
+    """What failed in a copy of the sources, or "" if nothing did, and how many seconds it took."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    if not everything:
+        command.append("-x")
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    begin = time.monotonic()
+    try:
+        result = subprocess.run(
+            command,
+            cwd=copy,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return "the tests did not end", time.monotonic() - begin
+    seconds = time.monotonic() - begin
+    if result.returncode == 0:
+        return "", seconds
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", result.stdout, re.MULTILINE)
+    if everything and failed:
+        return f"{len(failed)} tests, the first one {failed[0]}", seconds
+    ending = (result.stdout + result.stderr).strip().splitlines()[-1:]
+    return failed[0] if failed else f"status {result.returncode}: {''.join(ending)}", seconds
+
+
+def main() -> int:
+    """Runs the tests for each fault; gives the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("table", type=Path, help="a TOML file that lists faults")
+    parser.add_argument("--only", default="", help="only faults whose name has this text")
+    parser.add_argument("--all", action="store_true", help="do not stop at the first failure")
+    arguments = parser.parse_args()
+    faults = [fault for fault in faults_of(arguments.table) if arguments.only in fault.name]
+    problems = [f"{fault.name}: {fault.problem()}" for fault in faults if fault.problem()]
+    if problems:
+        print(*problems, sep="\n")
+        return 2
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="lamina-mutations-") as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, copy / name)
+        for tests in dict.fromkeys(fault.tests for fault in faults):
+            found, _ = run_tests(copy, tests, everything=False)
+            if found:
+                print(f"without any fault there fails {found}")
+                return 2
+        for fault in faults:
+            path = copy / fault.file
+            original = path.read_text(encoding="utf-8")
+            path.write_text(original.replace(fault.old, fault.new), encoding="utf-8")
+            found, seconds = run_tests(copy, fault.tests, everything=arguments.all)
+            path.write_text(original, encoding="utf-8")
+            missed += not found
+            print(f"{fault.name}\n    {found or 'NOT FOUND'} ({seconds:.0f} s)", flush=True)
+    print(f"{len(faults) - missed} of {len(faults)} faults were found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
