@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, final
 
-from lamina.compiler.signature import exact
+from lamina.compiler.fusion.signature import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
 from lamina.ops.lowering import Contracting, Decomposition, Repeating, is_expensive, loop_of
 from lamina.ops.slicing import SLICE, slice_axis

@@ -117,7 +117,6 @@ def lower_group(
     stored: Mapping[Tensor, str | Row],
     buffers: Mapping[Tensor, Home],
     name: str,
-    rows: frozenset[str] = frozenset(),
 ) -> Step:
     """The step that computes a group.
 
@@ -126,7 +125,6 @@ def lower_group(
         stored: the members that must be stored, and the buffers that take them.
         buffers: where anchors of other groups, leaves and array constants lie.
         name: of the step.
-        rows: buffers of which the step reads other rows than those that it writes.
 
     Raises:
         NotOneStep: where one loop nest cannot compute all members.
@@ -144,18 +142,18 @@ def lower_group(
             lowered = _lower_contraction(members, contractions, stored, buffers, name)
         else:
             lowered = _lower_parts(members, stored, buffers, name)
-    _check_own_reads(lowered, rows)
+    _check_own_reads(lowered)
     return lowered
 
 
-def _check_own_reads(step: Step, rows: frozenset[str]) -> None:
+def _check_own_reads(step: Step) -> None:
     """A step may read what it overwrites only at the very place that it writes.
 
     What it adds to it must not read at all.
     """
     places: dict[str, set[Index]] = {}
     for store in stores_of(step):
-        if not store.accumulate and store.buffer not in rows:
+        if not store.accumulate:
             places.setdefault(store.buffer, set()).add(store.index)
     added = {store.buffer for store in stores_of(step) if store.accumulate}
     for load in loads_of(step):

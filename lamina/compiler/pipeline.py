@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.expand import expand
-from lamina.compiler.fuse import Fused, fuse
+from lamina.compiler.fusion.fuse import Fused, fuse
 from lamina.compiler.keep import keep
 from lamina.compiler.layout import sink_transposes
-from lamina.compiler.lower import Home, lower_group
 from lamina.compiler.memory import plan_memory
-from lamina.compiler.repeat import lower_repeating, readable
+from lamina.compiler.repeat import lower_repeating
 from lamina.compiler.scatter import Lowered, sort_scatters
 from lamina.compiler.simplify import simplify
 from lamina.garbage import without_collections
-from lamina.graph import CONSTANT, LEAF, Graph, Tensor, bind_batch, verify
-from lamina.ops.lowering import Repeating
+from lamina.graph import Graph, bind_batch, verify
 from lamina.program.check import verify as verify_program
-from lamina.program.program import Buffer, Program, Repeat
+from lamina.program.program import Program, Repeat
 from lamina.program.steps import Step
 from lamina.program.target import Target
-from lamina.shapes import Array, size_of, static
 
 
 @without_collections
@@ -74,70 +72,12 @@ def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Gra
 
 
 def assemble(fused: Fused, name: str, target: Target) -> Program:
-    """Names the buffers, lowers every group to its steps, and plans the arena."""
-    graph = fused.graph
-    buffers: dict[str, Buffer] = {}
-    names: dict[Tensor, Home] = {}
-    constants: dict[str, Array] = {}
-    # How many buffers wanted a name.
-    wishes: dict[str, int] = {}
-
-    def add(node: Tensor, kind: str, wanted: str, shape: tuple[int, ...] | None = None) -> str:
-        unique, number = wanted, wishes.get(wanted, 1)
-        while unique in buffers:
-            number += 1
-            unique = f"{wanted}#{number}"
-        wishes[wanted] = number
-        extents = static(node.shape) if shape is None else shape
-        buffers[unique] = Buffer(unique, kind, extents, node.dtype)
-        return unique
-
-    def add_temporary(node: Tensor, shape: tuple[int, ...]) -> str:
-        return add(node, "temporary", readable(node), shape)
-
-    own: dict[Tensor, str] = {}
-    for node in graph.nodes():
-        if node.op is LEAF:
-            own[node] = add(node, node.attributes["role"], node.attributes["name"])
-        elif node.op is CONSTANT and size_of(static(node.shape)) != 1:
-            own[node] = add(node, "constant", "constant")
-            constants[own[node]] = node.attributes["value"].array
-    names |= own
-    steps: list[Step] = []
-    repeats: list[Repeat] = []
-    for group in fused.groups:
-        if isinstance(group.members[0].op.lowering, Repeating):
-            repeated = lower_repeating(
-                group.members,
-                group.stored,
-                names,
-                optimised,
-                target,
-                add_temporary,
-                len(steps),
-            )
-            first = len(steps) + len(repeated.before)
-            steps += [*repeated.before, *repeated.steps]
-            if repeated.steps:
-                repeats.append(Repeat(repeated.axis, first, len(steps)))
-            own |= repeated.stored
-            names |= repeated.stored
-            continue
-        stored: dict[Tensor, str] = {}
-        for node in group.members:
-            if node in fused.in_place:
-                stored[node] = own[fused.in_place[node]]
-            elif node in group.stored:
-                stored[node] = add(node, "temporary", readable(node))
-        label = f"{len(steps)}.{readable(group.members[-1])}"
-        steps.append(lower_group(group.members, stored, names, label))
-        # Only now: a group computes its own members, and never loads them.
-        own |= stored
-        names |= stored
-    outputs = tuple((name, own[tensor]) for name, tensor in graph.outputs)
-    lowered = Lowered(buffers, tuple(steps), tuple(repeats))
+    """Names the buffers, writes the steps with them, and plans the arena."""
+    named = Buffers(fused.graph)
+    lowered = write_steps(fused, named, target)
     if target.scatter == "sorted":
         lowered = sort_scatters(lowered)
+    outputs = tuple((name, named.homes[tensor]) for name, tensor in fused.graph.outputs)
     plan = plan_memory(
         lowered.buffers,
         lowered.steps,
@@ -146,4 +86,27 @@ def assemble(fused: Fused, name: str, target: Target) -> Program:
         alignment=target.alignment_bytes,
         largest_block=target.largest_block_bytes,
     )
+    constants = named.constants
     return Program(name, lowered.buffers, lowered.steps, outputs, constants, plan, lowered.repeats)
+
+
+def write_steps(fused: Fused, named: Buffers, target: Target) -> Lowered:
+    """The steps of all groups in order; what they store gets buffers."""
+    steps: list[Step] = []
+    repeats: list[Repeat] = []
+    for group in fused.groups:
+        if group.step is None:
+            repeated = lower_repeating(group, named, optimised, target, len(steps))
+            first = len(steps) + len(repeated.before)
+            steps += [*repeated.before, *repeated.steps]
+            if repeated.steps:
+                repeats.append(Repeat(repeated.axis, first, len(steps)))
+            continue
+        for node in group.members:
+            if node in fused.in_place:
+                named.homes[node] = named.homes[fused.in_place[node]]
+            elif node in group.stored:
+                named.homes[node] = named.temporary(node)
+        label = f"{len(steps)}.{readable_name(group.members[-1])}"
+        steps.append(group.step.written(named.homes, label))
+    return Lowered(named.buffers, tuple(steps), tuple(repeats))

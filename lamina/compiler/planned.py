@@ -27,7 +27,8 @@ from lamina.shapes import DType, Size
 
 # As they are now, when they are imported: an upgrade may exchange them while the process runs.
 _SOURCES = sources_checksum(
-    *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler", "lamina.program")
+    *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler"),
+    *("lamina.compiler.fusion", "lamina.program"),
 )
 
 

@@ -6,11 +6,14 @@ of all turns: a turn reads one row and writes the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import final
 
-from lamina.compiler.fuse import fuse
+from lamina.compiler.buffers import Buffers, readable_name
+from lamina.compiler.fusion.fuse import Fused, Group, fuse
+from lamina.compiler.fusion.trials import named
 from lamina.compiler.keep import keep
-from lamina.compiler.lower import Home, Row, lower_group, pulled
+from lamina.compiler.lower import Home, Row, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
@@ -23,9 +26,6 @@ from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# (tensor, shape of the buffer) -> the name of a new temporary buffer.
-NewBuffer = Callable[[Tensor, tuple[int, ...]], str]
-
 
 @frozen_dataclass
 class Repeated:
@@ -35,87 +35,148 @@ class Repeated:
         before: steps that come first: they store the initial states.
         steps: those that are repeated.
         axis: what their index expressions call the turn.
-        stored: where each of the wanted results lies.
     """
 
     before: tuple[Step, ...]
     steps: tuple[Step, ...]
     axis: Axis
-    stored: Mapping[Tensor, str]
+
+
+@final
+class _Loop:
+    """How a recurrence goes through time.
+
+    Args:
+        group: its results.
+
+    Attributes:
+        operands: initial states, sequences and constants.
+        results: the wanted results, by their numbers.
+        outputs: the numbers of what a step gives as far as it is needed: all states, then others.
+        states, sequences: how many there are.
+        reverse: whether time runs backwards.
+        length: how many turns there are.
+        axis: the turn.
+        time: the time of a turn.
+    """
+
+    def __init__(self, group: Group) -> None:
+        members = [member for member in group.members if member in group.stored]
+        first = members[0]
+        self.operands = first.operands
+        self.results: Mapping[int, Tensor] = {m.attributes["result"]: m for m in members}
+        self.body = step_of(members)
+        self.outputs = [int(name) for name, _ in self.body.outputs]
+        self.states: int = first.attributes["states"]
+        self.sequences: int = first.attributes["sequences"]
+        self.reverse: bool = first.attributes["reverse"]
+        (self.length,) = static(first.operands[self.states].shape[:1])
+        self.axis = Axis("turn", self.length)
+        turn = axis_index(self.axis)
+        self.time = turn * -1 + (self.length - 1) if self.reverse else turn
+
+    def rows(self, number: int) -> int:
+        """How many rows the buffer of a result has: of a state with the initial one."""
+        return self.length + 1 if number < self.states else self.length
+
+    def written(self, number: int) -> Index:
+        """The row that a turn writes."""
+        return self.time if self.reverse or number >= self.states else self.time + 1
+
+    @property
+    def read(self) -> Index:
+        """The row of a state that a turn reads."""
+        return self.time + 1 if self.reverse else self.time
+
+    @property
+    def initial(self) -> Index:
+        """The row of the initial state."""
+        return Index(self.length if self.reverse else 0)
 
 
 def lower_repeating(
-    members: Sequence[Tensor],
-    wanted: frozenset[Tensor],
-    buffers: Mapping[Tensor, Home],
+    group: Group,
+    buffers: Buffers,
     optimised: Callable[[Graph, Target], Graph],
     target: Target,
-    new_buffer: NewBuffer,
     first_number: int,
 ) -> Repeated:
-    """The steps of a recurrence.
+    """The steps of a recurrence; its results get buffers.
 
     Args:
-        members: its results.
-        wanted: those that must be stored.
-        buffers: where what it reads lies.
+        group: its results.
+        buffers: of the program so far, where what it reads lies.
         optimised: the passes that come before fusion.
         target: what for.
-        new_buffer: makes a buffer.
         first_number: of the first step, which its name begins with.
     """
-    node = members[0]
-    attributes = node.attributes
-    states: int = attributes["states"]
-    sequences: int = attributes["sequences"]
-    reverse: bool = attributes["reverse"]
-    (length,) = static(node.operands[states].shape[:1])
-    axis = Axis("turn", length)
-    time = axis_index(axis) * -1 + (length - 1) if reverse else axis_index(axis)
-    results = {member.attributes["result"]: member for member in members if member in wanted}
-    step = step_of(list(results.values()))
-    needed = [int(name) for name, _ in step.outputs]
-    graph = _with_own_results(optimised(unroll(keep(step, target)), target))
-    fused = fuse(graph, target)
+    loop = _Loop(group)
+    graph = _with_own_results(optimised(unroll(keep(loop.body, target)), target))
     stacks: dict[int, str] = {}
-    homes: dict[Tensor, Home] = {}
-    new: dict[Tensor, Row] = {}
-    before: list[Step] = []
-    number = first_number
-    for position, (n, (_, tensor)) in enumerate(zip(needed, fused.graph.outputs, strict=True)):
-        shape = static(tensor.shape)
-        size = size_of(shape)
-        rows = length + 1 if n < states else length
-        stacks[n] = new_buffer(results.get(n, tensor), (rows, *shape))
-        late = 0 if reverse or n >= states else 1
-        new[tensor] = Row(stacks[n], (time + late) * size)
-        if n < states:
-            homes[graph.inputs[position]] = Row(stacks[n], (time + (1 - late)) * size)
-            start = Row(stacks[n], Index(length * size if reverse else 0))
-            before.append(_copy(node.operands[n], start, buffers, f"{number}.initial"))
-            number += 1
-        elif not length:
-            nothing = broadcast_to(constant(0, tensor.dtype), (0, *shape))
-            before.append(_copy(nothing, Row(stacks[n], Index()), buffers, f"{number}.empty"))
-            number += 1
-    for leaf, operand in zip(graph.inputs[states:], node.operands[states:], strict=True):
-        is_sequence = leaf in graph.inputs[states : states + sequences]
-        homes[leaf] = _inside(operand, (time,) if is_sequence else (), buffers)
+    for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
+        shape = (loop.rows(number), *static(tensor.shape))
+        stacks[number] = buffers.temporary(loop.results.get(number, tensor), shape)
+    before = _first_rows(loop, graph, stacks, buffers, first_number)
     steps: list[Step] = []
-    for group in fused.groups if length else ():
-        stored: dict[Tensor, str | Row] = {
-            one: new[one] if one in new else new_buffer(one, static(one.shape))
-            for one in group.members
-            if one in group.stored
-        }
-        label = f"{number}.{readable(group.members[-1])}"
-        rows_of = frozenset(stacks.values())
-        steps.append(lower_group(group.members, stored, homes, label, rows_of))
-        homes |= stored
-        number += 1
-    return Repeated(
-        tuple(before), tuple(steps), axis, {results[n]: stacks[n] for n in needed if n in results}
-    )
+    if loop.length:
+        fused = fuse(graph, target, given=_given(loop, graph, stacks, buffers))
+        steps = _turn(loop, fused, stacks, buffers, first_number + len(before))
+    buffers.homes |= {tensor: stacks[number] for number, tensor in loop.results.items()}
+    return Repeated(tuple(before), tuple(steps), loop.axis)
+
+
+def _first_rows(
+    loop: _Loop, graph: Graph, stacks: Mapping[int, str], buffers: Buffers, first_number: int
+) -> list[Step]:
+    """Steps that store the initial states, or that other results are empty."""
+    before: list[Step] = []
+    for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
+        shape = static(tensor.shape)
+        name = f"{first_number + len(before)}"
+        if number < loop.states:
+            start = Row(stacks[number], loop.initial * size_of(shape))
+            source = loop.operands[number]
+            before.append(_copy(source, start, buffers.homes, f"{name}.initial"))
+        elif not loop.length:
+            nothing = broadcast_to(constant(0, tensor.dtype), (0, *shape))
+            start = Row(stacks[number], Index())
+            before.append(_copy(nothing, start, buffers.homes, f"{name}.empty"))
+    return before
+
+
+def _given(
+    loop: _Loop, graph: Graph, stacks: Mapping[int, str], buffers: Buffers
+) -> dict[Tensor, Home]:
+    """Where the steps find what a turn begins with: states, elements of sequences, constants."""
+    given: dict[Tensor, Home] = {}
+    for number, leaf in enumerate(graph.inputs[: loop.states]):
+        row = loop.read * size_of(static(leaf.shape))
+        given[leaf] = Row(named(stacks[number]), row)
+    homes: dict[Tensor, Home] = {one: named(home) for one, home in buffers.homes.items()}
+    others = zip(graph.inputs[loop.states :], loop.operands[loop.states :], strict=True)
+    for number, (leaf, operand) in enumerate(others):
+        given[leaf] = _inside(operand, (loop.time,) if number < loop.sequences else (), homes)
+    return given
+
+
+def _turn(
+    loop: _Loop, fused: Fused, stacks: Mapping[int, str], buffers: Buffers, first_number: int
+) -> list[Step]:
+    """The steps of one turn."""
+    homes: dict[Tensor, str | Row] = {
+        tensor: Row(stacks[number], loop.written(number) * size_of(static(tensor.shape)))
+        for number, (_, tensor) in zip(loop.outputs, fused.graph.outputs, strict=True)
+    }
+    steps: list[Step] = []
+    for group in fused.groups:
+        # A recurrence within another one was unrolled.
+        assert group.step is not None
+        for one in group.members:
+            if one in group.stored and one not in homes:
+                homes[one] = buffers.temporary(one)
+        label = f"{first_number + len(steps)}.{readable_name(group.members[-1])}"
+        steps.append(group.step.written(homes, label))
+    return steps
 
 
 def _with_own_results(graph: Graph) -> Graph:
@@ -127,11 +188,6 @@ def _with_own_results(graph: Graph) -> Graph:
         seen.add(tensor)
         outputs.append((name, own))
     return Graph(graph.inputs, tuple(outputs))
-
-
-def readable(node: Tensor) -> str:
-    """A name for what computes a tensor."""
-    return f"{node.origin.path}.{node.op.name}" if node.origin.path else node.op.name
 
 
 def _inside(operand: Tensor, time: Coordinates, buffers: Mapping[Tensor, Home]) -> Home:

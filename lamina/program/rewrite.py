@@ -36,6 +36,8 @@ class Rewrite:
         locals: what stands in the place of locals, by their names.
         buffer: gives the new name of a buffer. Buffers are asked for in the order of the text:
             operands before stores, the place of a store before its value.
+        start: gives where the first element of a buffer, by its old name, lies in the new one.
+            Without it, they begin at the same place.
         load: gives what stands in the place of a load, all else in it being rewritten already.
 
     Example:
@@ -50,11 +52,13 @@ class Rewrite:
         locals: Mapping[str, Scalar] | None = None,
         *,
         buffer: Callable[[str], str] = str,
+        start: Callable[[str], Index] | None = None,
         load: Callable[[Load], Scalar] | None = None,
     ) -> None:
         self._axes = axes or {}
         self._locals = locals or {}
         self._buffer = buffer
+        self._start = start
         self._load = load
         self._scalars: dict[Scalar, Scalar] = {}
         # None for those that stay.
@@ -77,22 +81,23 @@ class Rewrite:
         if isinstance(stage, Write):
             return replace(stage, stores=self.stores(stage.stores))
         if isinstance(stage, Sort):
-            key, buffer = self.scalar(stage.key), self._buffer(stage.buffer)
-            return replace(stage, key=key, buffer=buffer, index=self.index(stage.index))
+            key = self.scalar(stage.key)
+            buffer, index = self._place(stage.buffer, stage.index)
+            return replace(stage, key=key, buffer=buffer, index=index)
         value = self.scalar(stage.value)
         if isinstance(stage, SegmentSum):
             key, place = self.scalar(stage.key), self.index(stage.place)
             return replace(stage, key=key, place=place, value=value)
         if isinstance(stage, Reduce):
             return replace(stage, value=value)
-        buffer, index = self._buffer(stage.buffer), self.index(stage.index)
+        buffer, index = self._place(stage.buffer, stage.index)
         return replace(stage, value=value, buffer=buffer, index=index)
 
     def stores(self, stores: tuple[Store, ...]) -> tuple[Store, ...]:
         return tuple(self.store(store) for store in stores)
 
     def store(self, store: Store) -> Store:
-        buffer, index = self._buffer(store.buffer), self.index(store.index)
+        buffer, index = self._place(store.buffer, store.index)
         return replace(store, buffer=buffer, index=index, value=self.scalar(store.value))
 
     def scalar(self, scalar: Scalar) -> Scalar:
@@ -120,11 +125,16 @@ class Rewrite:
         return self._locals.get(part.name, part) if isinstance(part, Local) else part
 
     def _of_load(self, load: Load) -> Load:
-        buffer, index = self._buffer(load.buffer), self.index(load.index)
+        buffer, index = self._place(load.buffer, load.index)
         bounds = self.bounds(load.bounds)
         if buffer == load.buffer and index is load.index and bounds is load.bounds:
             return load
         return Load(buffer, index, load.dtype, bounds)
+
+    def _place(self, buffer: str, index: Index) -> tuple[str, Index]:
+        """The buffer of an element, and its place there."""
+        new, place = self._buffer(buffer), self.index(index)
+        return new, place if self._start is None else place + self._start(buffer)
 
     def bounds(self, bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
         indices = [self.index(bound.index) for bound in bounds]

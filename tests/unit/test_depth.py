@@ -23,8 +23,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler import memory
+from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.pipeline import compile_graph
-from lamina.compiler.precedence import Precedence, cycles
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import host

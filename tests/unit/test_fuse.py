@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.compiler.fuse import DEEPEST_EXPRESSION
+from lamina.compiler.fusion import trials
+from lamina.compiler.lower import DEEPEST_EXPRESSION, lower_group
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.simplify import simplify
 from lamina.engines import DEFAULT_TARGET
@@ -18,7 +21,7 @@ from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, loads, parts
 from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, stores_of, writes_of
-from lamina.shapes import Array, float32, float64, int64
+from lamina.shapes import Array, bool_, float32, float64, int64
 
 MLP = (lm.Input(8), lm.Linear(24), lm.ReLU(), lm.Linear(5))
 ADAM = lm.Adam(1e-3)
@@ -292,6 +295,52 @@ def test_a_large_tensor_keeps_its_order_beside_a_small_one_in_another() -> None:
     assert len(program.steps) == 2
     assert all(isinstance(step, Contraction) for step in program.steps)
     assert len(temporaries(program, 6, 7, 8)) == 1
+
+
+def test_what_costs_more_to_compute_again_than_to_write_is_written() -> None:
+    x, w = leaf("x", "input", (40, 60), float32), leaf("w", "input", (60, 3), float32)
+    for simple_cost, stored in ((0.25, 0), (2.0, 1)):
+        target = replace(DEFAULT_TARGET, simple_cost=simple_cost)
+        cheap = ops.relu(x @ ops.transpose(x)[:, :40]) * 2
+        outputs = ("rows", ops.sum(cheap, 0)), ("columns", ops.sum(cheap, 1))
+        graph = Graph((x, w), outputs)
+        program = compile_graph(graph, batch=1, name="test", target=target)
+        assert count(program, "maximum") == 2 - stored
+
+
+def test_a_mask_that_several_need_is_stored_if_it_is_long_to_compute() -> None:
+    x, y = (leaf(name, "input", (400, 60), float32) for name in "xy")
+    short, long = x > 1, ops.logical_and(ops.logical_and(x * 3 + 1 > 2, x < 9), x * x > 0.5)
+    for mask, stored in ((short, 0), (long, 1)):
+        rows = ops.sum(ops.where(mask, y, 0.0), 0)
+        program = compiled([rows, ops.sum(ops.where(mask, 1.0, y), 1) * ops.sum(rows)])
+        assert sum(b.dtype == bool_ for b in program.of_kind("temporary")) == stored
+
+
+def test_small_results_share_a_step_and_large_ones_that_share_nothing_do_not() -> None:
+    for size, steps in ((8, 1), (800, 2)):
+        x, y = leaf("x", "input", (size,), float32), leaf("y", "input", (size,), float32)
+        assert len(compiled([ops.exp(x), ops.sin(y)]).steps) == steps
+
+
+def test_equal_groups_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[int] = []
+
+    def counted(members: Sequence[Tensor], *rest: Any) -> Step:
+        lowered.append(len(members))
+        return lower_group(members, *rest)
+
+    monkeypatch.setattr(trials, "lower_group", counted)
+
+    def tries(layers: int) -> int:
+        lowered.clear()
+        x = leaf("x", "input", (4, 6), float32)
+        for number in range(layers):
+            x = ops.tanh(x @ leaf(f"w{number}", "parameter", (6, 6), float32))
+        assert len(compiled([x]).steps) == layers
+        return len(lowered)
+
+    assert tries(20) == tries(5)
 
 
 def test_deep_expressions_are_cut() -> None:

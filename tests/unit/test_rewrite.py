@@ -105,3 +105,15 @@ def test_loads_are_replaced_when_all_else_in_them_is() -> None:
     outer = Load("x", gathered_index(inner, 5), float32)
     change = Rewrite(load=lambda one: replace(one, index=one.index + 1))
     assert str(change.scalar(outer)) == "x[@(rows[i + 1]) + 1]"
+
+
+def test_a_buffer_may_become_a_part_of_another() -> None:
+    i = Axis("i", 4)
+    store = Store("0", axis_index(i), Load("1", axis_index(i), float32))
+    rewrite = Rewrite(
+        buffer=lambda name: {"0": "rows", "1": "x"}[name],
+        start=lambda name: Index(40 if name == "0" else 0),
+    )
+    assert rewrite.store(store) == Store(
+        "rows", axis_index(i) + 40, Load("x", axis_index(i), float32)
+    )

@@ -14,9 +14,14 @@ from lamina.graph import Tensor
 
 @final
 class Signatures:
-    """Makes signatures; those of one such object can be compared."""
+    """Makes signatures; those of one such object can be compared.
 
-    def __init__(self) -> None:
+    Args:
+        given: stored tensors that none other stands for, whatever its shape.
+    """
+
+    def __init__(self, given: Container[Tensor] = ()) -> None:
+        self._given = given
         self._kinds: dict[Hashable, int] = {}
         self._kind_of: dict[Tensor, int] = {}
         self._signatures: dict[Hashable, int] = {}
@@ -41,7 +46,7 @@ class Signatures:
                 continue
             elif node is not root and node in stored:
                 numbers[node] = len(rows)
-                rows.append((node.shape, node.dtype))
+                rows.append((node.shape, node.dtype, node if node in self._given else None))
                 read.append(node)
                 continue
             elif node.operands:

@@ -1,0 +1,1 @@
+"""Fusion: which tensors are stored, and which are computed together in one step."""

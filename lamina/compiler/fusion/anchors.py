@@ -1,0 +1,167 @@
+"""Anchors: the tensors that a loop nest has to produce as such.
+
+Every other tensor is folded into the expressions of those that use it. An anchor is written to
+memory only if another step needs it. `CHOOSING` lists the passes, in the order in which they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from lamina.compiler.fusion.costs import FusionCosts
+from lamina.compiler.fusion.results import Prepared, users_of
+from lamina.compiler.fusion.views import Views, viewed_operands
+from lamina.compiler.lower import is_leaf
+from lamina.graph import Tensor
+from lamina.ops.lowering import (
+    Contracting,
+    Elementwise,
+    Movement,
+    Reduction,
+    Repeating,
+    Scanning,
+    Scattering,
+)
+from lamina.records import frozen_dataclass
+
+# A set whose order is that in which tensors were added.
+Anchors = dict[Tensor, None]
+
+
+@frozen_dataclass
+class Choosing:
+    """What the passes are about; nothing of it changes.
+
+    Attributes:
+        prepared: the graph.
+        costs: of the device.
+        views: answers what can be read through a view.
+    """
+
+    prepared: Prepared
+    costs: FusionCosts
+    views: Views
+
+    @cached_property
+    def nodes(self) -> tuple[Tensor, ...]:
+        """All tensors, operands first."""
+        return self.prepared.graph.nodes()
+
+    @cached_property
+    def users(self) -> Mapping[Tensor, Sequence[Tensor]]:
+        """What is made of each tensor directly."""
+        return users_of(self.nodes)
+
+    @cached_property
+    def wanted(self) -> frozenset[Tensor]:
+        """What must be stored whatever it costs: results, and what is copied into a leaf."""
+        return self.prepared.copied.union(self.prepared.graph.roots)
+
+
+Pass = Callable[[Choosing, Anchors], Anchors]
+
+
+def required(choosing: Choosing, anchors: Anchors) -> Anchors:
+    """What no expression can be: reductions, contractions, scans, scatters, loops; and results."""
+    loops = Reduction | Contracting | Scanning | Scattering | Repeating
+    found = {
+        node: None
+        for node in choosing.nodes
+        if isinstance(node.op.lowering, loops) or (node in choosing.wanted and not is_leaf(node))
+    }
+    return anchors | found
+
+
+def running_sums(choosing: Choosing, anchors: Anchors) -> Anchors:
+    """Sums of contractions to which more of them are added.
+
+    To store the sum so far moves the same bytes as to store each contraction, and holds one of them
+    at a time rather than all.
+    """
+    terms: dict[Tensor, int] = {}
+    for node in choosing.nodes:
+        terms[node] = 0
+        if isinstance(node.op.lowering, Contracting):
+            terms[node] = 1
+        elif isinstance(node.op.lowering, Movement) and len(node.operands) == 1:
+            terms[node] = terms[node.operands[0]]
+        elif node.op.name == "add" and all(terms[x] for x in node.operands):
+            terms[node] = sum(terms[x] for x in node.operands)
+    found = {
+        node: None
+        for node in choosing.nodes
+        if node.op.name == "add"
+        and terms[node]
+        and any(terms[user] > terms[node] for user in choosing.users[node])
+    }
+    return anchors | found
+
+
+def narrowed(choosing: Choosing, anchors: Anchors) -> Anchors:
+    """Casts of anchors to fewer bytes: what is narrower moves fewer where it is stored."""
+    found: Anchors = {}
+    for node in choosing.nodes:
+        if node.op.name == "cast" and choosing.users[node]:
+            (source,) = node.operands
+            if source in anchors and node.dtype.itemsize < source.dtype.itemsize:
+                found[node] = None
+    return anchors | found
+
+
+def readable_below(choosing: Choosing, anchors: Anchors) -> Anchors:
+    """What lies below an operand of a contraction, where storing it lets the operand be a view.
+
+    No choice is left here, and what is stored for a contraction is there for others, too.
+    """
+    views = choosing.views
+    found = dict(anchors)
+    for node in choosing.nodes:
+        for operand in viewed_operands(node):
+            below = views.missing(operand, found)
+            if below is not None:
+                found[below] = None
+                if not views.is_readable(operand, found):
+                    del found[below]
+    return found
+
+
+def reordered(choosing: Choosing, anchors: Anchors) -> Anchors:
+    """Anchors that are only used in another order: they are stored in that one, if they can be.
+
+    The bytes are the same, and users read them side by side.
+    """
+    moved = dict(anchors)
+    for node in choosing.nodes:
+        if node in moved and node not in choosing.wanted:
+            last = _last_order(node, moved, choosing.users)
+            if last is not node:
+                del moved[node]
+                moved[last] = None
+    return moved
+
+
+def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[Tensor]]) -> Tensor:
+    """The last of the transposes that are all there is made of a tensor; itself without one."""
+    last = above = node
+    while isinstance(above.op.lowering, Elementwise | Movement) and len(users[above]) == 1:
+        (above,) = users[above]
+        if above in anchors or above.op.name not in ("transpose", "reshape"):
+            break
+        if above.op.name == "transpose":
+            last = above
+    return last
+
+
+def readable(choosing: Choosing, anchors: Anchors) -> Anchors:
+    """What keeps an operand of a contraction from being read where it lies: that must be stored."""
+    views = choosing.views
+    found = dict(anchors)
+    for node in choosing.nodes:
+        for operand in viewed_operands(node):
+            missing = views.missing(operand, found)
+            if missing is not None:
+                found[missing] = None
+            if not views.is_readable(operand, found):
+                found[operand] = None
+    return found

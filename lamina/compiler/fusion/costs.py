@@ -1,0 +1,124 @@
+"""The one cost by which fusion decides.
+
+A program costs
+
+    the bytes that its steps read from memory and write to it,
+    + the operations that are repeated where a tensor is computed again,
+    + the launches of its steps,
+
+all in one unit, the time in which a byte is moved. Every decision between two choices compares this
+cost for both (`Sharing` for a tensor that is stored or computed again). Of two choices that cost
+the same, the one that holds fewer bytes at a time is taken.
+
+What is legal is no cost: a group has to be one step, which lowering decides; contractions read
+their operands through views; expressions have a greatest depth. Nor is what is promised: what is
+generated, such as a dropout mask, takes no memory.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from lamina.graph import Tensor
+from lamina.ops.lowering import Elementwise, Generator
+from lamina.program.index import Index
+from lamina.program.scalar import Apply, Local, parts
+from lamina.program.target import Target
+from lamina.records import frozen_dataclass
+
+# A target's unit is a float that is stored and loaded. Whoever does not load it loads what it is
+# made of, so what is left of the unit is its bytes, written.
+UNIT_BYTES = 4.0
+
+
+@frozen_dataclass
+class FusionCosts:
+    """What is dear and what is cheap on a device, in bytes that are moved in the same time.
+
+    Attributes:
+        target: says what primitives cost.
+        launch: a step, whatever it does.
+        packing: a value of fewer bytes than a word is packed when it is written and unpacked when
+            it is read: each time.
+        word: how many bytes it has.
+        cached: a tensor that is so many times smaller than what is computed of it stays in a cache
+            close to the processor; reading it costs nothing.
+    """
+
+    target: Target
+    launch: float = 512.0
+    packing: float = 1.0
+    word: int = 4
+    cached: int = 64
+
+    def operation(self, primitive: str) -> float:
+        """A primitive that is done once more for one element."""
+        return self.target.cost_of(primitive) * UNIT_BYTES
+
+
+@final
+class Operations:
+    """The cost of doing the primitives of tensors once more, for one element each.
+
+    Args:
+        costs: of the device.
+    """
+
+    def __init__(self, costs: FusionCosts) -> None:
+        self.costs = costs
+        self._known: dict[Tensor, float] = {}
+
+    def of(self, node: Tensor) -> float:
+        """The cost of what a tensor's own op does for one element."""
+        if node not in self._known:
+            self._known[node] = self._counted(node)
+        return self._known[node]
+
+    def _counted(self, node: Tensor) -> float:
+        lowering = node.op.lowering
+        probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
+        if isinstance(lowering, Elementwise):
+            scalar = lowering.scalar(node, probes)
+        elif isinstance(lowering, Generator):
+            place = (Index(),) * node.rank
+            scalar = lowering.scalar(node, place, lambda operand, _: probes[operand])
+        else:
+            return 0.0
+        done = [part.primitive for part in parts(scalar) if isinstance(part, Apply)]
+        return sum(map(self.costs.operation, done))
+
+
+@frozen_dataclass
+class Sharing:
+    """A tensor that is needed several times: what it costs to store it, or to compute it again.
+
+    Either way each step that needs it reads one tensor: itself, or the largest of those that it is
+    made of. That counts the same and is left out.
+
+    Attributes:
+        elements: of the tensor.
+        itemsize: bytes of an element.
+        steps: how many need it.
+        times: how often each element is needed.
+        others: how many bytes are read for one element beside the largest of what it is made of.
+        operations: the cost of what is done for one element.
+        begins: whether it is made of leaves alone, so that no step is there that could store it.
+    """
+
+    elements: int
+    itemsize: int
+    steps: int
+    times: float
+    others: int
+    operations: float
+    begins: bool
+
+    def stored(self, costs: FusionCosts) -> float:
+        """It is written once."""
+        packing = (1 + self.steps) * costs.packing if self.itemsize < costs.word else 0
+        launch = costs.launch if self.begins else 0
+        return self.elements * (self.itemsize + packing) + launch
+
+    def again(self) -> float:
+        """Each step reads the other tensors that it is made of, and repeats its operations."""
+        return self.elements * (self.steps * self.others + (self.times - 1) * self.operations)

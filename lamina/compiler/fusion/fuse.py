@@ -1,0 +1,131 @@
+"""Fusion: which tensors are stored, and which are computed together in one step.
+
+First the *anchors* are chosen: tensors that a loop nest must produce as such. Every other tensor is
+folded into its users. Then anchors are joined into groups wherever one loop nest can compute them
+together and no cycle arises, and the groups are put in order. `costs.py` says what is weighed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lamina.compiler.fusion.anchors import (
+    Anchors,
+    Choosing,
+    Pass,
+    narrowed,
+    readable,
+    readable_below,
+    reordered,
+    required,
+    running_sums,
+)
+from lamina.compiler.fusion.costs import FusionCosts
+from lamina.compiler.fusion.groups import Groups
+from lamina.compiler.fusion.joining import join_producers, join_siblings, join_small
+from lamina.compiler.fusion.results import Prepared, with_own_results
+from lamina.compiler.fusion.schedule import schedule
+from lamina.compiler.fusion.sharing import stored_or_computed_again
+from lamina.compiler.fusion.trials import UnnamedStep
+from lamina.compiler.fusion.views import Views
+from lamina.compiler.lower import Home
+from lamina.errors import InternalError
+from lamina.graph import Graph, Tensor
+from lamina.ops.lowering import Repeating
+from lamina.program.target import Target
+from lamina.records import frozen_dataclass
+
+# The passes that choose anchors, in the order in which they run.
+CHOOSING: tuple[Pass, ...] = (
+    required,
+    running_sums,
+    narrowed,
+    readable_below,
+    stored_or_computed_again,
+    reordered,
+    readable,
+)
+
+
+# The passes that join them, likewise.
+JOINING: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
+
+
+@frozen_dataclass
+class Group:
+    """Anchors that one step computes, or one recurrence.
+
+    Attributes:
+        members: operands before users.
+        stored: the members that other groups, or callers, need.
+        step: computes them; None for a recurrence.
+    """
+
+    members: tuple[Tensor, ...]
+    stored: frozenset[Tensor]
+    step: UnnamedStep | None
+
+
+@frozen_dataclass
+class Fused:
+    """A graph with its division into steps.
+
+    Attributes:
+        graph: with identities added where a result needs a buffer of its own.
+        groups: in the order in which they run.
+        in_place: the anchors that overwrite a leaf's buffer, and that leaf.
+    """
+
+    graph: Graph
+    groups: tuple[Group, ...]
+    in_place: Mapping[Tensor, Tensor]
+
+
+_NOTHING: Mapping[Tensor, Home] = {}
+
+
+def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Home] = _NOTHING) -> Fused:
+    """Divides a simplified graph into groups and orders them.
+
+    Args:
+        graph: what is computed.
+        target: what is dear, and what is cheap.
+        given: leaves that have no buffer of their own, and what stands at their coordinates.
+    """
+    prepared, groups = _separate(graph, FusionCosts(target), given)
+    groups.begin_joining()
+    for join in JOINING:
+        join(groups)
+    ordered = tuple(_group(groups, number) for number in schedule(groups))
+    return Fused(prepared.graph, ordered, prepared.in_place)
+
+
+def _separate(
+    graph: Graph, costs: FusionCosts, given: Mapping[Tensor, Home]
+) -> tuple[Prepared, Groups]:
+    """Each anchor in a group of its own, and no leaf overwritten before it was read."""
+    blocked: set[Tensor] = set()
+    while True:
+        prepared = with_own_results(graph, blocked)
+        groups = Groups(prepared, chosen(prepared, costs, given), costs, given)
+        more = groups.blocked()
+        if not more:
+            return prepared, groups
+        blocked |= more
+
+
+def chosen(prepared: Prepared, costs: FusionCosts, given: Mapping[Tensor, Home]) -> list[Tensor]:
+    """The anchors of a graph, operands first."""
+    choosing = Choosing(prepared, costs, Views(given))
+    anchors: Anchors = {}
+    for choose in CHOOSING:
+        anchors = choose(choosing, anchors)
+    return [node for node in choosing.nodes if node in anchors]
+
+
+def _group(groups: Groups, number: int) -> Group:
+    members = groups.members[number]
+    step = groups.lowered(members)
+    if step is None and not isinstance(members[0].op.lowering, Repeating):
+        raise InternalError(f"no step computes {members[-1].op.name} by itself")
+    return Group(members, frozenset(groups.stored(members)), step)
