@@ -214,7 +214,7 @@ def convolution(
 
 
 def gain(what: str, size: int) -> float:
-    """The mean square of a result of Winograd's algorithm, if its terms were of either sign at random.
+    """The mean square of a result of Winograd's algorithm, if signs of terms were random.
 
     Numbers and weights (or gradients) have mean squares of 1. The transforms are the same along
     both axes, so it is the square of what they give along one.
