@@ -3,7 +3,7 @@
 Tensors are computed in the order in which they are made, and a transpose only says how its users
 see them. So transposes sink: through elementwise ops, windows, sums and the like, into the labels
 of contractions, until nothing is left of them, or an op has to see the axes as they were written.
-The results of convolutions have their channels last, and all that is computed from them follows.
+Where convolutions have their channels last, all that is computed from their results follows.
 """
 
 from __future__ import annotations

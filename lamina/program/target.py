@@ -28,8 +28,8 @@ class Target:
         primitive_costs: of primitives (`scalar.PRIMITIVES`), by name.
         keeps_products: whether products in a step of a recurrence are kept for the gradient. If
             not, they are computed again; other functions follow their costs.
-        channels_last: whether the results of convolutions keep the order in which they are
-            computed, with channels side by side; otherwise each is stored as the user sees it.
+        channels_last: whether convolutions are computed with their channels last, side by side;
+            otherwise with the order of axes that the user sees.
         depthwise_loops: whether a convolution with one channel in each group is a loop over
             windows; otherwise it is a batch of contractions, one for each channel.
         attention_block_queries: how many queries a block of attention has, if there are not too

@@ -398,18 +398,19 @@ def test_many_leaves_that_swap_their_values_are_swapped() -> None:
     assert len(program.plan.allocations) == 1 + 2 + 19
 
 
-def test_blocks_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
-    blocks: list[memory._Block] = []
+    slots: list[memory._Slot] = []
     for number in range(200):
         first = int(random.integers(80))
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
         lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
-        blocks.append(memory._Block([lifetime], buffer.bytes, 64 if number % 2 else 4))
+        slots.append(memory._Slot([lifetime], buffer.bytes, 64 if number % 2 else 4))
+    places = memory._Range(tuple(slots), memory._NO_EDGE, 64)
     found: list[object] = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)
-        found.append(memory._pack(blocks, 0))
+        found.append(memory._pack(places, 0))
     assert found[0] == found[1]
 
 

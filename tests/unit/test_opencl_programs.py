@@ -260,12 +260,12 @@ def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(
 ) -> None:
     monkeypatch.setattr(type(engine), "_launches", lambda *_: LAUNCHES)
     assert engine.listing(program(), 1, "opencl") == (
-        "// step1: keep(t, s, empty), 6 work items\n"
+        "// step 1: keep(t, s, empty), 6 work items\n"
         "kernel void keep(global float* t, global const float* s, global const float* nothing) {\n"
         "    size_t n = get_global_id(0);\n"
         "    if (n < 6) t[n] = nothing == 0 ? s[n] : 0.0f;\n"
         "}\n"
-        "// step1: keep(t, s, empty), 0 work items"
+        "// step 1: keep(t, s, empty), 0 work items"
     )
 
 

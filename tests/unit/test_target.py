@@ -51,7 +51,12 @@ def contractions(program: Program) -> int:
 
 
 def test_a_key_says_all_of_a_target() -> None:
-    others: dict[str, Any] = {"primitive_costs": {"exp": 3.0}, "name": "other"}
+    others: dict[str, Any] = {
+        "name": "other",
+        "primitive_costs": {"exp": 3.0},
+        "largest_block_bytes": 1 << 20,
+        "scatter": "sorted",
+    }
     keys = {CPU.key}
     for field in fields(Target):
         value: Any = getattr(CPU, field.name)
@@ -176,6 +181,16 @@ def test_dear_functions_of_several_users_are_stored_and_cheap_ones_computed_agai
     assert temporaries(CPU) == temporaries(RECOMPUTING) + 1
 
 
+def test_the_arena_is_cut_and_aligned_as_the_target_asks() -> None:
+    net = lm.Sequential(lm.Input(64), lm.Linear(300), lm.Tanh(), lm.Linear(200), lm.Tanh())
+    graph = inference_step(net, dtype=float32).graph
+    cut = replace(CPU, alignment_bytes=256, largest_block_bytes=64 << 10)
+    plans = [compile_graph(graph, batch=50, name="test", target=one).plan for one in (CPU, cut)]
+    assert [len(plan.blocks) for plan in plans] == [1, 2]
+    assert max(plans[1].blocks) <= 64 << 10
+    assert not any(place.offset % 256 for place in plans[1].allocations)
+
+
 # Where it comes from ------------------------------------------------------------------------------
 
 
@@ -183,7 +198,8 @@ def test_dear_functions_of_several_users_are_stored_and_cheap_ones_computed_agai
 def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
     """The interpreter, when it is asked for by its name, has another target."""
     engine = InterpreterEngine(target=RECOMPUTING)
-    monkeypatch.setitem(discovery._ENGINES, "interpreter", lambda: engine)
+    kind = discovery._Kind(lambda name: engine, lambda: [engine.device])
+    monkeypatch.setitem(discovery._KINDS, "interpreter", kind)
     return engine
 
 

@@ -108,7 +108,7 @@ class OpenClEngine:
             if step in (None, one.step):
                 # Equal steps share their kernels.
                 buffers = ", ".join(one.buffers)
-                lines.append(f"// step{one.step}: {one.kernel}({buffers}), {one.items} work items")
+                lines.append(f"// step {one.step}: {one.kernel}({buffers}), {one.items} work items")
                 if one.kernel not in shown:
                     lines.append(_function(launches.text, one.kernel))
                     shown.add(one.kernel)
