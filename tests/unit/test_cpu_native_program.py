@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,9 @@ from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.decide.alternatives import alternatives_of
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import FusedSum, LoopSchedule
-from lamina.engines.cpu.emit.native_program import (
-    Entry,
-    NativeProgram,
-    exported_name,
-    write_program,
-)
+from lamina.engines.cpu.emit.context import Part
+from lamina.engines.cpu.emit.native_program import write_program
+from lamina.engines.cpu.emit.parts import write_parts
 from lamina.engines.cpu.emit.workspaces import Workspaces
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
@@ -44,31 +41,6 @@ def classifier(*widths: int) -> lm.Network:
     for width in widths[2:]:
         layers += [lm.ReLU(), lm.Linear(width)]
     return lm.Sequential(lm.Input(widths[0]), *layers)
-
-
-def functions(native: NativeProgram) -> set[str]:
-    return set(re.findall(r"^define .*@(\w+)\(", native.text, re.MULTILINE))
-
-
-def kernels(native: NativeProgram, entry: str) -> list[str]:
-    """The functions that an entry's kernels call, in their order."""
-    layout: Entry = getattr(native.layout, entry)
-    table = re.search(
-        rf"^@{exported_name(entry)} = .*? x ptr\] \[(.*)\]", native.text, re.MULTILINE
-    )
-    if table is None:
-        return []
-    names = re.findall(r"@(\w+)", table.group(1))
-    if names == [entry]:
-        return calls(native, entry)
-    return [names[kernel.function] for kernel in layout.kernels]
-
-
-def calls(native: NativeProgram, function: str) -> list[str]:
-    """The functions that a function calls, in the order of its text."""
-    body = re.search(rf"^define [^\n]*@{function}\(.*?^}}", native.text, re.MULTILINE | re.DOTALL)
-    assert body is not None
-    return re.findall(r"call void @(\w+)\(", body.group())
 
 
 # Column sums --------------------------------------------------------------------------------------
@@ -101,33 +73,47 @@ def test_nothing_is_fused_that_needs_more_than_a_column() -> None:
 # Signatures ---------------------------------------------------------------------------------------
 
 
-def functions_of_steps(native: NativeProgram) -> set[str]:
-    return {name for name in functions(native) if re.fullmatch(r"step\d+", name)}
+def functions_of(parts: Sequence[Part]) -> set[str]:
+    return {part.function for part in parts}
 
 
 def test_steps_of_equal_blocks_share_their_functions() -> None:
     few, many = (training_program(classifier(64, *[64] * n, 10), 32) for n in (4, 12))
-    written = [write_program(program, PROCESSOR) for program in (few, many)]
+    written = [write_parts(program, PROCESSOR) for program in (few, many)]
     assert len(many.steps) >= 2 * len(few.steps)
-    assert len(functions_of_steps(written[0])) == len(functions_of_steps(written[1]))
-    assert len(functions_of_steps(written[0])) < len(few.steps)
+    assert len(functions_of(written[0].parts)) == len(functions_of(written[1].parts))
+    assert len(functions_of(written[0].parts)) < len(few.steps)
     # Each calls with a section of the table of its own: no part is left out.
-    called = [name for name in kernels(written[1], "program") if name.startswith("step")]
-    assert len(called) == len(written[1].layout.steps)
+    sections = {part.section for part in written[1].parts}
+    assert len(sections) == len(set(written[1].steps))
+    schedule = decide(many, PROCESSOR)
+    fused = sum(isinstance(step, FusedSum) for step in schedule.steps)
+    assert len(sections) == len(many.steps) - fused
+
+
+def test_equal_steps_that_are_run_in_different_ways_share_nothing() -> None:
+    equal = classifier(64, 64, 64, 64).plan(32).program
+    one_way = decide(equal, PROCESSOR)
+    assert one_way.steps[0] == one_way.steps[1]
+    forced = {1: next(alternatives_of(equal.steps[1], PROCESSOR))}
+    both_ways = decide(equal, PROCESSOR, forced)
+    written = (write_parts(equal, PROCESSOR, one).parts for one in (one_way, both_ways))
+    alike, apart = map(functions_of, written)
+    assert len(apart) == len(alike) + 1
 
 
 def test_what_differs_in_a_size_is_no_equal_step() -> None:
     x = lm.Input(40)
     outputs = [lm.ops.exp(x), lm.ops.exp(lm.ops.concat([x, x], 1)), lm.ops.exp(x * 2)]
     program = lm.Network(inputs=x, outputs=outputs).plan(8).program
-    assert len(functions_of_steps(write_program(program, PROCESSOR))) == len(program.steps)
+    assert len(functions_of(write_parts(program, PROCESSOR).parts)) == len(program.steps)
 
 
 def test_equal_operands_are_packed_by_one_function_each_into_its_own_place() -> None:
     program = classifier(96, 96, 96, 96).plan(64).program
-    native = write_program(program, PROCESSOR)
-    assert kernels(native, "load") == ["pack0"] * 3
-    assert native.layout.placed_offsets == (0, 4 * 96 * 96, 2 * 4 * 96 * 96)
+    written = write_parts(program, PROCESSOR)
+    assert (len(written.load), len(functions_of(written.load))) == (3, 1)
+    assert sorted(written.placed.values()) == [0, 4 * 96 * 96, 2 * 4 * 96 * 96]
 
 
 def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:

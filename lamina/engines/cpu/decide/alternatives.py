@@ -86,9 +86,10 @@ def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
 
 
 def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
+    loop = merged_axes(loop)
     for nest in _nests(loop, processor):
         yield LoopSchedule((nest,))
-    stages = (stage for stage in merged_axes(loop).stages if isinstance(stage, Reduce))
+    stages = (stage for stage in loop.stages if isinstance(stage, Reduce))
     cut = tuple(stage.local for stage in stages if can_be_cut(stage, _BLOCKS))
     if cut:
         split = split_loop(loop, cut, _BLOCKS)
@@ -97,7 +98,6 @@ def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
 
 def _nests(loop: Loop, processor: Processor) -> Iterator[Nest]:
     """Vectors along each axis, as wide as they are chosen and with two lanes."""
-    loop = merged_axes(loop)
     for number, vectors in enumerate(possible_vectors(loop, processor)):
         nest = nest_with(loop, vectors)
         order, lanes = nest.order, vectors.lanes

@@ -67,6 +67,7 @@ class Vectors:
 
 def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
     """How a loop step is run."""
+    loop = merged_axes(loop)
     cut = long_reductions(loop)
     split = split_loop(loop, cut, BLOCKS)
     nests = tuple(nest_of(one, processor) for one in split.loops)
@@ -74,8 +75,7 @@ def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
 
 
 def nest_of(loop: Loop, processor: Processor) -> Nest:
-    """How a loop nest is run, at the least cost."""
-    loop = merged_axes(loop)
+    """How a loop nest, with neighbouring axes merged, is run at the least cost."""
     nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
     return min(nests, key=lambda nest: nest.cycles)
 
@@ -242,8 +242,8 @@ def _cost_of_access(index: Index, lane: Axis | None, lanes: int) -> float:
 
 
 def as_loop(step: Contraction) -> Loop:
-    """The contraction as a loop over its results, each a sum of products."""
+    """The contraction as a loop over its results, each a sum of products; with axes merged."""
     product = Apply("multiply", (step.left, step.right), step.dtype)
     axes = (*step.batch, *step.rows, *step.columns)
     reduce = Reduce(step.result, "sum", step.inner, product, step.dtype)
-    return Loop(step.name, axes, (reduce, Write((), step.stores)))
+    return merged_axes(Loop(step.name, axes, (reduce, Write((), step.stores))))

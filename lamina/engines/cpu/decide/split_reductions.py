@@ -47,8 +47,7 @@ class Split:
 
 
 def long_reductions(loop: Loop) -> tuple[str, ...]:
-    """The locals of the reductions that are worth cutting."""
-    loop = merged_axes(loop)
+    """The locals of the reductions, of a loop with neighbouring axes merged, worth cutting."""
     reductions = (stage for stage in loop.stages if isinstance(stage, Reduce))
     return tuple(stage.local for stage in reductions if _is_long(stage, loop.axes))
 
@@ -62,11 +61,10 @@ def split_loop(loop: Loop, cut: Sequence[str], blocks: int) -> Split:
     """The loop, after others that compute partial results of some reductions.
 
     Args:
-        loop: which one.
+        loop: which one, with neighbouring axes merged.
         cut: the locals of the reductions.
         blocks: into how many blocks each is cut.
     """
-    loop = merged_axes(loop)
     if not cut:
         return Split((loop,), ())
     splitting = _Splitting(loop.axes, blocks)
@@ -76,7 +74,8 @@ def split_loop(loop: Loop, cut: Sequence[str], blocks: int) -> Split:
         else:
             splitting.keep(stage)
     last = replace(loop, stages=tuple(splitting.stages))
-    return Split((*splitting.before, last), tuple(splitting.buffers))
+    loops = tuple(merged_axes(one) for one in (*splitting.before, last))
+    return Split(loops, tuple(splitting.buffers))
 
 
 @final

@@ -14,7 +14,7 @@ from lamina.program.steps import Loop, reads_of, writes_of
 
 def emit_loops(context: Context, name: str, loop: Loop, schedule: LoopSchedule) -> list[Part]:
     """Writes the functions of a loop step; the last one has its name."""
-    split = split_loop(loop, schedule.cut, schedule.blocks)
+    split = split_loop(merged_axes(loop), schedule.cut, schedule.blocks)
     for buffer in split.buffers:
         context.need_buffer(buffer.name, buffer.shape, buffer.dtype)
     names = [*(f"{name}_{one.name}" for one in split.loops[:-1]), name]
@@ -25,8 +25,7 @@ def emit_loops(context: Context, name: str, loop: Loop, schedule: LoopSchedule) 
 
 
 def emit_nest(context: Context, name: str, loop: Loop, nest: Nest) -> Part:
-    """Writes the function of a loop nest."""
-    loop = merged_axes(loop)
+    """Writes the function of a loop nest, with neighbouring axes merged."""
     reads, writes = reads_of(loop), writes_of(loop)
     points = context.begin(name, PART_PARAMETERS, reads | writes)
     _write(points, loop, nest)

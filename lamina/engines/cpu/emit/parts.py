@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
+from lamina.codegen.axes import merged_axes
 from lamina.codegen.llvm import Module
 from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.panels import PackedRight
@@ -273,7 +274,7 @@ def _parts(
         assert isinstance(schedule, LoopSchedule)
         return emit_loops(context, name, step, schedule)
     column_sums = [
-        emit_nest(context, other, loop, nest)
+        emit_nest(context, other, merged_axes(loop), nest)
         for other, loop, nest in zip(others, sums, nests, strict=True)
         if isinstance(loop, Loop)
     ]
