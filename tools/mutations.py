@@ -113,7 +113,6 @@ def main() -> int:
     )
     parser.add_argument("--all", action="store_true", help="do not stop at the first failure")
     arguments = parser.parse_args()
-    every = faults_of(arguments.table)
     faults = [
         fault
         for fault in faults_of(arguments.table)
