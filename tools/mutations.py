@@ -1,6 +1,6 @@
 """Whether tests find faults: each one of a table is put into a copy of the sources, and tests run.
 
-    python tools/mutations.py tools/mutations/cpu.toml [--only WORD] [--all]
+    python tools/mutations.py tools/mutations/cpu.toml [--only TEXT ...] [--all]
 
 A table names the arguments of pytest, and the faults: a file, text that stands in it exactly once,
 and what a mistake would have put in its place. A fault may name tests of its own. Printed is what
@@ -108,10 +108,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("table", type=Path, help="a TOML file that lists faults")
-    parser.add_argument("--only", default="", help="only faults whose name has this text")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="only faults whose names have these"
+    )
     parser.add_argument("--all", action="store_true", help="do not stop at the first failure")
     arguments = parser.parse_args()
-    faults = [fault for fault in faults_of(arguments.table) if arguments.only in fault.name]
+    faults = [
+        fault
+        for fault in faults_of(arguments.table)
+        if any(text in fault.name for text in arguments.only)
+    ]
     problems = [f"{fault.name}: {fault.problem()}" for fault in faults if fault.problem()]
     if problems:
         print(*problems, sep="\n")

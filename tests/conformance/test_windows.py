@@ -65,3 +65,20 @@ def test_every_element_of_a_window_counts(
     upstream = leaves.add(numbers(*(extent for extent in y.shape if isinstance(extent, int))))
     graph = leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])])
     check(graph, engine, leaves.feeds, exact=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("channels", "outputs"), [(3, 20), (8, 33), (18, 7)])
+def test_every_weight_of_a_window_counts(
+    channels: int, outputs: int, size: int, dtype: str, engine: Engine
+) -> None:
+    """Parameters, which stay as they are for many runs, may be brought into another order."""
+    generator, leaves = np.random.default_rng(channels), Leaves()
+    x, again = (
+        leaves.add(generator.integers(-3, 4, (2, channels, 11, 14)).astype(dtype)) for _ in range(2)
+    )
+    values = generator.integers(-3, 4, (outputs, channels, size, size)).astype(dtype)
+    weight = leaves.add(values, "parameter", "weight")
+    results = [ops.conv(one, weight, [2, 2], [(1, 1)] * 2, [1, 1]) for one in (x, again)]
+    check(leaves.graph(results), engine, leaves.feeds, exact=True)
