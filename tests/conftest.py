@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from zlib import crc32
 
 import pytest
 
@@ -33,6 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="the engine that the conformance tests run on (default: every one that works here)",
     )
+    parser.addoption(
+        "--share",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run one in N of the tests on OpenCL, always the same ones: drivers take a quarter of "
+        "a second to compile what a test needs (default: 1 with --engine, else 8)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +59,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         wanted = str(metafunc.config.getoption("--engine"))
         usable = [device.engine for device in devices() if not device.problem]
         metafunc.parametrize("engine_name", [wanted] if wanted else usable, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out tests on OpenCL devices, as `--share` says."""
+    share = config.getoption("--share") or (1 if config.getoption("--engine") else 8)
+
+    def is_chosen(item: pytest.Item) -> bool:
+        parameters = getattr(item, "callspec", None)
+        engine = parameters.params.get("engine_name", "") if parameters is not None else ""
+        name = item.nodeid.replace(str(engine), "")
+        return not str(engine).startswith("opencl") or crc32(name.encode()) % share == 0
+
+    left_out = [item for item in items if not is_chosen(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if is_chosen(item)]
 
 
 @pytest.hookimpl(wrapper=True)

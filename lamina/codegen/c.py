@@ -477,6 +477,18 @@ class Function:
 
     # Memory
 
+    def table(self, values: Sequence[Value]) -> Value:
+        """Values of one type in the work item's own memory, for `picked`."""
+        value = Value(self._name("t"), values[0].type)
+        numbers = ", ".join(map(self._operand, values))
+        word = self.module.type(value.type)
+        self._line(f"const {word} {value.name}[{len(values)}] = {{{numbers}}}")
+        return value
+
+    def picked(self, table: Value, number: Value) -> Value:
+        """One of the values of a table."""
+        return self._made(f"{table.name}[{self._operand(number)}]", table.type)
+
     def item(self) -> Value:
         """The number of the work item."""
         return self._made(self.module.words.item, I64)

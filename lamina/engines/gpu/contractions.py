@@ -78,28 +78,27 @@ class _Tile:
         self._rows, self._columns = rows, columns
 
     def write(self) -> None:
-        rows, columns = self._places(self._rows), self._places(self._columns)
+        sides = (self._rows, self._columns)
         zero = constant(0, Type(element(self._step.dtype)))
-        totals: Sequence[Value] = [zero] * (len(rows) * len(columns))
+        totals: Sequence[Value] = [zero] * (self._rows.size * self._columns.size)
         if all(axis.extent for axis in self._step.inner):
-            inside = [self._clamped(self._rows, rows), self._clamped(self._columns, columns)]
-            totals = self._over(self._step.inner, inside[0], inside[1], totals)
-        for number, total in enumerate(totals):
-            row, column = divmod(number, len(columns))
-            self._store(rows[row], columns[column], total)
+            rows, columns = (self._clamped(side) for side in sides)
+            totals = self._over(self._step.inner, rows, columns, totals)
+        self._store(totals)
 
-    def _places(self, side: _Side) -> list[Value]:
-        """The rows or columns of the tile, which may lie behind the last one."""
-        points, code = self._points, self._code
-        first = code.multiply(points.axis(side.tile), points.position(side.size))
-        return [code.add(first, points.position(number)) for number in range(side.size)]
+    def _first(self, side: _Side) -> Value:
+        """The first row or column of the tile."""
+        points = self._points
+        return self._code.multiply(points.axis(side.tile), points.position(side.size))
 
-    def _clamped(self, side: _Side, places: Sequence[Value]) -> Sequence[Value]:
-        """The last one for those behind it, so that all can be read."""
+    def _clamped(self, side: _Side) -> list[Value]:
+        """The rows or columns of the tile; the last one for those behind it, so that all are."""
+        code, points, first = self._code, self._points, self._first(side)
+        places = [code.add(first, points.position(number)) for number in range(side.size)]
         if not side.is_ragged:
             return places
-        last = self._points.position(side.axis.extent - 1)
-        return [self._code.minimum(place, last) for place in places]
+        last = points.position(side.axis.extent - 1)
+        return [code.minimum(place, last) for place in places]
 
     def _over(
         self,
@@ -135,19 +134,36 @@ class _Tile:
             return self._code.multiply_add(left, right, total)
         return self._code.add(total, self._code.multiply(left, right))
 
-    def _store(self, row: Value, column: Value, total: Value) -> None:
-        """The epilogue of one sum, if the tile has it."""
+    def _store(self, totals: Sequence[Value]) -> None:
+        """The epilogue of all sums that the result has, written once."""
         points, code = self._points, self._code
-        inside: Value | None = None
+        table = code.table(totals)
+        rows = Axis("row_of_tile", self._rows.size)
+        columns = Axis("column_of_tile", self._columns.size)
+        with points.loop(rows) as outer, points.loop(columns) as inner:
+            row = code.add(self._first(self._rows), outer.index)
+            column = code.add(self._first(self._columns), inner.index)
+            number = code.multiply(outer.index, points.position(self._columns.size))
+            total = code.picked(table, code.add(number, inner.index))
+            inside = self._inside(row, column)
+            if inside is None:
+                self._store_at(row, column, total, None)
+            else:
+                with code.when(inside) as before:
+                    self._store_at(row, column, total, before)
+            code.end_loop(inner)
+            code.end_loop(outer)
+
+    def _inside(self, row: Value, column: Value) -> Value | None:
+        """Whether the result has that row and column; None if it always has."""
+        code, found = self._code, list[Value]()
         for side, place in ((self._rows, row), (self._columns, column)):
             if side.is_ragged:
-                found = code.compare("slt", place, points.position(side.axis.extent))
-                inside = found if inside is None else code.binary("and", inside, found)
-        if inside is None:
-            self._store_at(row, column, total, None)
-            return
-        with code.when(inside) as before:
-            self._store_at(row, column, total, before)
+                end = self._points.position(side.axis.extent)
+                found.append(code.compare("slt", place, end))
+        if len(found) < 2:
+            return found[0] if found else None
+        return code.binary("and", *found)
 
     def _store_at(self, row: Value, column: Value, total: Value, before: Block | None) -> None:
         points, step = self._points, self._step
