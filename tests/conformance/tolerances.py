@@ -30,6 +30,7 @@ import numpy as np
 
 from lamina.compiler.expand import expand
 from lamina.compiler.unroll import unroll
+from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
 from lamina.ops.lowering import Contracting, Elementwise, Reduction, Scanning
 from lamina.program.scalar import Apply, Local, parts
@@ -80,7 +81,7 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
     outputs: Values = {}
     leaves = dict(feeds)
     # Steps of recurrences are made of ops that stand for others, too.
-    simple = expand(unroll(expand(graph)))
+    simple = expand(unroll(expand(graph, DEFAULT_TARGET)), DEFAULT_TARGET)
     found, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}
     for _ in range(runs):
         outputs, updates = evaluate(graph, leaves)
