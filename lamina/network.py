@@ -8,7 +8,6 @@ from typing import Annotated, Any, cast, final
 from lamina import shapes
 from lamina.bill import Memory, MemoryBill
 from lamina.compiler.expand import expand
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import target_of
 from lamina.errors import DefinitionError, EngineError, LaminaError, ShapeError, UnknownNameError
@@ -28,6 +27,7 @@ from lamina.graph.calls import checked
 from lamina.graph.kinds import FloatType, Instance
 from lamina.layers.layer import LAYER, Layer, Trace, trace
 from lamina.layers.scope import Record
+from lamina.lazy import loading
 from lamina.ops.lowering import (
     Contracting,
     Elementwise,
@@ -361,6 +361,10 @@ def bill_of(
             network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
         )
         name = "training step"
+    # Only now: the passes take longer to import than a network to write down.
+    with loading:
+        from lamina.compiler.pipeline import compile_graph
+
     program = compile_graph(step.graph, batch=batch_size, name=name, target=target)
     return MemoryBill(batch_size, program)
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from typing import Any, cast, final
 
 import numpy as np
 
 from lamina.cache import find, folder, keep, key_of, sources_checksum
-from lamina.compiler.pipeline import compile_graph
 from lamina.errors import FileFormatError
 from lamina.garbage import without_collections
 from lamina.graph import Graph, Tensor
 from lamina.graph.tensor import ConstantValue
+from lamina.lazy import loading
 from lamina.ops import BY_NAME
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
@@ -26,18 +27,27 @@ from lamina.program.target import Target
 from lamina.shapes import DType, Size
 
 # As they are now, when they are imported: an upgrade may exchange them while the process runs.
-_SOURCES = sources_checksum(
+_PACKAGES = (
     *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler"),
     *("lamina.compiler.fusion", "lamina.program"),
 )
+_SOURCES = sources_checksum(*_PACKAGES)
 
 
 @without_collections
 def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
     """What `compile_graph` gives, from the cache if it was compiled before."""
+
+    def compiled() -> Program:
+        # Only now: where the program is known already, the passes are not needed.
+        with loading:
+            from lamina.compiler.pipeline import compile_graph
+
+        return compile_graph(graph, batch=batch, name=name, target=target)
+
     described = _described(graph) if _SOURCES and folder() is not None else None
     if described is None:
-        return compile_graph(graph, batch=batch, name=name, target=target)
+        return compiled()
     key = key_of(("program", described, str(batch), name, target.key, _SOURCES, np.__version__))
     found = find(key)
     if found is not None:
@@ -45,9 +55,16 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
             return decode(found)
         except FileFormatError:
             pass
-    program = compile_graph(graph, batch=batch, name=name, target=target)
-    keep(key, encode(program))
+    program = compiled()
+    if _all_is_one_version():
+        keep(key, encode(program))
     return program
+
+
+@cache
+def _all_is_one_version() -> bool:
+    """Whether what was imported later, to compile, is of the same version; asked once."""
+    return sources_checksum(*_PACKAGES) == _SOURCES
 
 
 def _described(graph: Graph) -> str | None:
