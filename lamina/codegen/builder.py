@@ -66,9 +66,11 @@ class Module(Protocol):
 
     Attributes:
         fused: whether `multiply_add` rounds once.
+        doubles: whether there are floats of 64 bits.
     """
 
     fused: bool
+    doubles: bool
 
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None

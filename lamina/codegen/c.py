@@ -51,11 +51,13 @@ class Module:
     Args:
         words: of the language.
         fused: whether the device multiplies and adds in one rounding.
+        doubles: whether it has floats of 64 bits.
     """
 
-    def __init__(self, words: Words, *, fused: bool) -> None:
+    def __init__(self, words: Words, *, fused: bool, doubles: bool) -> None:
         self.words = words
         self.fused = fused
+        self.doubles = doubles
         self.has_doubles = False
         self.functions: list[Function] = []
         self._names: set[str] = set()

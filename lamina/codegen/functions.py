@@ -144,6 +144,7 @@ _COS = (
     *(-2.755731727024068e-07, 2.087614595808494e-09, -1.1382610070998325e-11),
 )
 # pi / 2 in three parts; products of the first two with numbers below 2**20 are exact.
+_HALF_PI_SINGLE = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 _HALF_PI = (1.5707963267341256142, 6.0771005063039659766e-11, 2.0222662487959506e-21)
 
 
@@ -362,15 +363,22 @@ def cos(code: Builder, x: Value) -> Value:
 
 
 def _circular(code: Builder, x: Value, quarters: int) -> Value:
-    """sin(x + quarters * pi / 2), in float64."""
-    if x.type.element == "float":
+    """sin(x + quarters * pi / 2), in float64 where there is that."""
+    if x.type.element == "float" and code.module.doubles:
         wide = _circular(code, code.convert("fpext", x, "double"), quarters)
         return code.convert("fptrunc", wide, "float")
     type = x.type
+    given, is_single = x, type.element == "float"
+    if is_single:
+        # Beyond this there is no digit left, but products would overflow.
+        x = _clamped(code, x, -(2.0**30), 2.0**30)
     count, quarter = _rounded(code, code.multiply(x, constant(2 / math.pi, type)))
-    r = x
-    for part in _HALF_PI:
-        r = code.subtract(r, code.multiply(count, constant(part, type)))
+    if is_single:
+        r = _less_half_pis(code, x, count)
+    else:
+        r = x
+        for part in _HALF_PI:
+            r = code.subtract(r, code.multiply(count, constant(part, type)))
     z = code.multiply(r, r)
     sine = code.multiply_add(code.multiply(r, z), _polynomial(code, z, _SIN), r)
     # 1 - z / 2 with what its rounding lost.
@@ -385,9 +393,25 @@ def _circular(code: Builder, x: Value, quarters: int) -> Value:
     result = code.select(odd, cosine, sine)
     result = code.select(_has_bit(code, place, 2), code.negate(result), result)
     result = _clamped(code, result, -1.0, 1.0)
+    if is_single:
+        # NaN for infinity.
+        result = code.add(result, code.subtract(given, given))
     if quarters == 0:
         result = code.select(code.compare("oeq", x, constant(0, type)), x, result)
     return result
+
+
+def _less_half_pis(code: Builder, x: Value, count: Value) -> Value:
+    """What is left of x, less so many times pi / 2, in numbers of float32 alone.
+
+    Each product is two numbers; what differences lose is added in the end.
+    """
+    r, lost = x, constant(0, x.type)
+    for part in _HALF_PI_SINGLE:
+        for term in _two_product(code, count, constant(part, x.type)):
+            r, rounding = _two_sum(code, r, code.negate(term))
+            lost = code.add(lost, rounding)
+    return code.add(r, lost)
 
 
 def _has_bit(code: Builder, integer: Value, bit: int) -> Value:
@@ -432,14 +456,15 @@ def _two_product(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _halves(code: Builder, a: Value) -> tuple[Value, Value]:
-    """Two numbers of 26 bits whose sum is a."""
-    scaled = code.multiply(a, constant(2.0**27 + 1, a.type))
+    """Two numbers of half as many bits whose sum is a."""
+    bits = (_format(a).mantissa + 2) // 2
+    scaled = code.multiply(a, constant(2.0**bits + 1, a.type))
     high = code.subtract(scaled, code.subtract(scaled, a))
     return high, code.subtract(a, high)
 
 
 def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
-    """log(x) of positive finite x as a sum of two float64 numbers, right to about 2**-64.
+    """log(x) of positive finite x as a sum of two numbers, right to about 2**-64 in float64.
 
     log(m) is 2 s + 2/3 s**3 + s**5 R(s**2) with s = (m - 1) / (m + 1), the first two terms in
     twice the precision.
@@ -467,8 +492,9 @@ def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     third = 2 / 3
     term, term_low = _two_product(code, cube, constant(third, type))
     term_low = code.multiply_add(cube_low, constant(third, type), term_low)
-    # 2/3 is not a float64 number: what it lacks.
-    term_low = code.multiply_add(cube, constant(3.700743415417188e-17, type), term_low)
+    # 2/3 is no number of a float: what it lacks.
+    lacking = constant(_TWO_THIRDS_LACK[type.element], type)
+    term_low = code.multiply_add(cube, lacking, term_low)
     tail = code.multiply(code.multiply(cube, z), _polynomial(code, z, _POWER_LOG))
     high, low = _two_sum(code, code.add(s, s), term)
     low = code.add(code.add(low, code.add(term_low, tail)), code.add(s_low, s_low))
@@ -488,13 +514,17 @@ _POWER_LOG = (
 )
 
 
+# 2/3 less the nearest number of each format.
+_TWO_THIRDS_LACK = {"float": -1.9868214925130207e-08, "double": 3.700743415417188e-17}
+
+
 def power(code: Builder, x: Value, y: Value) -> Value:
-    """X to the power y: exp(y log |x|) with the sign of an odd power, in float64.
+    """X to the power y: exp(y log |x|) with the sign of an odd power, in float64 if there is that.
 
     The special cases are those of C and IEEE 754: anything to the power 0 and 1 to any power is
     1; a negative number to a power that is no integer is NaN.
     """
-    if x.type.element == "float":
+    if x.type.element == "float" and code.module.doubles:
         wide = (code.convert("fpext", operand, "double") for operand in (x, y))
         return code.convert("fptrunc", power(code, *wide), "float")
     type = x.type
@@ -528,7 +558,7 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     whole = code.compare("oeq", floor(code, y), y)
     half = code.multiply(y, constant(0.5, type))
     odd = code.binary("and", whole, code.compare("une", floor(code, half), half))
-    negative = code.compare("slt", _bits(code, x), constant(0, Type("i64", type.lanes)))
+    negative = code.compare("slt", _bits(code, x), constant(0, type.of(_format(x).integer)))
     flipped = code.select(code.binary("and", negative, odd), code.negate(result), result)
     below = code.compare("olt", x, zero)
     finite = code.compare("olt", size, infinite)

@@ -57,10 +57,12 @@ class Module:
 
     Args:
         fused: whether the processor multiplies and adds in one rounding.
+        doubles: whether functions may compute in floats of 64 bits.
     """
 
-    def __init__(self, *, fused: bool) -> None:
+    def __init__(self, *, fused: bool, doubles: bool = True) -> None:
         self.fused = fused
+        self.doubles = doubles
         self.functions: list[Function] = []
         self._names: set[str] = set()
         self._declared: dict[str, str] = {}

@@ -27,9 +27,11 @@ FUSED = (True, False)
 Emit = Callable[..., Value]
 
 
-def module_of(emit: Emit, operands: int, element: str, lanes: int, *, fused: bool) -> Module:
+def module_of(
+    emit: Emit, operands: int, element: str, lanes: int, *, fused: bool, doubles: bool = True
+) -> Module:
     """A module whose `program(count, out, x, ...)` applies the function to whole vectors."""
-    module = Module(fused=fused)
+    module = Module(fused=fused, doubles=doubles)
     names = ["out", *(f"x{number}" for number in range(operands))]
     parameters = [("count", I64), *((name, POINTER) for name in names)]
     code = module.function("program", parameters, internal=False)
@@ -44,14 +46,19 @@ def module_of(emit: Emit, operands: int, element: str, lanes: int, *, fused: boo
 
 
 @cache
-def compiled(emit: Emit, operands: int, element: str, lanes: int, fused: bool) -> Library:
-    return Library(assemble(module_of(emit, operands, element, lanes, fused=fused).text(), host()))
+def compiled(
+    emit: Emit, operands: int, element: str, lanes: int, fused: bool, doubles: bool
+) -> Library:
+    module = module_of(emit, operands, element, lanes, fused=fused, doubles=doubles)
+    return Library(assemble(module.text(), host()))
 
 
-def apply(emit: Emit, *operands: Array, lanes: int = 16, fused: bool = True) -> Array:
+def apply(
+    emit: Emit, *operands: Array, lanes: int = 16, fused: bool = True, doubles: bool = True
+) -> Array:
     """The function of arrays, of one dtype and any length."""
     element = "float" if operands[0].dtype == np.float32 else "double"
-    library = compiled(emit, len(operands), element, lanes, fused and host().fused)
+    library = compiled(emit, len(operands), element, lanes, fused and host().fused, doubles)
     size = operands[0].size
     padded = [np.pad(x, (0, -size % lanes)) for x in operands]
     result = np.empty_like(padded[0])
@@ -112,17 +119,26 @@ RANGES: dict[str, tuple[Callable[[Array], Array], tuple[float, float], tuple[flo
 }
 
 
+# float32 on a device without float64, too.
+FLOATS = pytest.mark.parametrize(
+    ("dtype", "doubles"), [("float32", True), ("float64", True), ("float32", False)]
+)
+
+
 @needs_precise
 @pytest.mark.parametrize("fused", FUSED)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@FLOATS
 @pytest.mark.parametrize("name", RANGES)
-def test_functions_are_right_to_four_units(name: str, dtype: str, fused: bool) -> None:
+def test_functions_are_right_to_four_units(
+    name: str, dtype: str, doubles: bool, fused: bool
+) -> None:
     reference, *ranges = RANGES[name]
     low, high = ranges[dtype == "float64"]
     x = arguments(dtype, low, high)
     with np.errstate(all="ignore"):
         expected = reference(wide(x))
-    error = ulps(apply(functions.FUNCTIONS[name], x, fused=fused), expected)
+    found = apply(functions.FUNCTIONS[name], x, fused=fused, doubles=doubles)
+    error = ulps(found, expected)
     worst = int(np.argmax(error))
     assert error[worst] <= MOST_ULP, f"{name}({x[worst]!r}) is {error[worst]:.2f} units off"
 
@@ -143,8 +159,8 @@ def test_the_error_function_is_right_to_four_units(dtype: str, fused: bool) -> N
 
 @needs_precise
 @pytest.mark.parametrize("fused", FUSED)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_powers_are_right_to_four_units(dtype: str, fused: bool) -> None:
+@FLOATS
+def test_powers_are_right_to_four_units(dtype: str, doubles: bool, fused: bool) -> None:
     generator = np.random.default_rng(1)
     reach = 120 if dtype == "float32" else 1000
     x = 2.0 ** generator.uniform(-reach, reach, 200_000)
@@ -155,7 +171,7 @@ def test_powers_are_right_to_four_units(dtype: str, fused: bool) -> None:
     y = np.concatenate([y, steep]).astype(dtype)
     with np.errstate(all="ignore"):
         expected = np.power(wide(x), wide(y))
-    error = ulps(apply(functions.power, x, y, fused=fused), expected)
+    error = ulps(apply(functions.power, x, y, fused=fused, doubles=doubles), expected)
     worst = int(np.argmax(error))
     assert error[worst] <= MOST_ULP, f"{x[worst]!r} ** {y[worst]!r}: {error[worst]:.2f} units off"
 
@@ -169,7 +185,7 @@ def same_bits(found: Array, expected: Array) -> bool:
     return bool(np.all(nan | ((found == expected) & (np.signbit(found) == np.signbit(expected)))))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@FLOATS
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -184,20 +200,20 @@ def same_bits(found: Array, expected: Array) -> bool:
         ("sigmoid", [0.5, 0.5, 1, 0, math.nan, 1 / (1 + 1 / math.e), 1 / (1 + math.e)]),
     ],
 )
-def test_special_values(name: str, expected: list[float], dtype: str) -> None:
-    found = apply(functions.FUNCTIONS[name], np.array(SPECIAL, dtype))
+def test_special_values(name: str, expected: list[float], dtype: str, doubles: bool) -> None:
+    found = apply(functions.FUNCTIONS[name], np.array(SPECIAL, dtype), doubles=doubles)
     wanted = np.array(expected, dtype)
     assert same_bits(found[:5], wanted[:5])
     np.testing.assert_allclose(found[5:], wanted[5:], 4 * np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_powers_of_special_values_are_those_of_numpy(dtype: str) -> None:
+@FLOATS
+def test_powers_of_special_values_are_those_of_numpy(dtype: str, doubles: bool) -> None:
     values = [*SPECIAL, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 2.5, 1e30, -1e30, 1e-40]
     x, y = (grid.ravel() for grid in np.meshgrid(*[np.array(values, dtype)] * 2))
     with np.errstate(all="ignore"):
         expected = np.power(x, y)
-    found = apply(functions.power, x, y)
+    found = apply(functions.power, x, y, doubles=doubles)
     exact = ~np.isfinite(expected) | (expected == 0) | (np.abs(expected) == 1)
     assert same_bits(found[exact], expected[exact])
     np.testing.assert_allclose(found, expected, 1e-6)

@@ -29,7 +29,7 @@ def write_kernels(program: Program, traits: Traits, words: Words = OPENCL) -> La
         traits: of the device.
         words: of the language.
     """
-    writer = _Writer(program, Module(words, fused=traits.fused))
+    writer = _Writer(program, Module(words, fused=traits.fused, doubles=traits.has_float64))
     launches: list[Launch] = []
     repeats: list[Repeated] = []
     first = 0
