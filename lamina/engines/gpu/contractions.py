@@ -28,7 +28,7 @@ MOST_ROWS, MOST_COLUMNS = 4, 4
 
 def write_contraction(module: Module, name: str, form: Form) -> int:
     """Writes the kernel; gives the number of its work items."""
-    step = form.step
+    step = form.steps[0]
     assert isinstance(step, Contraction)
     batch, of_batch = flattened(step.batch, "b")
     row, of_rows = flattened(step.rows, "m")

@@ -8,12 +8,11 @@ from contextlib import ExitStack, contextmanager
 from lamina.codegen.c import Function, Module
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, constant
 from lamina.program.index import Axis, Gathered, Index
-from lamina.program.program import Buffer
 from lamina.program.scalar import indices
-from lamina.program.steps import Contraction, Step, inner_axes, scalars_of, stores_of
-from lamina.records import frozen_dataclass
+from lamina.program.steps import Contraction, inner_axes, scalars_of, stores_of
 from lamina.shapes import size_of
 
 # Positions up to this fit 32 bits, with what is added to them while they are computed.
@@ -23,19 +22,8 @@ _NARROW = 2**30
 ItemPoints = Points[Function]
 
 
-@frozen_dataclass
-class Form:
-    """All that decides what is written for a step; equal steps share their kernels.
-
-    Attributes:
-        step: without its name; buffers are called by numbers, in the order in which it names them.
-        buffers: what they are, by these numbers.
-        turn: the axis of the iterations that repeat it, if there is one.
-    """
-
-    step: Step
-    buffers: tuple[Buffer, ...]
-    turn: Axis | None
+# Steps with equal ones share their kernels.
+Form = Signature[None]
 
 
 @contextmanager
@@ -46,14 +34,14 @@ def work_item(module: Module, name: str, form: Form, axes: Sequence[Axis]) -> Ge
     """
     position = I32 if _is_narrow(form, axes) else I64
     buffers = [(f"b{one.name}", memory_element(one.dtype)) for one in form.buffers]
-    numbers: list[tuple[str, Type]] = [("iteration", I32)] if form.turn is not None else []
+    numbers: list[tuple[str, Type]] = [("iteration", I32)] if form.iteration is not None else []
     code = module.kernel(name, buffers, numbers)
     bases = {one.name: code.parameters[n] for n, one in enumerate(form.buffers)}
     points = Points(code, bases, {one.name: one.size for one in form.buffers}, position=position)
-    if form.turn is not None:
+    if form.iteration is not None:
         iteration = code.parameters[-1]
         wide = iteration if position == I32 else code.convert("zext", iteration, "i64")
-        points.fix(form.turn, wide)
+        points.fix(form.iteration, wide)
     item = code.item()
     count = size_of([axis.extent for axis in axes])
     inside = code.compare("ult", item, constant(count, I64))
@@ -73,7 +61,7 @@ def work_item(module: Module, name: str, form: Form, axes: Sequence[Axis]) -> Ge
 
 def _is_narrow(form: Form, axes: Iterable[Axis]) -> bool:
     """Whether all positions of a step fit 32 bits."""
-    step, within = form.step, [*axes]
+    (step,), within = form.steps, [*axes]
     if isinstance(step, Contraction):
         within += (*step.batch, *step.rows, *step.columns, *step.inner)
     else:

@@ -6,18 +6,17 @@ kernels: these are written for a step whose buffers are numbered.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import final
 
 from lamina.codegen.c import Module
+from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import OPENCL, Words
 from lamina.engines.gpu.contractions import write_contraction
 from lamina.engines.gpu.item import Form
 from lamina.engines.gpu.launches import Launch, Launches, Repeated, Traits
 from lamina.engines.gpu.loops import write_loop
 from lamina.program.index import Axis
-from lamina.program.program import Buffer, Program
-from lamina.program.rewrite import Rewrite
+from lamina.program.program import Program
 from lamina.program.steps import Contraction, Step
 
 
@@ -49,31 +48,16 @@ class _Writer:
 
     def __init__(self, program: Program, module: Module) -> None:
         self.module = module
-        self._program = program
+        self._signatures = Signatures(program)
         # The name of each kernel, and how many work items it has.
         self._written: dict[Form, tuple[str, int]] = {}
 
     def launches(self, number: int, step: Step, turn: Axis | None) -> list[Launch]:
         """What runs a step."""
-        form, used = self._form(step, turn)
+        form, used = self._signatures.of([step], None, turn)
         if form not in self._written:
             name = f"step{number}"
-            write = write_contraction if isinstance(form.step, Contraction) else write_loop
+            write = write_contraction if isinstance(form.steps[0], Contraction) else write_loop
             self._written[form] = name, write(self.module, name, form)
         name, items = self._written[form]
         return [Launch(name, used, items, 0, number)] if items else []
-
-    def _form(self, step: Step, turn: Axis | None) -> tuple[Form, tuple[str, ...]]:
-        """The form of a step, and the buffers that it uses, in the order of their numbers."""
-        numbers: dict[str, str] = {}
-
-        def numbered(name: str) -> str:
-            return numbers.setdefault(name, str(len(numbers)))
-
-        without_names = replace(Rewrite(buffer=numbered).step(step), name="")
-        buffers = tuple(
-            Buffer(number, "temporary", (buffer.size,), buffer.dtype)
-            for name, number in numbers.items()
-            for buffer in [self._program.buffers[name]]
-        )
-        return Form(without_names, buffers, turn), tuple(numbers)

@@ -16,12 +16,12 @@ STYLE = Style(inner_lanes=0, unrolled=8, window=9)
 
 def write_loop(module: Module, name: str, form: Form) -> int:
     """Writes the kernel; gives the number of its work items."""
-    assert isinstance(form.step, Loop)
-    if any(isinstance(stage, Sort) for stage in form.step.stages):
-        (sort,) = form.step.stages
+    assert isinstance(form.steps[0], Loop)
+    if any(isinstance(stage, Sort) for stage in form.steps[0].stages):
+        (sort,) = form.steps[0].stages
         assert isinstance(sort, Sort)
         return write_sort(module, name, form, sort)
-    loop = merged_axes(form.step)
+    loop = merged_axes(form.steps[0])
     items = size_of([axis.extent for axis in loop.axes])
     if items:
         with work_item(module, name, form, loop.axes) as points:

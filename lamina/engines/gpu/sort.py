@@ -13,9 +13,9 @@ from lamina.shapes import size_of
 
 def write_sort(module: Module, name: str, form: Form, sort: Sort) -> int:
     """Writes the kernel of a loop with no more than a sort; gives the number of its work items."""
-    assert isinstance(form.step, Loop)
+    assert isinstance(form.steps[0], Loop)
     own = Axis("element", sort.axis.extent)
-    axes = (*form.step.axes, own)
+    axes = (*form.steps[0].axes, own)
     items = size_of([axis.extent for axis in axes])
     if not items:
         return 0

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
+from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
 from lamina.engines.cpu.decide.contractions import (
     can_be_dots,
@@ -33,7 +34,6 @@ from lamina.engines.cpu.decide.schedule import (
     StepSchedule,
     WindowSchedule,
 )
-from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.engines.cpu.decide.split_reductions import can_be_cut, split_loop
 from lamina.engines.cpu.decide.windows import (
     COL2IM,

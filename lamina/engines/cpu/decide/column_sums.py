@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lamina.codegen.axes import merged_axes
+from lamina.codegen.signatures import Signatures
 from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.overlap import LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import GemmSchedule, StepSchedule
-from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, writes_of

@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from lamina.codegen.signatures import Signatures
 from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.overlap import Writes
 from lamina.engines.cpu.decide.panels import PackedRight
 from lamina.engines.cpu.decide.schedule import Prepacking
-from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Literal, loads

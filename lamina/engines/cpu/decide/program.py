@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
+from lamina.codegen.signatures import Signatures
 from lamina.engines.cpu.decide.column_sums import fused_column_sums
 from lamina.engines.cpu.decide.contractions import schedule_contraction
 from lamina.engines.cpu.decide.loops import nest_of_columns, schedule_loop
@@ -21,7 +22,6 @@ from lamina.engines.cpu.decide.schedule import (
     StepSchedule,
     WindowSchedule,
 )
-from lamina.engines.cpu.decide.signatures import Signatures
 from lamina.engines.cpu.decide.workers import workers_of
 from lamina.engines.cpu.processor import Processor
 from lamina.program.program import Program

@@ -13,6 +13,7 @@ from typing import final
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.llvm import Module
+from lamina.codegen.signatures import Signature, Signatures
 from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.panels import PackedRight
 from lamina.engines.cpu.decide.prepacking import right_alone
@@ -25,7 +26,6 @@ from lamina.engines.cpu.decide.schedule import (
     Schedule,
     StepSchedule,
 )
-from lamina.engines.cpu.decide.signatures import Signature, Signatures
 from lamina.engines.cpu.emit.context import Context, Part
 from lamina.engines.cpu.emit.contractions import emit_contraction
 from lamina.engines.cpu.emit.loops import emit_loops, emit_nest
@@ -37,6 +37,9 @@ from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Loop
 from lamina.records import frozen_dataclass
 from lamina.shapes import float32
+
+# Of steps with how each is run; or with how a right operand is packed, if that is all.
+StepSignature = Signature[tuple[StepSchedule, ...] | PackedRight]
 
 
 @frozen_dataclass
@@ -128,7 +131,7 @@ class _Writer:
         self._written = written
         self._signatures = signatures
         # What was written for a signature: the parts, and the context with the buffers' order.
-        self._known: dict[Signature, tuple[list[Part], Context]] = {}
+        self._known: dict[StepSignature, tuple[list[Part], Context]] = {}
         self._prepacked = {
             number: one for one in written.schedule.prepackings for number in one.users
         }
@@ -200,10 +203,10 @@ class _Writer:
     def _placed(
         self,
         number: int,
-        signature: Signature,
+        signature: StepSignature,
         used: Sequence[str],
         prepacked: Prepacking | None,
-        write: Callable[[Context, Signature], list[Part]],
+        write: Callable[[Context, StepSignature], list[Part]],
     ) -> list[Part]:
         """The parts of some steps, with a section of their own in the table of addresses.
 
@@ -252,7 +255,7 @@ _PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
 
 
 def _prepacking(
-    name: str, packed: PackedRight, context: Context, signature: Signature
+    name: str, packed: PackedRight, context: Context, signature: StepSignature
 ) -> list[Part]:
     """Writes the packing of a right operand."""
     (step,) = signature.steps
@@ -265,7 +268,7 @@ def _parts(
     schedule: StepSchedule,
     nests: Sequence[Nest],
     context: Context,
-    signature: Signature,
+    signature: StepSignature,
 ) -> list[Part]:
     """Writes a step, and column sums behind it; the names are of their functions."""
     step, *sums = signature.steps

@@ -9,33 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import Generic, TypeVar, final
 
-from lamina.engines.cpu.decide.panels import PackedRight
-from lamina.engines.cpu.decide.schedule import StepSchedule
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Step
 from lamina.records import frozen_dataclass
 
+# What an engine has decided about steps.
+Decided = TypeVar("Decided", covariant=True)
+
 
 @frozen_dataclass
-class Signature:
+class Signature(Generic[Decided]):
     """All that decides what is written for a step; equal signatures share their functions.
 
     Attributes:
         steps: the step, and those that are run along with it, without names; buffers are called
             by numbers, in the order in which they are come across.
         buffers: what they are: their numbers, sizes and dtypes.
-        schedules: how each of the steps is run; or how the right operand of the step is packed, if
-            that is all that is done.
+        decided: about how they are run.
         iteration: the axis that the step is repeated for, if it is.
     """
 
     steps: tuple[Step, ...]
     buffers: tuple[Buffer, ...]
-    schedules: tuple[StepSchedule, ...] | PackedRight
+    decided: Decided
     iteration: Axis | None
 
 
@@ -60,16 +60,16 @@ class Signatures:
     def of(
         self,
         steps: Sequence[Step],
-        schedules: tuple[StepSchedule, ...] | PackedRight,
+        decided: Decided,
         iteration: Axis | None,
-    ) -> tuple[Signature, tuple[str, ...]]:
+    ) -> tuple[Signature[Decided], tuple[str, ...]]:
         """That of some steps that are written together, and the buffers used, in order."""
         without_names, used = self.numbered(*steps)
         buffers = tuple(
             Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
             for number, buffer in enumerate(self._program.buffers[name] for name in used)
         )
-        return Signature(without_names, buffers, schedules, iteration), used
+        return Signature(without_names, buffers, decided, iteration), used
 
     def numbered(self, *steps: Step) -> Numbered:
         """Steps with numbers in the place of their buffers' names, and the names in this order.
