@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         metavar="N",
         help="run one in N of the tests on OpenCL, always the same ones: drivers take a quarter of "
-        "a second to compile what a test needs (default: 1 with --engine, else 8)",
+        "a second to compile what a test needs (default: 1 with --engine, else 16)",
     )
 
 
@@ -63,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out tests on OpenCL devices, as `--share` says."""
-    share = config.getoption("--share") or (1 if config.getoption("--engine") else 8)
+    share = config.getoption("--share") or (1 if config.getoption("--engine") else 16)
 
     def is_chosen(item: pytest.Item) -> bool:
         parameters = getattr(item, "callspec", None)

@@ -52,12 +52,17 @@ class Module:
         words: of the language.
         fused: whether the device multiplies and adds in one rounding.
         doubles: whether it has floats of 64 bits.
+        exact_division: whether divisions and square roots of floats of 32 bits are correctly
+            rounded; if not, they are made in 64 bits where there are such, which rounds them so.
     """
 
-    def __init__(self, words: Words, *, fused: bool, doubles: bool) -> None:
+    def __init__(
+        self, words: Words, *, fused: bool, doubles: bool = True, exact_division: bool = True
+    ) -> None:
         self.words = words
         self.fused = fused
         self.doubles = doubles
+        self.widens_division = doubles and not exact_division
         self.has_doubles = False
         self.functions: list[Function] = []
         self._names: set[str] = set()
@@ -327,6 +332,9 @@ class Function:
 
     def binary(self, operation: str, left: Value, right: Value) -> Value:
         """An operation on two values of one type."""
+        if operation == "fdiv" and self._is_widened(left.type):
+            wide = (self.convert("fpext", one, "double") for one in (left, right))
+            return self.convert("fptrunc", self.binary("fdiv", *wide), "float")
         if operation in _SIGNED_INFIX:
             text = f"{self._signed(left)} {_SIGNED_INFIX[operation]} {self._signed(right)}"
             return self._made(self._unsigned(text, left.type), left.type)
@@ -411,8 +419,15 @@ class Function:
             return self._unsigned(text, type)
         return f"convert_{word}({text})" if type.lanes else f"({word})({text})"
 
+    def _is_widened(self, type: Type) -> bool:
+        """Whether divisions and square roots are made in 64 bits, whose error is then lost."""
+        return self.module.widens_division and type.element == "float"
+
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """A function of values of one type that gives that type."""
+        if name == "sqrt" and self._is_widened(operands[0].type):
+            wide = self.intrinsic("sqrt", self.convert("fpext", operands[0], "double"))
+            return self.convert("fptrunc", wide, "float")
         return self.call(name, operands[0].type, *operands)
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:

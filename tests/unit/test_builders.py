@@ -518,7 +518,7 @@ def by_opencl() -> dict[str, Array]:
     devices = [device for device in devices if device.double_fp_config]
     if not devices:
         pytest.skip("there is no device of OpenCL with float64")
-    module = c.Module(OPENCL, fused=True, doubles=True)
+    module = c.Module(OPENCL, fused=True)
     names = [name.replace(".", "_") for name in INPUTS]
     buffers = [(label, _element_of(name)) for label, name in zip(names, INPUTS, strict=True)]
     code = module.kernel("cases", [*buffers, ("out", "i8")], [])

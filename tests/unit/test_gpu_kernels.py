@@ -61,6 +61,16 @@ def test_doubles_are_named_only_where_there_are_some() -> None:
     assert "double" not in write_kernels(program, without).text
 
 
+def test_divisions_are_made_in_64_bits_where_32_are_not_rounded_correctly() -> None:
+    x = leaf("x", "input", (8,), float32)
+    program = compiled([x], ops.sqrt(x) / (x + 1))
+    assert "double" not in write_kernels(program, TRAITS).text
+    text = write_kernels(program, replace(TRAITS, exact_division=False)).text
+    divided = [line for line in text.splitlines() if " / " in line or "sqrt(" in line]
+    assert len(divided) == 2
+    assert all(line.strip().startswith("const double ") for line in divided)
+
+
 def test_nothing_is_launched_for_a_step_without_elements() -> None:
     x = leaf("x", "input", (0, 4), float32)
     assert not write_kernels(compiled([x], x * 2), TRAITS).launches

@@ -28,7 +28,7 @@ def write_kernels(program: Program, traits: Traits, words: Words = OPENCL) -> La
         traits: of the device.
         words: of the language.
     """
-    writer = _Writer(program, Module(words, fused=traits.fused, doubles=traits.has_float64))
+    writer = _Writer(program, _module(traits, words))
     launches: list[Launch] = []
     repeats: list[Repeated] = []
     first = 0
@@ -40,6 +40,15 @@ def write_kernels(program: Program, traits: Traits, words: Words = OPENCL) -> La
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(Repeated(first, len(launches), repeat.axis.extent))
     return Launches(writer.module.text(), tuple(launches), tuple(repeats), {})
+
+
+def _module(traits: Traits, words: Words) -> Module:
+    return Module(
+        words,
+        fused=traits.fused,
+        doubles=traits.has_float64,
+        exact_division=traits.exact_division,
+    )
 
 
 @final
