@@ -16,7 +16,6 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import (
@@ -212,7 +211,7 @@ def compare(tensors: list[Tensor], engine: Engine) -> None:
     graph = Graph(used, outputs)
     with np.errstate(all="ignore"):
         expected, _ = evaluate(graph, known)
-        program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+        program = compile_graph(graph, batch=1, name="test", target=engine.target)
         ready = engine.compile(program, {})
         ready.run([known[buffer.name] for buffer in program.of_kind("input")])
         for output, value in expected.items():
@@ -432,7 +431,7 @@ def test_floats_become_the_nearest_integer_of_the_type_towards_zero(
     graph = Graph((x,), tuple((f"y{n}", tensor) for n, tensor in enumerate(tensors)))
     wanted = [expected, *(expected[n : n + 7] for n in range(3)), np.array(high), np.array(0)]
     oracle, _ = evaluate(graph, {"values": values})
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
     ready = engine.compile(program, {})
     ready.run([values])
     for number, value in enumerate(wanted):

@@ -443,7 +443,7 @@ def test_a_parameter_may_become_the_last_state(engine: Engine) -> None:
     inputs = tuple(leaves.tensors[1:])
     graph = Graph(inputs, (("y", states),), ((start, states[-1]),))
     expected, updated = evaluate(graph, leaves.feeds)
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
     memory = engine.allocate((3,), np.dtype("float64"))
     memory.write(leaves.feeds["x0"])
     executable = engine.compile(program, {"x0": memory})

@@ -18,12 +18,12 @@ import pytest
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor, leaf
 from lamina.layers.layer import Trace
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.shapes import Array, DType, static
 
 # Relative to the largest element of an array. In float64 both are exact to rounding; in float32
@@ -167,7 +167,7 @@ def _expected(case: Case, dtype: DType) -> tuple[Values, list[tuple[Values, Valu
     network = network_of(case)
     theirs = Theirs(case, dtype, torch, network)
     variables = theirs.variables
-    shape = _programs(case, dtype).output_shape
+    shape = _programs(case, dtype, engine.target).output_shape
     steps: list[tuple[Values, Values]] = []
     for step in range(STEPS if theirs.has_states else 2):
         upstream = normal(shape, dtype, 100 + step)
@@ -192,7 +192,7 @@ class _Programs:
 
 
 @functools.cache
-def _programs(case: Case, dtype: DType) -> _Programs:
+def _programs(case: Case, dtype: DType, target: Target) -> _Programs:
     network = network_of(case)
     batch = case.shapes[0][0]
     trace = network.trace(dtype=dtype, training=True)
@@ -200,10 +200,8 @@ def _programs(case: Case, dtype: DType) -> _Programs:
     inference = network.trace(dtype=dtype, training=False)
     outputs = (("y", inference.outputs[0]),)
     return _Programs(
-        compile_graph(_training_graph(trace), batch=batch, name="layer", target=DEFAULT_TARGET),
-        compile_graph(
-            Graph(inference.inputs, outputs), batch=batch, name="layer", target=DEFAULT_TARGET
-        ),
+        compile_graph(_training_graph(trace), batch=batch, name="layer", target=target),
+        compile_graph(Graph(inference.inputs, outputs), batch=batch, name="layer", target=target),
         (batch, *static(output.shape[1:])),
         [_short(name) for name in trace.record.states],
     )
@@ -225,7 +223,7 @@ class Mine:
     """The layer in Lamina, compiled for an engine in both forms."""
 
     def __init__(self, case: Case, dtype: DType, engine: Engine) -> None:
-        programs = _programs(case, dtype)
+        programs = _programs(case, dtype, engine.target)
         self.output_shape = programs.output_shape
         self.states_of = programs.states
         training, inference = programs.training, programs.inference
