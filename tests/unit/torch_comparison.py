@@ -18,6 +18,7 @@ import pytest
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor, leaf
 from lamina.layers.layer import Trace
@@ -167,7 +168,7 @@ def _expected(case: Case, dtype: DType) -> tuple[Values, list[tuple[Values, Valu
     network = network_of(case)
     theirs = Theirs(case, dtype, torch, network)
     variables = theirs.variables
-    shape = _programs(case, dtype, engine.target).output_shape
+    shape = _programs(case, dtype, DEFAULT_TARGET).output_shape
     steps: list[tuple[Values, Values]] = []
     for step in range(STEPS if theirs.has_states else 2):
         upstream = normal(shape, dtype, 100 + step)
