@@ -27,18 +27,23 @@ def test_contraction_over_windows_of_3x3_equals_its_evaluation(seed: int, engine
     check(made.graph, engine, made.feeds)
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("channels", "outputs", "size", "stride", "dilation", "groups", "extents"),
     [
         (1, 20, 5, 1, 1, 1, (12, 13)),
-        (3, 17, 3, 2, 1, 1, (11, 20)),
+        (3, 17, 3, 2, 1, 1, (11, 19)),
         (17, 33, 3, 1, 1, 1, (9, 12)),
         (16, 16, 3, 1, 2, 1, (10, 11)),
         (8, 12, 2, 2, 1, 2, (8, 9)),
         (33, 5, 1, 1, 1, 1, (7, 19)),
         (6, 6, 3, 1, 1, 6, (9, 10)),
         (2, 50, 4, 3, 1, 1, (16, 31)),
+        (5, 50, 5, 1, 1, 1, (31,)),
+        (17, 5, 3, 3, 1, 1, (61,)),
+        (8, 33, 3, 1, 1, 1, (21, 1)),
+        (3, 8, 3, 2, 1, 1, (5, 6, 7)),
     ],
 )
 def test_every_element_of_a_window_counts(
@@ -48,8 +53,9 @@ def test_every_element_of_a_window_counts(
     stride: int,
     dilation: int,
     groups: int,
-    extents: tuple[int, int],
+    extents: tuple[int, ...],
     dtype: str,
+    masked: bool,
     engine: Engine,
 ) -> None:
     """Sums of small whole numbers are exact in every order, also those of 3x3 in fewer products."""
@@ -59,9 +65,12 @@ def test_every_element_of_a_window_counts(
         return generator.integers(-3, 4, shape).astype(dtype)
 
     x = leaves.add(numbers(3, channels, *extents))
-    weight = leaves.add(numbers(outputs, channels // groups, size, size))
-    padding = [(size // 2, size // 2)] * 2
-    y = ops.conv(x, weight, [stride] * 2, padding, [dilation] * 2, groups)
+    values = numbers(outputs, channels // groups, *(size for _ in extents))
+    weight = leaves.add(values, "parameter", "weight")
+    rank, padding = len(extents), (size // 2, size // 2)
+    y = ops.conv(x, weight, [stride] * rank, [padding] * rank, [dilation] * rank, groups)
+    # The gradient goes through a mask then, and is no plain array.
+    y = ops.relu(y) if masked else y
     upstream = leaves.add(numbers(*(extent for extent in y.shape if isinstance(extent, int))))
     graph = leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])])
     check(graph, engine, leaves.feeds, exact=True)
