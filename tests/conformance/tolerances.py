@@ -5,7 +5,8 @@ Engines agree on every op but three kinds, whose results may differ within a bou
 - Functions (exp, tanh, power, ...): by 4 units in the last place, as engines promise.
 - Sums and products of n terms: by sqrt(n) eps times the sum of the terms' absolute values. Orders
   differ, and n roundings do not all go one way (Higham and Mary, *A new approach to probabilistic
-  rounding error analysis*, 2019). A product that is a term may be rounded with the sum.
+  rounding error analysis*, 2019). A product that is a term may be rounded with the sum, also in
+  `multiply_add`.
 - Contractions over windows of 3x3 and 5x5: by the largest such bound of the whole result times
   `AMPLIFICATION`. Minimal filtering adds and takes away numbers of a whole tile.
 
@@ -181,6 +182,8 @@ def _bound(node: Tensor, operands: list[Array], value: Array, is_moved: bool) ->
         if primitives & FUNCTIONS or (is_moved and primitives & ROUNDED):
             # Where a result is zero, it is exact.
             bound = units * np.where(value == 0, 0, _spacing(value))
+        if "multiply_add" in primitives:
+            bound = eps * _of_absolute_values(node, operands)
     elif isinstance(lowering, Contracting):
         bound = eps * _contraction_bound(node, operands)
     elif isinstance(lowering, Reduction | Scanning) and lowering.combine in ("sum", "product"):
