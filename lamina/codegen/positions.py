@@ -70,7 +70,7 @@ class Positions:
                     stride += coefficient
                 value = nest.axis(atom)
             elif isinstance(atom, Gathered):
-                value = self._gathered(atom)
+                value = self._gathered(atom, depth)
             else:
                 value = self._divided(atom, depth)
             with nest.at(depth):
@@ -114,12 +114,17 @@ class Positions:
             return self.counted(place.start, place.stride)
         return place.start
 
-    def _gathered(self, atom: Gathered) -> Value:
+    def _gathered(self, atom: Gathered, depth: int) -> Value:
         """A position that was read from data."""
         value = self._value(atom.value)
         if self.type.element == value.type.element:
             return value
-        return self._code.convert("trunc", value, self.type.element)
+        known = self._nest.known(depth)
+        key = ("narrow", value)
+        if key not in known:
+            with self._nest.at(depth):
+                known[key] = self._code.convert("trunc", value, self.type.element)
+        return known[key]
 
     def _divided(self, atom: Quotient | Remainder, depth: int) -> Value:
         """A quotient or remainder by a constant, rounding down."""
