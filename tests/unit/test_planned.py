@@ -15,7 +15,7 @@ import pytest
 
 import lamina as lm
 from lamina import cache, ops
-from lamina.compiler import planned
+from lamina.compiler import pipeline, planned
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.planned import compile_cached
 from lamina.engines import DEFAULT_TARGET
@@ -43,7 +43,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     """An empty cache; counts what is compiled."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     counted = Counted()
-    monkeypatch.setattr(planned, "compile_graph", counted)
+    monkeypatch.setattr(pipeline, "compile_graph", counted)
     return counted
 
 
@@ -76,10 +76,10 @@ def test_what_was_compiled_before_is_not_compiled_again(compiled: Counted) -> No
 def test_another_process_finds_it_under_the_same_name(tmp_path: Path) -> None:
     script = """
 import lamina as lm
-from lamina.compiler import planned
+from lamina.compiler import pipeline
 net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
 if {again}:
-    planned.compile_graph = None
+    pipeline.compile_graph = None
 lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3)
 """
     for seed, again in (("1", False), ("2", True)):

@@ -552,7 +552,7 @@ class CountingEngine:
 
     def __init__(self) -> None:
         self.inner = InterpreterEngine()
-        self.device = self.inner.device
+        self.device, self.target = self.inner.device, self.inner.target
         self.bytes = self.allocations = self.compilations = self.reads = 0
         self.arenas: list[Any] = []
 

@@ -827,7 +827,7 @@ ROWS |= {
     ),
     "Explanation.listing": Row(
         {"step": 0},
-        {"step": some("0"), "language": NOTHING},
+        {"step": OPTIONAL | some("0"), "language": NOTHING},
         call=lambda **o: model().explain(2).listing(**o),
     ),
 }
