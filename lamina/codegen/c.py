@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import final
 
 from lamina.codegen.builder import Block, OpenLoop
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.codegen.instructions import Instructions
+from lamina.codegen.values import I64, POINTER, Type, Value, constant, single
 from lamina.codegen.words import Words
 from lamina.errors import InternalError
 
@@ -142,7 +143,7 @@ def _stored_as(element: str) -> str:
 
 
 @final
-class Function:
+class Function(Instructions):
     """A function being written: instructions go to the current block."""
 
     def __init__(
@@ -154,36 +155,24 @@ class Function:
         *,
         is_called: bool,
     ) -> None:
+        given = [Value(label, type) for label, type in parameters]
+        super().__init__(name, given, Block(""))
         self.module = module
-        self.name = name
-        self.parameters = tuple(Value(label, type) for label, type in parameters)
         # The element that each address points to, if that is no byte.
         self.elements: dict[str, str] = {}
         self.head = head
         self.is_called = is_called
-        self._count = 0
-        self._blocks = [Block("")]
-        self.block = self._blocks[0]
+
+    @property
+    def _is_fused(self) -> bool:
+        return self.module.fused
 
     # Structure
 
-    def _name(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
-
     def _new_block(self, *lines: str) -> Block:
         self.block = Block("", list(lines))
-        self._blocks.append(self.block)
+        self.blocks.append(self.block)
         return self.block
-
-    @contextmanager
-    def at(self, block: Block) -> Generator[None]:
-        """Instructions go to the end of that block for a while."""
-        current, self.block = self.block, block
-        try:
-            yield
-        finally:
-            self.block = current
 
     @contextmanager
     def when(self, condition: Value) -> Generator[Block]:
@@ -292,7 +281,7 @@ class Function:
             digits = f"{int(number) % 2**type.bits}{words.integer_suffix[type.element]}"
             return f"({words.unsigned['i8']}){digits}" if type.element == "i8" else digits
         if type.element == "float":
-            number = _single(number)
+            number = single(number)
         if not math.isfinite(number):
             code, integer = ("<f", "<I") if type.element == "float" else ("<d", "<Q")
             (bits,) = struct.unpack(integer, struct.pack(code, number))
@@ -305,7 +294,7 @@ class Function:
         """The function, indented."""
         lines = [f"{self.head} {{"]
         depth = 1
-        for block in self._blocks:
+        for block in self.blocks:
             for line in block.lines:
                 depth -= line.startswith("}")
                 lines.append(_INDENT * depth + line)
@@ -341,30 +330,8 @@ class Function:
         text = f"{self._operand(left)} {_INFIX[operation]} {self._operand(right)}"
         return self._made(text, left.type)
 
-    def add(self, left: Value, right: Value) -> Value:
-        if left.is_integer(0) or right.is_integer(0):
-            return left if right.is_integer(0) else right
-        return self.binary("fadd" if left.type.is_float else "add", left, right)
-
-    def subtract(self, left: Value, right: Value) -> Value:
-        return self.binary("fsub" if left.type.is_float else "sub", left, right)
-
-    def multiply(self, left: Value, right: Value) -> Value:
-        if left.is_integer(1) or right.is_integer(1):
-            return left if right.is_integer(1) else right
-        return self.binary("fmul" if left.type.is_float else "mul", left, right)
-
-    def divide(self, left: Value, right: Value) -> Value:
-        return self.binary("fdiv", left, right)
-
     def negate(self, value: Value) -> Value:
         return self._made(f"-{self._operand(value)}", value.type)
-
-    def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
-        """Left * right + added, in one rounding where the module is fused, in two elsewhere."""
-        if self.module.fused:
-            return self.intrinsic("fma", left, right, added)
-        return self.add(self.multiply(left, right), added)
 
     def compare(self, relation: str, left: Value, right: Value) -> Value:
         """An i1 for each lane."""
@@ -377,10 +344,6 @@ class Function:
             text = f"{first} {_RELATIONS[relation[-2:]]} {second}"
         result = left.type.of("i1")
         return self._made(self._mask(text, left.type) if left.type.lanes else text, result)
-
-    def minimum(self, left: Value, right: Value) -> Value:
-        """The smaller of two integers."""
-        return self.select(self.compare("slt", left, right), left, right)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         mask, first, second = (self._operand(value) for value in (condition, yes, no))
@@ -472,14 +435,6 @@ class Function:
         known = value.number is None and value.name != "undefined"
         return value.name if known else self._copied(value).name
 
-    def padded(self, vector: Value, lanes: int, filler: float) -> Value:
-        """The vector with so many lanes; those that it does not have hold the filler."""
-        own = vector.type.lanes
-        if own == lanes:
-            return vector
-        picks = [min(lane, own) for lane in range(lanes)]
-        return self.shuffle(vector, constant(filler, vector.type), picks)
-
     def extract(self, vector: Value, lane: int) -> Value:
         text = f"{self._named(vector)}.s{lane:x}"
         return self._made(text, vector.type.scalar)
@@ -563,11 +518,3 @@ class Function:
 def _is_condition(type: Type) -> bool:
     """Whether the values are conditions."""
     return type.element == "i1"
-
-
-def _single(number: float) -> float:
-    """A number rounded to float32."""
-    try:
-        return struct.unpack("<f", struct.pack("<f", number))[0]
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf

@@ -12,7 +12,18 @@ from contextlib import contextmanager
 from typing import final
 
 from lamina.codegen.builder import Block, OpenLoop
-from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant, constants, undefined
+from lamina.codegen.instructions import Instructions
+from lamina.codegen.values import (
+    I32,
+    I64,
+    POINTER,
+    Type,
+    Value,
+    constant,
+    constants,
+    single,
+    undefined,
+)
 
 
 def type_text(type: Type) -> str:
@@ -44,10 +55,7 @@ def _number(value: float, type: Type) -> str:
     if not type.is_float:
         return str(value)
     if type.element == "float":
-        try:
-            value = struct.unpack("<f", struct.pack("<f", value))[0]
-        except OverflowError:
-            value = float("inf") if value > 0 else float("-inf")
+        value = single(value)
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
@@ -119,7 +127,7 @@ class Module:
 
 
 @final
-class Function:
+class Function(Instructions):
     """A function being written: instructions go to the current block."""
 
     def __init__(
@@ -132,36 +140,24 @@ class Function:
         internal: bool,
         attributes: str,
     ) -> None:
+        given = [Value(f"%{label}", type) for label, type in parameters]
+        super().__init__(name, given, Block("entry"))
         self.module = module
-        self.name = name
         self._result = result
         self._internal = internal
         self._attributes = attributes
-        self.parameters = tuple(Value(f"%{label}", type) for label, type in parameters)
-        self._count = 0
-        self.blocks = [Block("entry")]
-        self.block = self.blocks[0]
+
+    @property
+    def _is_fused(self) -> bool:
+        return self.module.fused
 
     # Blocks
-
-    def _name(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
 
     def new_block(self) -> Block:
         """Adds a block and makes it the current one."""
         self.block = Block(self._name("b"))
         self.blocks.append(self.block)
         return self.block
-
-    @contextmanager
-    def at(self, block: Block) -> Generator[None]:
-        """Instructions go to the end of that block, in front of its jump, for a while."""
-        current, self.block = self.block, block
-        try:
-            yield
-        finally:
-            self.block = current
 
     def jump(self, target: Block) -> None:
         self.block.jump = f"br label %{target.label}"
@@ -227,7 +223,7 @@ class Function:
         entry = self.block
         body = self.new_block()
         entry.jump = f"br label %{body.label}"
-        index = Value(self._name("%i"), I64)
+        index = Value(self._name("%i"), first.type)
         received = tuple(Value(self._name("%c"), value.type) for value in carried)
         return OpenLoop(
             index, received, before, entry, first, last, step, tuple(carried), body, guarded
@@ -240,7 +236,7 @@ class Function:
 
         Where there is a condition `going`, the first iteration that finds it false is the last.
         """
-        following = self.binary("add", loop.index, constant(loop.step, I64))
+        following = self.binary("add", loop.index, constant(loop.step, loop.index.type))
         again = self.compare("slt", following, loop.stop)
         if going is not None:
             again = self.binary("and", again, going)
@@ -289,32 +285,10 @@ class Function:
         """An operation on two values of one type: `"fadd"`, `"mul"`, `"and"`, `"lshr"`, ..."""
         return self.instruction(f"{operation} {typed(left)}, {operand(right)}", left.type)
 
-    def add(self, left: Value, right: Value) -> Value:
-        if left.is_integer(0) or right.is_integer(0):
-            return left if right.is_integer(0) else right
-        return self.binary("fadd" if left.type.is_float else "add", left, right)
-
-    def subtract(self, left: Value, right: Value) -> Value:
-        return self.binary("fsub" if left.type.is_float else "sub", left, right)
-
-    def multiply(self, left: Value, right: Value) -> Value:
-        if left.is_integer(1) or right.is_integer(1):
-            return left if right.is_integer(1) else right
-        return self.binary("fmul" if left.type.is_float else "mul", left, right)
-
-    def divide(self, left: Value, right: Value) -> Value:
-        return self.binary("fdiv", left, right)
-
     def negate(self, value: Value) -> Value:
         if value.type.is_float:
             return self.instruction(f"fneg {typed(value)}", value.type)
         return self.binary("sub", constant(0, value.type), value)
-
-    def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
-        """Left * right + added, in one rounding where the processor can, in two elsewhere."""
-        if self.module.fused:
-            return self.intrinsic("fma", left, right, added)
-        return self.add(self.multiply(left, right), added)
 
     def compare(self, relation: str, left: Value, right: Value) -> Value:
         """An i1 for each lane; `relation` as in LLVM: `"slt"`, `"eq"`, `"olt"`, `"uno"`, ..."""
@@ -322,10 +296,6 @@ class Function:
         return self.instruction(
             f"{word} {relation} {typed(left)}, {operand(right)}", left.type.of("i1")
         )
-
-    def minimum(self, left: Value, right: Value) -> Value:
-        """The smaller of two integers."""
-        return self.select(self.compare("slt", left, right), left, right)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         return self.instruction(f"select {typed(condition)}, {typed(yes)}, {typed(no)}", yes.type)
@@ -375,14 +345,6 @@ class Function:
         return self.instruction(
             f"shufflevector {typed(left)}, {other}, {mask_text}", left.type.wide(len(picks))
         )
-
-    def padded(self, vector: Value, lanes: int, filler: float) -> Value:
-        """The vector with so many lanes; those that it does not have hold the filler."""
-        own = vector.type.lanes
-        if own == lanes:
-            return vector
-        picks = [min(lane, own) for lane in range(lanes)]
-        return self.shuffle(vector, constant(filler, vector.type), picks)
 
     def bits(self, lanes: Value, element: str) -> Value:
         """An i1 for each lane as the lowest bits of an integer that has no fewer, the rest zero."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -101,3 +102,11 @@ def constants(values: Sequence[float], element: str) -> Value:
 def undefined(type: Type) -> Value:
     """A value of which every lane is set before it is read."""
     return Value("undefined", type)
+
+
+def single(number: float) -> float:
+    """A number rounded to float32; what is too large for it is infinite."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

@@ -13,6 +13,15 @@ from typing import Literal
 
 from lamina.records import frozen_dataclass
 
+# Primitives that cost about as much as ten additions or more, on any device.
+EXPENSIVE = frozenset(
+    (
+        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
+        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
+        *("floor_divide", "remainder", "random_bits"),
+    )
+)
+
 
 @frozen_dataclass
 class Target:

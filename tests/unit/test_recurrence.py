@@ -24,7 +24,6 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.target import EXPENSIVE
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, ShapeError
@@ -34,7 +33,7 @@ from lamina.program.index import axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Within, parts
 from lamina.program.steps import Contraction, loads_of, scalars_of, stores_of
-from lamina.program.target import Target
+from lamina.program.target import EXPENSIVE, Target
 from lamina.shapes import Array, DType, as_dtype, float64, static
 
 Tensors = Sequence[Tensor]

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.program.target import Target
-
-# Primitives that cost about as much as ten additions or more.
-EXPENSIVE = frozenset(
-    (
-        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
-        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
-        *("floor_divide", "remainder", "random_bits"),
-    )
-)
+from lamina.program.target import EXPENSIVE, Target
 
 CPU = Target(
     name="cpu",

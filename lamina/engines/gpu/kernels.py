@@ -61,9 +61,9 @@ class _Writer:
         # The name of each kernel, and how many work items it has.
         self._written: dict[Form, tuple[str, int]] = {}
 
-    def launches(self, number: int, step: Step, turn: Axis | None) -> list[Launch]:
+    def launches(self, number: int, step: Step, iteration: Axis | None) -> list[Launch]:
         """What runs a step."""
-        form, used = self._signatures.of([step], None, turn)
+        form, used = self._signatures.of([step], None, iteration)
         if form not in self._written:
             name = f"step{number}"
             write = write_contraction if isinstance(form.steps[0], Contraction) else write_loop

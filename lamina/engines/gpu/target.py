@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from lamina.engines.gpu.launches import Traits
-from lamina.program.target import Target
-
-# Primitives that cost about as much as ten additions or more.
-_EXPENSIVE = frozenset(
-    (
-        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
-        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
-        *("floor_divide", "remainder", "random_bits"),
-    )
-)
+from lamina.program.target import EXPENSIVE, Target
 
 
 def target_for(traits: Traits, name: str) -> Target:
@@ -25,7 +16,7 @@ def target_for(traits: Traits, name: str) -> Target:
     return Target(
         name=name,
         simple_cost=0.25,
-        primitive_costs=dict.fromkeys(sorted(_EXPENSIVE), 2.5),
+        primitive_costs=dict.fromkeys(sorted(EXPENSIVE), 2.5),
         keeps_products=True,
         channels_last=True,
         # A work item for each result sums up a window; a contraction would have one row for each.

@@ -17,7 +17,6 @@ from lamina.engines.cpu.decide.split_reductions import BLOCKS, long_reductions, 
 from lamina.engines.cpu.decide.strides import stride_along
 from lamina.engines.cpu.decide.vectors import lanes_for, widened
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.target import EXPENSIVE
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Load, Scalar, indices_of, parts
 from lamina.program.steps import (
@@ -30,6 +29,7 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
+from lamina.program.target import EXPENSIVE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 

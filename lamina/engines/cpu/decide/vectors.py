@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.target import EXPENSIVE
 from lamina.program.scalar import Apply, Scalar, parts
+from lamina.program.target import EXPENSIVE
 
 # Vectors are this many registers wide where expressions are short: that hides latencies.
 REGISTERS_AT_ONCE = 4
