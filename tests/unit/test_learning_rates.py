@@ -113,7 +113,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(DefinitionError) as error:
         schedules.Cosine(0.1, steps=0)
     text = str(error.value)
-    assert text.startswith("in Cosine (test_schedules.py:")
+    assert text.startswith("in Cosine (test_learning_rates.py:")
     assert "steps must be a whole number of at least 1" in text
     with pytest.raises(DefinitionError, match="boundaries must rise"):
         schedules.PiecewiseConstant([10, 5], [0.3, 0.2, 0.1])
