@@ -43,9 +43,9 @@ def _opencl(name: str) -> Engine:
     from lamina.engines.opencl.requirements import require_package
 
     require_package()
-    from lamina.engines.opencl.engine import OpenClEngine
+    from lamina.engines.opencl.engine import opencl_engine
 
-    return OpenClEngine(name)
+    return opencl_engine(name)
 
 
 def _opencl_devices() -> Sequence[Device]:

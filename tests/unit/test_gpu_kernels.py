@@ -18,13 +18,11 @@ from lamina.shapes import float32, int64
 
 TRAITS = Traits(
     has_float64=True,
-    largest_group=256,
-    local_bytes=32 << 10,
     lanes=1,
+    units=4,
     exact_division=True,
     alignment_bytes=128,
     largest_block_bytes=1 << 40,
-    is_cpu=False,
     fused=True,
 )
 TARGET = target_for(TRAITS, "opencl")

@@ -153,7 +153,7 @@ def test_more_memory_than_there_is_is_refused_before_it_is_taken(opencl_name: st
     with pytest.raises(EngineError) as caught:
         engine.allocate((1 << 44,), np.dtype("float32"))
     text = str(caught.value)
-    assert "there is not enough memory on the OpenCL device" in text
+    assert "there is not enough memory on the device" in text
     assert "64 TiB" in text
     assert engine.device.description in text
     assert abs(engine.available_bytes() - before) < 1 << 30
@@ -162,21 +162,21 @@ def test_more_memory_than_there_is_is_refused_before_it_is_taken(opencl_name: st
 def test_memory_that_the_driver_refuses_is_an_error_of_the_engine(
     opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import memory
+    from lamina.engines.opencl import driver
 
     def refuse(*_: Any) -> None:
         # As a driver that allocates when a buffer is first used.
         raise cl.MemoryError(_record("MEM_OBJECT_ALLOCATION_FAILURE", "clEnqueueFillBuffer"))
 
     engine: Any = open_engine(opencl_name)
-    taken = engine.arena().device.allocated_bytes
-    monkeypatch.setattr(memory.cl, "enqueue_fill_buffer", refuse)
+    taken = engine.arena().driver.allocated_bytes
+    monkeypatch.setattr(driver.cl, "enqueue_fill_buffer", refuse)
     with pytest.raises(EngineError) as caught:
         engine.allocate((1024,), np.dtype("float32"))
     text = str(caught.value)
     assert "MEM_OBJECT_ALLOCATION_FAILURE in clEnqueueFillBuffer" in text
     assert "4 KiB" in text
-    assert engine.arena().device.allocated_bytes == taken
+    assert engine.arena().driver.allocated_bytes == taken
 
 
 def _record(status: str, routine: str) -> Any:
@@ -190,8 +190,8 @@ def test_float64_is_refused_where_the_device_has_none(
     from dataclasses import replace
 
     engine: Any = open_engine(opencl_name)
-    device = engine.arena().device
-    monkeypatch.setattr(device, "traits", replace(device.traits, has_float64=False))
+    driver = engine.arena().driver
+    monkeypatch.setattr(driver, "traits", replace(driver.traits, has_float64=False))
     engine.allocate((2,), float32.numpy).release()
     with pytest.raises(EngineError) as caught:
         engine.allocate((2,), float64.numpy)

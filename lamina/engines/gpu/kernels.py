@@ -12,6 +12,7 @@ from lamina.codegen.c import Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import OPENCL, Words
 from lamina.engines.gpu.contractions import write_contraction
+from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.item import Form
 from lamina.engines.gpu.launches import Launch, Launches, Repeated, Traits
 from lamina.engines.gpu.loops import write_loop
@@ -28,7 +29,7 @@ def write_kernels(program: Program, traits: Traits, words: Words = OPENCL) -> La
         traits: of the device.
         words: of the language.
     """
-    writer = _Writer(program, _module(traits, words))
+    writer = _Writer(program, module_for(traits, words))
     launches: list[Launch] = []
     repeats: list[Repeated] = []
     first = 0
@@ -39,10 +40,19 @@ def write_kernels(program: Program, traits: Traits, words: Words = OPENCL) -> La
         launches += writer.launches(number, step, repeat.axis if repeat is not None else None)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(Repeated(first, len(launches), repeat.axis.extent))
-    return Launches(writer.module.text(), tuple(launches), tuple(repeats), {})
+    # An input without axes has no examples: programs with such are not run over data sets.
+    inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
+    gathers = tuple(write_gather(writer.module, buffer) for buffer in inputs)
+    return Launches(writer.module.text(), tuple(launches), tuple(repeats), gathers)
 
 
-def _module(traits: Traits, words: Words) -> Module:
+def module_for(traits: Traits, words: Words) -> Module:
+    """A text that is still empty.
+
+    Args:
+        traits: of the device.
+        words: of the language.
+    """
     return Module(
         words,
         fused=traits.fused,
@@ -69,4 +79,4 @@ class _Writer:
             write = write_contraction if isinstance(form.steps[0], Contraction) else write_loop
             self._written[form] = name, write(self.module, name, form)
         name, items = self._written[form]
-        return [Launch(name, used, items, 0, number)] if items else []
+        return [Launch(name, used, items, number)] if items else []

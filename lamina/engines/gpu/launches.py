@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lamina.records import frozen_dataclass
 
 
@@ -13,25 +11,21 @@ class Traits:
 
     Attributes:
         has_float64: whether the device computes with float64.
-        largest_group: the most work items of a work group.
-        local_bytes: the local memory of a work group.
         lanes: float32 numbers of a vector that the device prefers; 1 if it takes them one by one.
+        units: how many work groups run at the same time, at least.
         exact_division: whether division and square root of float32 are correctly rounded.
+        fused: whether it multiplies and adds in one rounding as fast as in two.
         alignment_bytes: a buffer within another one begins at a multiple of so many bytes.
         largest_block_bytes: the most bytes of one allocation.
-        is_cpu: whether work items are run by a processor with caches, in vectors.
-        fused: whether it multiplies and adds in one rounding as fast as in two.
     """
 
     has_float64: bool
-    largest_group: int
-    local_bytes: int
     lanes: int
+    units: int
     exact_division: bool
+    fused: bool
     alignment_bytes: int
     largest_block_bytes: int
-    is_cpu: bool
-    fused: bool
 
 
 @frozen_dataclass
@@ -40,18 +34,15 @@ class Launch:
 
     Attributes:
         kernel: the name of its function in the text.
-        buffers: the function's first arguments, in order: buffers of the program, or scratch. A
-            buffer without elements is a null pointer.
-        items: how many work items have work. The global size is that, rounded up to groups; work
-            items beyond it do nothing. A launch without any is left out.
-        group: the work items of a work group; 0 if the driver may choose.
+        buffers: the function's first arguments, in order: buffers of the program. One without
+            elements is a null pointer.
+        items: how many work items have work, at least one. Work items beyond these do nothing.
         step: the number of the step of the program that it belongs to.
     """
 
     kernel: str
     buffers: tuple[str, ...]
     items: int
-    group: int
     step: int
 
 
@@ -72,6 +63,24 @@ class Repeated:
 
 
 @frozen_dataclass
+class Gather:
+    """The kernel that copies the examples of a batch from a data set to an input.
+
+    Its arguments are the data set, the input, the examples of all runs (int64), and the number of
+    the run, an int.
+
+    Attributes:
+        kernel: the name of its function in the text.
+        input: the buffer of the program.
+        items: how many work items have work.
+    """
+
+    kernel: str
+    input: str
+    items: int
+
+
+@frozen_dataclass
 class Launches:
     """A program as kernels.
 
@@ -79,11 +88,10 @@ class Launches:
         text: the functions, in OpenCL C (or CUDA C).
         launches: in the order in which they run.
         repeats: which of them are repeated; these ranges are in order, and do not overlap.
-        scratch: bytes of the buffers that kernels use beside the program's. They hold nothing from
-            one run to the next.
+        gathers: of the inputs that have examples with elements.
     """
 
     text: str
     launches: tuple[Launch, ...]
     repeats: tuple[Repeated, ...]
-    scratch: Mapping[str, int]
+    gathers: tuple[Gather, ...]

@@ -14,7 +14,7 @@ Place = tuple[int, int, int]
 
 @frozen_dataclass
 class Places:
-    """The places of temporaries, inputs and scratch in the blocks of an arena.
+    """The places of temporaries and inputs in the blocks of an arena.
 
     Attributes:
         blocks: the bytes of each block.
@@ -25,8 +25,8 @@ class Places:
     of: Mapping[str, Place]
 
 
-def places_of(program: Program, scratch: Mapping[str, int], traits: Traits) -> Places:
-    """The plan's blocks, the inputs and the scratch, one behind the other.
+def places_of(program: Program, traits: Traits) -> Places:
+    """The plan's blocks and the inputs, one behind the other.
 
     A new block begins where a device does not allocate as much at once.
     """
@@ -46,8 +46,7 @@ def places_of(program: Program, scratch: Mapping[str, int], traits: Traits) -> P
     for one in program.plan.allocations:
         block, start = planned[one.block]
         of[one.buffer] = block, start + one.offset, program.buffers[one.buffer].bytes
-    inputs = {buffer.name: buffer.bytes for buffer in program.of_kind("input")}
-    for name, size in (inputs | dict(scratch)).items():
-        if size:
-            of[name] = (*begin(size), size)
+    for buffer in program.of_kind("input"):
+        if buffer.bytes:
+            of[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
     return Places(tuple(blocks), {name: place for name, place in of.items() if place[2]})

@@ -15,7 +15,7 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from lamina.cache import find, keep, key_of
-from lamina.engines.opencl.devices import OpenDevice, driver_errors
+from lamina.engines.opencl.devices import Found
 from lamina.errors import InternalError
 from lamina.garbage import without_collections
 
@@ -29,15 +29,16 @@ _filters = Lock()
 
 
 @without_collections
-def build(device: OpenDevice, text: str) -> cl.Program:
+def build(context: cl.Context, found: Found, text: str) -> cl.Program:
     """The program of that text, built for a device.
 
     Raises:
         InternalError: with the compiler's log, if it refuses the text.
-        EngineError: if the driver fails otherwise.
+        pyopencl.Error: if the driver fails otherwise.
     """
-    options = f"{_OPTIONS} {_EXACT_DIVISION}" if device.traits.exact_division else _OPTIONS
-    handle, platform = device.handle, device.handle.platform
+    handle, platform = found.handle, found.handle.platform
+    exact = handle.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+    options = f"{_OPTIONS} {_EXACT_DIVISION}" if exact else _OPTIONS
     key = key_of(
         (
             "opencl",
@@ -52,17 +53,16 @@ def build(device: OpenDevice, text: str) -> cl.Program:
     kept = None if is_kept else find(key)
     if kept is not None:
         try:
-            return _built(cl.Program(device.context, [handle], [kept]), options)
+            return _built(cl.Program(context, [handle], [kept]), options)
         except cl.Error:
             pass  # The driver refuses its own binary: it is built anew, and replaced.
-    program = cl.Program(device.context, text)
-    with driver_errors(device, "building a program"):
-        try:
-            _built(program, options)
-        except cl.RuntimeError as error:
-            if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
-                raise
-            raise _refused(device, text, str(error)) from error
+    program = cl.Program(context, text)
+    try:
+        _built(program, options)
+    except cl.RuntimeError as error:
+        if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
+            raise
+        raise _refused(found, text, str(error)) from error
     if not is_kept:
         keep(key, program.binaries[0])
     return program
@@ -76,12 +76,12 @@ def _built(program: cl.Program, options: str) -> cl.Program:
         return program.build(options, cache_dir=False)  # pyright: ignore[reportArgumentType]
 
 
-def _refused(device: OpenDevice, text: str, log: str) -> InternalError:
+def _refused(found: Found, text: str, log: str) -> InternalError:
     """The error for a text that the compiler refuses, with the lines that its log names."""
     said = log.partition("\n\n")[2].strip().splitlines()
     shown = [line for line in said if re.search(r"\berror\b", line)] or said
     lines = text.splitlines()
-    facts = [("device", device.record.description)]
+    facts = [("device", found.record.description)]
     for line in shown[:_LOG_LINES]:
         facts.append(("compiler", line.strip()))
         place = re.search(r":(\d+):\d+:", line)

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, final
+from functools import partial
 
-import numpy as np
-
-from lamina.engines.engine import Arena, Device, Memory, Peaks
-from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.target import target_for
-from lamina.engines.opencl.devices import open_device
-from lamina.engines.opencl.executable import OpenClProgram
-from lamina.engines.opencl.memory import DeviceArena, DeviceMemory, device_arena
-from lamina.engines.opencl.peaks import measured_peaks
-from lamina.errors import EngineError
-from lamina.program.program import Program
-from lamina.program.scalar import parts
-from lamina.program.steps import scalars_of
-from lamina.program.target import Target
-from lamina.shapes import DType, as_dtype, float64
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.opencl.driver import open_device
 
 
-@final
-class OpenClEngine:
-    """Compiles programs for a device of OpenCL.
+def opencl_engine(name: str = "opencl") -> GpuEngine:
+    """The engine of a device.
 
     Args:
         name: `"opencl"`, the first device that works, or `"opencl:1"`, or a part of what it is
@@ -33,102 +18,4 @@ class OpenClEngine:
     Raises:
         EngineError: if there is none.
     """
-
-    def __init__(self, name: str = "opencl") -> None:
-        self._name = name
-        self._device = open_device(name)
-
-    def __reduce__(self) -> tuple[type[OpenClEngine], tuple[str]]:
-        # Where it is unpickled there may be other devices.
-        return OpenClEngine, (self._name,)
-
-    @property
-    def device(self) -> Device:
-        return self._device.record
-
-    @property
-    def target(self) -> Target:
-        return target_for(self._device.traits, self.device.engine)
-
-    def available_bytes(self) -> int:
-        return self._device.available_bytes()
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceMemory:
-        self._require_dtypes([as_dtype(dtype)])
-        return DeviceMemory(self._device, shape, dtype)
-
-    def arena(self) -> DeviceArena:
-        return DeviceArena(self._name)
-
-    def compile(
-        self,
-        program: Program,
-        memories: Mapping[str, Memory],
-        arena: Arena | None = None,
-        *,
-        timed: bool = False,
-        schedule: Any = None,
-    ) -> OpenClProgram:
-        place = device_arena(arena, self._name)
-        return OpenClProgram(program, self._launches(program), memories, place, timed=timed)
-
-    def schedules(self, program: Program) -> tuple[()]:
-        return ()
-
-    def _launches(self, program: Program) -> Launches:
-        self._require_dtypes(_dtypes_of(program))
-        # Only now: whoever only asks for devices needs none of it.
-        from lamina.engines.gpu.kernels import write_kernels
-
-        return write_kernels(program, self._device.traits)
-
-    def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
-        if not self._device.traits.has_float64 and float64 in dtypes:
-            raise EngineError(
-                "this OpenCL device cannot compute with float64",
-                facts=(
-                    ("expected", "float32, or a device with cl_khr_fp64"),
-                    ("found", self.device.description),
-                ),
-                where=self.device.engine,
-                advice="Make the model with dtype='float32', or use the cpu engine.",
-            )
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        return ("program", "opencl")
-
-    def listing(self, program: Program, step: int | None, language: str) -> str:
-        if language == "program":
-            return str(program) if step is None else str(program.steps[step])
-        launches = self._launches(program)
-        lines: list[str] = []
-        shown: set[str] = set()
-        for one in launches.launches:
-            if step in (None, one.step):
-                # Equal steps share their kernels.
-                buffers = ", ".join(one.buffers)
-                lines.append(f"// step {one.step}: {one.kernel}({buffers}), {one.items} work items")
-                if one.kernel not in shown:
-                    lines.append(_function(launches.text, one.kernel))
-                    shown.add(one.kernel)
-        return "\n".join(lines)
-
-    def workspace_bytes(self, program: Program) -> int:
-        return sum(self._launches(program).scratch.values())
-
-    def peaks(self, dtype: DType) -> Peaks:
-        self._require_dtypes([dtype])
-        return measured_peaks(self._device, dtype)
-
-
-def _dtypes_of(program: Program) -> Iterator[DType]:
-    yield from (buffer.dtype for buffer in program.buffers.values())
-    for step in program.steps:
-        yield from (scalar.dtype for scalar in parts(*scalars_of(step)))
-
-
-def _function(text: str, name: str) -> str:
-    """The kernel of that name in a text, up to the brace that ends it at the start of a line."""
-    start = text.index(f" {name}(")
-    return text[text.rindex("\n", 0, start) + 1 : text.index("\n}", start) + 2]
+    return GpuEngine("opencl", partial(open_device, name))

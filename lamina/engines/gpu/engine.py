@@ -1,0 +1,134 @@
+"""The engine of a device that runs kernels, whatever its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from lamina.engines.engine import Arena, Device, Memory, Peaks
+from lamina.engines.gpu.arena import DeviceArena, device_arena
+from lamina.engines.gpu.driver import Driver
+from lamina.engines.gpu.executable import GpuProgram
+from lamina.engines.gpu.launches import Launches
+from lamina.engines.gpu.memory import DeviceMemory
+from lamina.engines.gpu.target import target_for
+from lamina.errors import EngineError
+from lamina.program.program import Program
+from lamina.program.scalar import parts
+from lamina.program.steps import scalars_of
+from lamina.program.target import Target
+from lamina.shapes import DType, as_dtype, float64
+
+
+@final
+class GpuEngine:
+    """Compiles programs for a device.
+
+    Args:
+        language: what listings call the language of its kernels, `"opencl"`.
+        opened: gives the driver of the device, always the same one. A copy of the engine, in
+            another process too, calls it again.
+    """
+
+    def __init__(self, language: str, opened: Callable[[], Driver]) -> None:
+        self._language, self._opened = language, opened
+        self._driver = opened()
+
+    def __reduce__(self) -> tuple[type[GpuEngine], tuple[str, Callable[[], Driver]]]:
+        # Where it is unpickled there may be other devices.
+        return GpuEngine, (self._language, self._opened)
+
+    @property
+    def device(self) -> Device:
+        return self._driver.record
+
+    @property
+    def target(self) -> Target:
+        return target_for(self._driver.traits, self.device.engine)
+
+    def available_bytes(self) -> int:
+        return self._driver.available_bytes()
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceMemory:
+        self._require_dtypes([as_dtype(dtype)])
+        return DeviceMemory(self._driver, shape, dtype)
+
+    def arena(self) -> DeviceArena:
+        return DeviceArena(self._opened)
+
+    def compile(
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        arena: Arena | None = None,
+        *,
+        timed: bool = False,
+        schedule: Any = None,
+    ) -> GpuProgram:
+        place = device_arena(arena, self._opened)
+        return GpuProgram(program, self._launches(program), memories, place, timed=timed)
+
+    def schedules(self, program: Program) -> tuple[()]:
+        return ()
+
+    def _launches(self, program: Program) -> Launches:
+        self._require_dtypes(_dtypes_of(program))
+        # Only now: whoever only asks for devices needs none of it.
+        from lamina.engines.gpu.kernels import write_kernels
+
+        return write_kernels(program, self._driver.traits, self._driver.words)
+
+    def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
+        if not self._driver.traits.has_float64 and float64 in dtypes:
+            raise EngineError(
+                "this device cannot compute with float64",
+                facts=(
+                    ("expected", "float32, or a device that has float64"),
+                    ("found", self.device.description),
+                ),
+                where=self.device.engine,
+                advice="Make the model with dtype='float32', or use the cpu engine.",
+            )
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return ("program", self._language)
+
+    def listing(self, program: Program, step: int | None, language: str) -> str:
+        if language == "program":
+            return str(program) if step is None else str(program.steps[step])
+        launches = self._launches(program)
+        lines: list[str] = []
+        shown: set[str] = set()
+        for one in launches.launches:
+            if step in (None, one.step):
+                # Equal steps share their kernels.
+                buffers = ", ".join(one.buffers)
+                lines.append(f"// step {one.step}: {one.kernel}({buffers}), {one.items} work items")
+                if one.kernel not in shown:
+                    lines.append(_function(launches.text, one.kernel))
+                    shown.add(one.kernel)
+        return "\n".join(lines)
+
+    def workspace_bytes(self, program: Program) -> int:
+        return 0
+
+    def peaks(self, dtype: DType) -> Peaks:
+        self._require_dtypes([dtype])
+        from lamina.engines.gpu.peaks import measured_peaks
+
+        return measured_peaks(self._driver, dtype)
+
+
+def _dtypes_of(program: Program) -> Iterator[DType]:
+    yield from (buffer.dtype for buffer in program.buffers.values())
+    for step in program.steps:
+        yield from (scalar.dtype for scalar in parts(*scalars_of(step)))
+
+
+def _function(text: str, name: str) -> str:
+    """The kernel of that name in a text, up to the brace that ends it at the start of a line."""
+    start = text.index(f" {name}(")
+    return text[text.rindex("\n", 0, start) + 1 : text.index("\n}", start) + 2]

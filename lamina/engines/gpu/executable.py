@@ -1,0 +1,254 @@
+"""A program as kernels of a device, bound to its buffers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import final
+
+import numpy as np
+
+from lamina.engines.engine import Memory
+from lamina.engines.gpu.arena import DeviceArena
+from lamina.engines.gpu.driver import Buffer, Driver, Kernel, Queue
+from lamina.engines.gpu.launches import Launches
+from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer, write_buffer
+from lamina.engines.gpu.places import places_of
+from lamina.engines.room import needs_of_program, require_room
+from lamina.program.program import Program
+from lamina.program.steps import writes_of
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array
+from lamina.shielded import shielded
+
+# Signals are answered when the device has worked for about so long.
+PIECE_SECONDS = 0.05
+
+
+@frozen_dataclass
+class _Row:
+    """Kernels that are launched in order.
+
+    Attributes:
+        kernels: each with the number of its step.
+        count: how often all of them are repeated; None if they know no iteration.
+    """
+
+    kernels: tuple[tuple[Kernel, int], ...]
+    count: int | None
+
+
+@final
+class GpuProgram:
+    """A program as kernels, with its constants, and its place in an arena.
+
+    In the arena lie the temporaries and the inputs.
+
+    Args:
+        program: what is run.
+        launches: the same as kernels.
+        memories: of its parameters and states.
+        arena: shared with programs that never run at the same time.
+        timed: whether the time of its steps is taken.
+    """
+
+    synchronous = False
+
+    def __init__(
+        self,
+        program: Program,
+        launches: Launches,
+        memories: Mapping[str, Memory],
+        arena: DeviceArena,
+        *,
+        timed: bool = False,
+    ) -> None:
+        driver = arena.driver
+        self._program, self._launches, self._driver, self._arena = program, launches, driver, arena
+        require_room(
+            "this step needs",
+            needs_of_program(program),
+            driver.available_bytes,
+            reused=arena.bytes,
+            where=driver.record.engine,
+            advice="Take a smaller batch.",
+        )
+        self._outputs = {name: program.buffers[buffer] for name, buffer in program.outputs}
+        self._module = driver.build(launches.text)
+        self._outside = _outside_of(program, memories, driver)
+        written = {name for step in program.steps for name in writes_of(step)}
+        self._changes_memories = not written.isdisjoint(self._outside)
+        self._seconds = np.zeros(len(program.steps))
+        self._timed_queue = driver.timed_queue() if timed else None
+        self._places = places_of(program, driver.traits)
+        self.let_go()
+        arena.enter(self, self._places.blocks)
+
+    def let_go(self) -> None:
+        self._buffers: dict[str, Buffer] = {}
+        # Their kernels hold on to their buffers.
+        self._rows: list[_Row] = []
+
+    def move_to(self, blocks: Sequence[Buffer]) -> None:
+        driver, places = self._driver, self._places.of
+        with driver.errors("preparing a program"):
+            # What lies in one place is one buffer, also for the driver.
+            found = {
+                (block, offset, size): driver.part(blocks[block], offset, size)
+                for block, offset, size in set(places.values())
+            }
+            # Those without elements stay None.
+            self._buffers = dict.fromkeys(self._program.buffers)
+            self._buffers |= {name: found[place] for name, place in places.items()}
+            self._buffers |= {name: memory.buffer for name, memory in self._outside.items()}
+            end = 0
+            for repeat in self._launches.repeats:
+                self._rows.append(self._row(end, repeat.first, None))
+                self._rows.append(self._row(repeat.first, repeat.last, repeat.count))
+                end = repeat.last
+            self._rows.append(self._row(end, len(self._launches.launches), None))
+
+    def _row(self, first: int, last: int, count: int | None) -> _Row:
+        made: list[tuple[Kernel, int]] = []
+        for one in self._launches.launches[first:last]:
+            buffers = [self._buffers[name] for name in one.buffers]
+            kernel = self._driver.kernel(
+                self._module, one.kernel, buffers, one.items, numbered=count is not None
+            )
+            made.append((kernel, one.step))
+        return _Row(tuple(made), count)
+
+    def run(self, inputs: Sequence[Array]) -> None:
+        for buffer, array in zip(self._program.of_kind("input"), inputs, strict=True):
+            # Waits: the caller may change the array, and no more than one run lies in the queue.
+            write_buffer(self._driver, self._buffers[buffer.name], array)
+        with self._driver.errors("running a step"):
+            self._whole(self._run)
+
+    def _whole(self, work: Callable[[], None]) -> None:
+        """Does something that no signal may cut in two where it changes parameters."""
+        if self._changes_memories:
+            shielded(work)
+        else:
+            work()
+
+    def _run(self) -> None:
+        if self._timed_queue is None:
+            for _ in self._launched(self._driver.queue):
+                pass
+            self._driver.queue.flush()
+            return
+        self._driver.queue.finish()
+        steps = list(self._launched(self._timed_queue))
+        for step, seconds in zip(steps, self._timed_queue.seconds(), strict=True):
+            self._seconds[step] += seconds
+
+    def _launched(self, queue: Queue) -> Iterator[int]:
+        """Launches all kernels of a run; gives the number of the step of each."""
+        for row in self._rows:
+            for iteration in (None,) if row.count is None else range(row.count):
+                for kernel, step in row.kernels:
+                    queue.launch(kernel, iteration)
+                    yield step
+
+    def run_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> dict[str, Array]:
+        driver = self._driver
+        rows = np.ascontiguousarray(rows, np.int64)
+        examples = DeviceMemory(driver, rows.shape, rows.dtype)
+        records: dict[str, DeviceMemory] = {}
+        try:
+            examples.write(rows)
+            for name in recorded:
+                output = self._outputs[name]
+                shape = (len(rows), *output.shape)
+                records[name] = DeviceMemory(driver, shape, output.dtype.numpy)
+            gathers = self._gathers(resident, examples)
+            self._run_pieces(len(rows), gathers, records)
+            return {name: record.read() for name, record in records.items()}
+        finally:
+            for memory in (examples, *records.values()):
+                memory.release()
+
+    def _gathers(self, resident: Mapping[str, Memory], rows: DeviceMemory) -> list[Kernel]:
+        """The kernels that fill the inputs for a run."""
+        if rows.buffer is None:
+            return []
+        return [
+            self._driver.kernel(
+                self._module,
+                one.kernel,
+                (
+                    device_memory(resident[one.input], self._driver).buffer,
+                    self._buffers[one.input],
+                    rows.buffer,
+                ),
+                one.items,
+                numbered=True,
+            )
+            for one in self._launches.gathers
+        ]
+
+    def _run_pieces(
+        self, count: int, gathers: Sequence[Kernel], records: Mapping[str, DeviceMemory]
+    ) -> None:
+        """Runs in pieces between which signals are answered."""
+        done, size = 0, 1
+        while done < count:
+            runs = range(done, min(done + size, count))
+            started = time.perf_counter()
+            with self._driver.errors("running steps"):
+                self._whole(partial(self._run_piece, runs, gathers, records))
+            seconds = max(time.perf_counter() - started, 1e-6)
+            size = max(1, min(int(len(runs) * PIECE_SECONDS / seconds), 2 * size))
+            done = runs.stop
+
+    def _run_piece(
+        self, runs: range, gathers: Sequence[Kernel], records: Mapping[str, DeviceMemory]
+    ) -> None:
+        queue = self._driver.queue
+        for run in runs:
+            for kernel in gathers:
+                queue.launch(kernel, run)
+            self._run()
+            for name, record in records.items():
+                output = self._outputs[name]
+                if record.buffer is not None:
+                    source, size = self._buffers[output.name], output.bytes
+                    queue.copy(record.buffer, run * size, source, size)
+        queue.finish()
+
+    def output(self, name: str) -> Array:
+        buffer = self._outputs[name]
+        place = self._buffers[buffer.name]
+        return read_buffer(self._driver, place, buffer.shape, buffer.dtype.numpy)
+
+    def scalar(self, name: str) -> float:
+        return self.output(name).item()
+
+    def step_seconds(self) -> Array:
+        seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))
+        return seconds
+
+    def release(self) -> None:
+        self._arena.leave(self)
+        for name in self._program.constants:
+            self._outside[name].release()
+        self._outside = {}
+
+
+def _outside_of(
+    program: Program, memories: Mapping[str, Memory], driver: Driver
+) -> dict[str, DeviceMemory]:
+    """A memory for every buffer that lies outside of the arena."""
+    found: dict[str, DeviceMemory] = {}
+    for kind in ("parameter", "state"):
+        for buffer in program.of_kind(kind):
+            found[buffer.name] = device_memory(memories[buffer.name], driver)
+    for name, value in program.constants.items():
+        buffer = program.buffers[name]
+        found[name] = DeviceMemory(driver, buffer.shape, buffer.dtype.numpy)
+        found[name].write(value)
+    return found

@@ -1,0 +1,121 @@
+"""Memory of a device: blocks that are counted, and arrays in them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, final
+
+import numpy as np
+
+from lamina.engines.engine import Memory
+from lamina.engines.gpu.driver import Buffer, Driver
+from lamina.errors import EngineError, InternalError
+from lamina.reports import bytes_text
+from lamina.shapes import Array, size_of
+
+
+@final
+class Block:
+    """Bytes of a device that begin as zeros, counted until they are given back.
+
+    Args:
+        driver: of the device.
+        size: how many, at least 1.
+
+    Raises:
+        EngineError: if there are not so many, or not in one piece.
+    """
+
+    def __init__(self, driver: Driver, size: int) -> None:
+        limit, available = driver.traits.largest_block_bytes, driver.available_bytes()
+        if size > limit:
+            raise _no_room(driver, size, f"one allocation takes at most {bytes_text(limit)}")
+        if size > available:
+            raise _no_room(driver, size, f"{bytes_text(available)} are available")
+        self._driver = driver
+        driver.count(size)
+        self._counted = weakref.finalize(self, driver.count, -size)
+        try:
+            with driver.errors(
+                "allocating memory",
+                ("needed", bytes_text(size)),
+                ("taken before", bytes_text(driver.allocated_bytes - size)),
+            ):
+                self.buffer = driver.allocate(size)
+        except BaseException:
+            self._counted()
+            raise
+
+    def release(self) -> None:
+        """Gives the bytes back, as soon as nothing on the device uses them."""
+        if self._counted.alive:
+            self._counted()
+            self._driver.release(self.buffer)
+
+
+def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
+    return EngineError(
+        "there is not enough memory on the device",
+        facts=(
+            ("needed", bytes_text(needed)),
+            ("found", found),
+            ("device", driver.record.description),
+        ),
+        where=driver.record.engine,
+        advice="Take a smaller batch or a smaller network, or release what is not used.",
+    )
+
+
+@final
+class DeviceMemory:
+    """An array on a device."""
+
+    def __init__(self, driver: Driver, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.driver = driver
+        self._shape, self._dtype = shape, dtype
+        # Drivers have no buffers without bytes.
+        size = size_of(shape) * dtype.itemsize
+        self._block = Block(driver, size) if size else None
+
+    @property
+    def buffer(self) -> Buffer:
+        """Where the array lies; None if it has no elements."""
+        return None if self._block is None else self._block.buffer
+
+    def write(self, array: Array) -> None:
+        # Other bytes would be written as they are.
+        array = array.astype(self._dtype, casting="no", copy=False).reshape(self._shape)
+        write_buffer(self.driver, self.buffer, array)
+
+    def read(self) -> Array:
+        return read_buffer(self.driver, self.buffer, self._shape, self._dtype)
+
+    def release(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+
+
+def write_buffer(driver: Driver, buffer: Buffer, array: Array) -> None:
+    """Copies an array to a buffer behind all commands so far, and waits for that."""
+    if buffer is not None:
+        with driver.errors("writing memory"):
+            driver.write(buffer, np.ascontiguousarray(array))
+
+
+def read_buffer(
+    driver: Driver, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """A copy of the array at the beginning of a buffer, when all commands so far are done."""
+    array = np.empty(shape, dtype)
+    if buffer is not None:
+        with driver.errors("reading memory"):
+            driver.read(array, buffer)
+    return array
+
+
+def device_memory(memory: Memory, driver: Driver) -> DeviceMemory:
+    """The memory, which is of this device."""
+    if not isinstance(memory, DeviceMemory) or memory.driver is not driver:
+        raise InternalError(f"an engine was given memory of another one: {memory}")
+    return memory

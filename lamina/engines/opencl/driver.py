@@ -1,0 +1,228 @@
+"""A device of OpenCL in use: its context, its queues, its memory and its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+from typing import final
+
+import numpy as np
+import pyopencl as cl
+
+from lamina.codegen.words import OPENCL
+from lamina.engines import machine_memory
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.opencl.build import build
+from lamina.engines.opencl.devices import (
+    Found,
+    chosen,
+    found_devices,
+    require_own_process,
+    status_text,
+)
+from lamina.errors import EngineError
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array
+
+# A work group has so many work items where the device takes as many. All launches of a kernel then
+# have groups of one size, for which PoCL compiles it.
+_GROUP = 64
+
+
+@frozen_dataclass
+class _Kernel:
+    """A kernel that has its arguments.
+
+    Attributes:
+        handle: the driver's own object.
+        size: how many work items there are, those without work too.
+        group: how many of them are a work group.
+        number: which argument is the number that a launch says, if any is.
+    """
+
+    handle: cl.Kernel
+    size: tuple[int]
+    group: tuple[int]
+    number: int
+
+
+@final
+class _Queue:
+    """A queue of a device, whose commands run in order."""
+
+    def __init__(self, context: cl.Context, *, timed: bool) -> None:
+        self._handle = (
+            cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+            if timed
+            else cl.CommandQueue(context)
+        )
+        self._events: list[cl.Event] | None = [] if timed else None
+
+    def launch(self, kernel: _Kernel, number: int | None = None) -> None:
+        if number is not None:
+            kernel.handle.set_arg(kernel.number, np.int32(number))
+        event = cl.enqueue_nd_range_kernel(self._handle, kernel.handle, kernel.size, kernel.group)
+        if self._events is not None:
+            self._events.append(event)
+
+    def copy(self, target: cl.Buffer, offset: int, source: cl.Buffer, size: int) -> None:
+        cl.enqueue_copy(self._handle, target, source, byte_count=size, dst_offset=offset)
+
+    def fill(self, buffer: cl.Buffer, size: int) -> None:
+        """Fills a buffer with zeros, and waits."""
+        cl.enqueue_fill_buffer(self._handle, buffer, np.zeros(1, "uint8"), 0, size)
+        self._handle.finish()
+
+    def write(self, buffer: cl.Buffer, array: Array) -> None:
+        """Copies an array to a buffer, and waits."""
+        cl.enqueue_copy(self._handle, buffer, array, is_blocking=True)
+
+    def read(self, array: Array, buffer: cl.Buffer) -> None:
+        """Copies a buffer to an array, and waits."""
+        cl.enqueue_copy(self._handle, array, buffer, is_blocking=True)
+
+    def flush(self) -> None:
+        self._handle.flush()
+
+    def finish(self) -> None:
+        self._handle.finish()
+
+    def seconds(self) -> list[float]:
+        assert self._events is not None
+        self._handle.finish()
+        events, self._events = self._events, []
+        return [1e-9 * (event.profile.end - event.profile.start) for event in events]
+
+
+@final
+class OpenClDriver:
+    """A device in use.
+
+    Args:
+        found: the device.
+
+    Raises:
+        EngineError: if the driver does not open it.
+    """
+
+    words = OPENCL
+
+    def __init__(self, found: Found) -> None:
+        require_own_process()
+        self.record = found.record
+        self.traits = _traits(found.handle)
+        self.allocated_bytes = 0
+        self._found, self._handle = found, found.handle
+        self._lock = Lock()
+        with self.errors("opening the device"):
+            self._context = cl.Context([found.handle])
+            self._queue = self._new_queue(timed=False)
+
+    def _new_queue(self, *, timed: bool) -> _Queue:
+        return _Queue(self._context, timed=timed)
+
+    @property
+    def queue(self) -> _Queue:
+        require_own_process()
+        return self._queue
+
+    def timed_queue(self) -> _Queue:
+        return self._new_queue(timed=True)
+
+    @contextmanager
+    def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
+        try:
+            yield
+        except cl.Error as error:
+            raise EngineError(
+                f"the OpenCL driver failed at {doing}",
+                facts=(
+                    ("driver said", status_text(error)),
+                    *facts,
+                    ("device", self.record.description),
+                ),
+                where=self.record.engine,
+                advice="If it is memory that lacks, take a smaller batch; otherwise update the "
+                "driver.",
+            ) from error
+
+    def available_bytes(self) -> int:
+        left = self._handle.global_mem_size - self.allocated_bytes
+        of_machine = machine_memory.available_bytes()
+        if self._handle.host_unified_memory and of_machine is not None:
+            left = min(left, of_machine)
+        return max(left, 0)
+
+    def count(self, size: int) -> None:
+        with self._lock:
+            self.allocated_bytes += size
+
+    def allocate(self, size: int) -> cl.Buffer:
+        buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
+        # Drivers allocate when a buffer is first used: here a lack of memory can be told.
+        self.queue.fill(buffer, size)
+        return buffer
+
+    def part(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
+        return buffer.get_sub_region(offset, size)
+
+    def release(self, buffer: cl.Buffer) -> None:
+        buffer.release()
+
+    def write(self, buffer: cl.Buffer, array: Array) -> None:
+        self.queue.write(buffer, array)
+
+    def read(self, array: Array, buffer: cl.Buffer) -> None:
+        self.queue.read(array, buffer)
+
+    def build(self, text: str) -> cl.Program:
+        with self.errors("building a program"):
+            return build(self._context, self._found, text)
+
+    def kernel(
+        self,
+        module: cl.Program,
+        name: str,
+        buffers: Sequence[cl.Buffer | None],
+        items: int,
+        *,
+        numbered: bool,
+    ) -> _Kernel:
+        handle = cl.Kernel(module, name)
+        for number, buffer in enumerate(buffers):
+            handle.set_arg(number, buffer)
+        most: int = handle.get_work_group_info(
+            cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle
+        )
+        group = min(_GROUP, most)
+        return _Kernel(handle, (-(-items // group) * group,), (group,), len(buffers))
+
+
+@cache
+def open_device(name: str) -> OpenClDriver:
+    """The device of that name: `"opencl"` (the first that works), `"opencl:1"`, `"opencl:radeon"`.
+
+    It is opened once, and stays open until the process ends.
+
+    Raises:
+        EngineError: if there is none, or it cannot be used.
+    """
+    return _opened(chosen(name, found_devices()))
+
+
+_opened = cache(OpenClDriver)
+
+
+def _traits(handle: cl.Device) -> Traits:
+    kinds = cl.device_fp_config
+    return Traits(
+        has_float64=bool(handle.double_fp_config),
+        lanes=handle.preferred_vector_width_float,
+        units=handle.max_compute_units,
+        fused=bool(handle.single_fp_config & kinds.FMA),
+        exact_division=bool(handle.single_fp_config & kinds.CORRECTLY_ROUNDED_DIVIDE_SQRT),
+        alignment_bytes=handle.mem_base_addr_align // 8,
+        largest_block_bytes=handle.max_mem_alloc_size,
+    )
