@@ -35,6 +35,7 @@ class Target:
         name: for people, and part of the key of cached programs.
         simple_cost: of a primitive that `primitive_costs` does not name; of an addition.
         primitive_costs: of primitives (`scalar.PRIMITIVES`), by name.
+        launch_bytes: of a step, whatever it does: how many bytes are moved meanwhile.
         keeps_products: whether products in a step of a recurrence are kept for the gradient. If
             not, they are computed again; other functions follow their costs.
         channels_last: whether convolutions are computed with their channels last, side by side;
@@ -53,6 +54,7 @@ class Target:
     name: str
     simple_cost: float
     primitive_costs: Mapping[str, float] = field(hash=False)
+    launch_bytes: float
     keeps_products: bool
     channels_last: bool
     depthwise_loops: bool

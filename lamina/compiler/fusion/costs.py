@@ -36,8 +36,7 @@ class FusionCosts:
     """What is dear and what is cheap on a device, in bytes that are moved in the same time.
 
     Attributes:
-        target: says what primitives cost.
-        launch: a step, whatever it does.
+        target: says what primitives and launches cost.
         packing: a value of fewer bytes than a word is packed when it is written and unpacked when
             it is read: each time.
         word: how many bytes it has.
@@ -46,7 +45,6 @@ class FusionCosts:
     """
 
     target: Target
-    launch: float = 512.0
     packing: float = 1.0
     word: int = 4
     cached: int = 64
@@ -116,7 +114,7 @@ class Sharing:
     def stored(self, costs: FusionCosts) -> float:
         """It is written once."""
         packing = (1 + self.steps) * costs.packing if self.itemsize < costs.word else 0
-        launch = costs.launch if self.begins else 0
+        launch = costs.target.launch_bytes if self.begins else 0
         return self.elements * (self.itemsize + packing) + launch
 
     def again(self) -> float:

@@ -9,6 +9,7 @@ CPU = Target(
     # Four simple primitives take as long as a store and a load in the caches.
     simple_cost=0.25,
     primitive_costs=dict.fromkeys(sorted(EXPENSIVE), 2.5),
+    launch_bytes=512.0,
     # A product of matrices reads all of its operands again.
     keeps_products=True,
     # Then vectors are full whatever the window.
