@@ -380,6 +380,15 @@ def _swapped(code: Builder, n: Value) -> Value:
     return one
 
 
+def _shifted(code: Builder, n: Value) -> Value:
+    """The same the other way round: the second receives what the first one had."""
+    carried = (constant(1, I64), constant(0, I64))
+    loop = code.begin_loop(constant(0, I64), n, 1, carried)
+    newer, older = loop.carried
+    _, older = code.end_loop(loop, (code.add(newer, older), newer))
+    return older
+
+
 def _never(code: Builder, n: Value) -> Value:
     """A loop that does not run gives what it began with."""
     loop = code.begin_loop(n, n, 1, (constant(5, I64),))
@@ -426,6 +435,7 @@ def _called(code: Builder, n: Value) -> Value:
 
 STRUCTURES: Mapping[str, tuple[Callable[[Builder, Value], Value], Callable[[int], int]]] = {
     "swapped": (_swapped, lambda n: [0, 1, 1, 2, 3, 5, 8, 13, 21][n]),
+    "shifted": (_shifted, lambda n: [0, 1, 1, 2, 3, 5, 8, 13, 21][n]),
     "never": (_never, lambda n: 5),
     "until": (_until, lambda n: next(k * k for k in range(0, 100, 2) if k * k > 3 * n)),
     "nested": (_nested, lambda n: sum(6 * k * k for k in range(1, n))),
