@@ -34,8 +34,8 @@ _inference_option = click.option(
     "--as",
     "language",
     metavar="LANGUAGE",
-    help="Show the step, or all steps, as text: program, or on the cpu engine schedule, llvm or "
-    "assembly.",
+    help="Show the step, or all steps, as text: program or schedule; llvm or assembly on the cpu "
+    "engine, opencl on the opencl engine.",
 )
 def explain(
     file: str,

@@ -36,6 +36,12 @@ class Target:
         simple_cost: of a primitive that `primitive_costs` does not name; of an addition.
         primitive_costs: of primitives (`scalar.PRIMITIVES`), by name.
         launch_bytes: of a step, whatever it does: how many bytes are moved meanwhile.
+        packing_bytes: of a value of fewer bytes than a float, which is packed when it is written
+            and unpacked when it is read: each time.
+        cached_ratio: a tensor that is so many times smaller than what is computed of it costs
+            nothing to read: it stays close to the processor.
+        narrow_positions: whether positions are computed in 32 bits where all of them fit, since 64
+            take longer.
         keeps_products: whether products in a step of a recurrence are kept for the gradient. If
             not, they are computed again; other functions follow their costs.
         channels_last: whether convolutions are computed with their channels last, side by side;
@@ -55,6 +61,9 @@ class Target:
     simple_cost: float
     primitive_costs: Mapping[str, float] = field(hash=False)
     launch_bytes: float
+    packing_bytes: float
+    cached_ratio: int
+    narrow_positions: bool
     keeps_products: bool
     channels_last: bool
     depthwise_loops: bool

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from lamina.compiler.fusion.costs import FusionCosts
 from lamina.compiler.fusion.results import Prepared, users_of
 from lamina.compiler.fusion.views import Views, viewed_operands
 from lamina.compiler.lower import is_leaf
@@ -23,6 +22,7 @@ from lamina.ops.lowering import (
     Scanning,
     Scattering,
 )
+from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
 # A set whose order is that in which tensors were added.
@@ -35,12 +35,12 @@ class Choosing:
 
     Attributes:
         prepared: the graph.
-        costs: of the device.
+        target: what is dear and what is cheap there.
         views: answers what can be read through a view.
     """
 
     prepared: Prepared
-    costs: FusionCosts
+    target: Target
     views: Views
 
     @cached_property

@@ -31,39 +31,16 @@ from lamina.records import frozen_dataclass
 UNIT_BYTES = 4.0
 
 
-@frozen_dataclass
-class FusionCosts:
-    """What is dear and what is cheap on a device, in bytes that are moved in the same time.
-
-    Attributes:
-        target: says what primitives and launches cost.
-        packing: a value of fewer bytes than a word is packed when it is written and unpacked when
-            it is read: each time.
-        word: how many bytes it has.
-        cached: a tensor that is so many times smaller than what is computed of it stays in a cache
-            close to the processor; reading it costs nothing.
-    """
-
-    target: Target
-    packing: float = 1.0
-    word: int = 4
-    cached: int = 64
-
-    def operation(self, primitive: str) -> float:
-        """A primitive that is done once more for one element."""
-        return self.target.cost_of(primitive) * UNIT_BYTES
-
-
 @final
 class Operations:
     """The cost of doing the primitives of tensors once more, for one element each.
 
     Args:
-        costs: of the device.
+        target: says what primitives cost.
     """
 
-    def __init__(self, costs: FusionCosts) -> None:
-        self.costs = costs
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self._known: dict[Tensor, float] = {}
 
     def of(self, node: Tensor) -> float:
@@ -83,7 +60,7 @@ class Operations:
         else:
             return 0.0
         done = [part.primitive for part in parts(scalar) if isinstance(part, Apply)]
-        return sum(map(self.costs.operation, done))
+        return UNIT_BYTES * sum(map(self.target.cost_of, done))
 
 
 @frozen_dataclass
@@ -111,10 +88,10 @@ class Sharing:
     operations: float
     begins: bool
 
-    def stored(self, costs: FusionCosts) -> float:
+    def stored(self, target: Target) -> float:
         """It is written once."""
-        packing = (1 + self.steps) * costs.packing if self.itemsize < costs.word else 0
-        launch = costs.target.launch_bytes if self.begins else 0
+        packing = (1 + self.steps) * target.packing_bytes if self.itemsize < UNIT_BYTES else 0
+        launch = target.launch_bytes if self.begins else 0
         return self.elements * (self.itemsize + packing) + launch
 
     def again(self) -> float:

@@ -20,7 +20,6 @@ from lamina.compiler.fusion.anchors import (
     required,
     running_sums,
 )
-from lamina.compiler.fusion.costs import FusionCosts
 from lamina.compiler.fusion.groups import Groups
 from lamina.compiler.fusion.joining import join_producers, join_siblings, join_small
 from lamina.compiler.fusion.results import Prepared, with_own_results
@@ -92,7 +91,7 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Home] = _NOTHIN
         target: what is dear, and what is cheap.
         given: leaves that have no buffer of their own, and what stands at their coordinates.
     """
-    prepared, groups = _separate(graph, FusionCosts(target), given)
+    prepared, groups = _separate(graph, target, given)
     groups.begin_joining()
     for join in JOINING:
         join(groups)
@@ -101,22 +100,22 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Home] = _NOTHIN
 
 
 def _separate(
-    graph: Graph, costs: FusionCosts, given: Mapping[Tensor, Home]
+    graph: Graph, target: Target, given: Mapping[Tensor, Home]
 ) -> tuple[Prepared, Groups]:
     """Each anchor in a group of its own, and no leaf overwritten before it was read."""
     blocked: set[Tensor] = set()
     while True:
         prepared = with_own_results(graph, blocked)
-        groups = Groups(prepared, chosen(prepared, costs, given), costs, given)
+        groups = Groups(prepared, chosen(prepared, target, given), target, given)
         more = groups.blocked()
         if not more:
             return prepared, groups
         blocked |= more
 
 
-def chosen(prepared: Prepared, costs: FusionCosts, given: Mapping[Tensor, Home]) -> list[Tensor]:
+def chosen(prepared: Prepared, target: Target, given: Mapping[Tensor, Home]) -> list[Tensor]:
     """The anchors of a graph, operands first."""
-    choosing = Choosing(prepared, costs, Views(given))
+    choosing = Choosing(prepared, target, Views(given))
     anchors: Anchors = {}
     for choose in CHOOSING:
         anchors = choose(choosing, anchors)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import final
 
-from lamina.compiler.fusion.costs import FusionCosts
 from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.fusion.results import Prepared
 from lamina.compiler.fusion.trials import Trials, UnnamedStep
@@ -14,6 +13,7 @@ from lamina.compiler.fusion.views import boundary, is_number
 from lamina.compiler.lower import Home
 from lamina.graph import Tensor
 from lamina.ops.lowering import Repeating, loop_of
+from lamina.program.target import Target
 from lamina.shapes import size_of, static
 
 # Steps that compute more anchors than this are not joined further.
@@ -34,7 +34,7 @@ class Groups:
     Args:
         prepared: the graph.
         anchors: in the order of the graph.
-        costs: of the device.
+        target: what is dear and what is cheap there.
         given: leaves that have no buffer of their own, and what stands at their coordinates.
 
     Attributes:
@@ -53,10 +53,10 @@ class Groups:
         self,
         prepared: Prepared,
         anchors: Iterable[Tensor],
-        costs: FusionCosts,
+        target: Target,
         given: Mapping[Tensor, Home],
     ) -> None:
-        self.costs = costs
+        self.target = target
         self.in_place = prepared.in_place
         self.anchors = dict.fromkeys(anchors)
         self.results = frozenset(prepared.graph.roots)

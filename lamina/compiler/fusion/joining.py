@@ -80,4 +80,4 @@ def _share_input(groups: Groups, first: int, second: int) -> bool:
 
 def _costs_a_launch(groups: Groups, first: int, second: int) -> bool:
     written = (sum(map(bytes_of, groups.stored(groups.members[n]))) for n in (first, second))
-    return min(written) <= groups.costs.target.launch_bytes
+    return min(written) <= groups.target.launch_bytes

@@ -33,7 +33,7 @@ def stored_or_computed_again(choosing: Choosing, anchors: Anchors) -> Anchors:
     """
     found = dict(anchors)
     demand = _Demand(choosing, anchors)
-    operations = Operations(choosing.costs)
+    operations = Operations(choosing.target)
     depth: dict[Tensor, int] = {}
     for node in choosing.nodes:
         depth[node] = 0
@@ -51,12 +51,12 @@ def stored_or_computed_again(choosing: Choosing, anchors: Anchors) -> Anchors:
 def _is_worth_storing(
     node: Tensor, demand: _Demand, anchors: Anchors, operations: Operations
 ) -> bool:
-    size, costs = size_of(static(node.shape)), operations.costs
+    size, target = size_of(static(node.shape)), operations.target
     steps, times = demand.of(node)
     if times <= 1 or not size:
         return False
     made = _expression(node, anchors)
-    tiny = max(size // costs.cached, 1)
+    tiny = max(size // target.cached_ratio, 1)
     read = [one.dtype.itemsize for one in made.sources if size_of(static(one.shape)) > tiny]
     if size > 1 and not read:
         # Generated: promised to take no memory.
@@ -70,7 +70,7 @@ def _is_worth_storing(
         operations=sum(operations.of(one) for one in made.inside),
         begins=all(is_leaf(one) for one in made.sources),
     )
-    return sharing.stored(costs) < sharing.again()
+    return sharing.stored(target) < sharing.again()
 
 
 @final

@@ -10,6 +10,10 @@ CPU = Target(
     simple_cost=0.25,
     primitive_costs=dict.fromkeys(sorted(EXPENSIVE), 2.5),
     launch_bytes=512.0,
+    packing_bytes=1.0,
+    cached_ratio=64,
+    # Processors have registers of 64 bits.
+    narrow_positions=False,
     # A product of matrices reads all of its operands again.
     keeps_products=True,
     # Then vectors are full whatever the window.

@@ -15,6 +15,7 @@ from lamina.codegen.c import Module
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.item import Form, ItemPoints, work_item
+from lamina.engines.gpu.schedule import Tiles
 from lamina.program.index import Axis
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
@@ -22,21 +23,19 @@ from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
-# Rows and columns of a tile.
-MOST_ROWS, MOST_COLUMNS = 4, 4
-
 
 def write_contraction(module: Module, name: str, form: Form) -> int:
     """Writes the kernel; gives the number of its work items."""
-    step = form.steps[0]
+    step, tiles = form.steps[0], form.decided
     assert isinstance(step, Contraction)
+    assert isinstance(tiles, Tiles)
     batch, of_batch = flattened(step.batch, "b")
     row, of_rows = flattened(step.rows, "m")
     column, of_columns = flattened(step.columns, "n")
     change = Rewrite(of_batch | of_rows | of_columns)
     step = change.contraction(step)
-    rows, columns = min(row.extent, MOST_ROWS), min(column.extent, MOST_COLUMNS)
-    if not batch.extent * rows * columns:
+    rows, columns = tiles.rows, tiles.columns
+    if not batch.extent * row.extent * column.extent:
         return 0
     row_tile = Axis("row_tile", -(-row.extent // rows))
     column_tile = Axis("column_tile", -(-column.extent // columns))

@@ -13,6 +13,7 @@ from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory
+from lamina.engines.gpu.schedule import Schedule, decide, legal_schedules
 from lamina.engines.gpu.target import target_for
 from lamina.errors import EngineError
 from lamina.program.program import Program
@@ -65,20 +66,24 @@ class GpuEngine:
         arena: Arena | None = None,
         *,
         timed: bool = False,
-        schedule: Any = None,
+        schedule: Schedule | None = None,
     ) -> GpuProgram:
         place = device_arena(arena, self._opened)
-        return GpuProgram(program, self._launches(program), memories, place, timed=timed)
+        launches = self._launches(program, schedule)
+        return GpuProgram(program, launches, memories, place, timed=timed)
 
-    def schedules(self, program: Program) -> tuple[()]:
-        return ()
+    def schedules(self, program: Program) -> Iterator[Schedule]:
+        return legal_schedules(program, self.target)
 
-    def _launches(self, program: Program) -> Launches:
+    def _launches(self, program: Program, schedule: Schedule | None = None) -> Launches:
         self._require_dtypes(_dtypes_of(program))
         # Only now: whoever only asks for devices needs none of it.
         from lamina.engines.gpu.kernels import write_kernels
 
-        return write_kernels(program, self._driver.traits, self._driver.words)
+        driver = self._driver
+        return write_kernels(
+            program, schedule or decide(program, self.target), driver.traits, driver.words
+        )
 
     def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
         if not self._driver.traits.has_float64 and float64 in dtypes:
@@ -94,11 +99,14 @@ class GpuEngine:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        return ("program", self._language)
+        return ("program", "schedule", self._language)
 
     def listing(self, program: Program, step: int | None, language: str) -> str:
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
+        if language == "schedule":
+            schedule = decide(program, self.target)
+            return str(schedule) if step is None else str(schedule.steps[step])
         launches = self._launches(program)
         lines: list[str] = []
         shown: set[str] = set()

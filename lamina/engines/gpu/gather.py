@@ -5,10 +5,8 @@ from __future__ import annotations
 from lamina.codegen.c import Module
 from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.gpu.launches import Gather
+from lamina.engines.gpu.schedule import NARROW
 from lamina.program.program import Buffer
-
-# Work items up to this are numbered in 32 bits, which divide faster.
-_NARROW = 2**30
 
 
 def write_gather(module: Module, buffer: Buffer) -> Gather:
@@ -29,7 +27,7 @@ def _write(module: Module, name: str, element: Type, batch: int, words: int) -> 
     buffers = [("examples", element.element), ("batch", element.element), ("rows", "i64")]
     code = module.kernel(name, buffers, [("run", I32)])
     examples, target, rows, run = code.parameters
-    position = I32 if batch * words <= _NARROW else I64
+    position = I32 if batch * words <= NARROW else I64
 
     def wide(value: Value) -> Value:
         return value if position == I64 else code.convert("zext", value, "i64")

@@ -10,22 +10,24 @@ from typing import final
 
 from lamina.codegen.c import Module
 from lamina.codegen.signatures import Signatures
-from lamina.codegen.words import OPENCL, Words
+from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
 from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.item import Form
 from lamina.engines.gpu.launches import Launch, Launches, Repeated, Traits
 from lamina.engines.gpu.loops import write_loop
+from lamina.engines.gpu.schedule import Schedule, StepSchedule
 from lamina.program.index import Axis
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Step
 
 
-def write_kernels(program: Program, traits: Traits, words: Words = OPENCL) -> Launches:
+def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: Words) -> Launches:
     """Writes the kernels of a program.
 
     Args:
         program: what to write.
+        schedule: how its steps are run.
         traits: of the device.
         words: of the language.
     """
@@ -37,7 +39,8 @@ def write_kernels(program: Program, traits: Traits, words: Words = OPENCL) -> La
         repeat = program.repeated(number)
         if repeat is not None and repeat.first == number:
             first = len(launches)
-        launches += writer.launches(number, step, repeat.axis if repeat is not None else None)
+        iteration = repeat.axis if repeat is not None else None
+        launches += writer.launches(number, step, schedule.steps[number], iteration)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(Repeated(first, len(launches), repeat.axis.extent))
     # An input without axes has no examples: programs with such are not run over data sets.
@@ -71,9 +74,11 @@ class _Writer:
         # The name of each kernel, and how many work items it has.
         self._written: dict[Form, tuple[str, int]] = {}
 
-    def launches(self, number: int, step: Step, iteration: Axis | None) -> list[Launch]:
+    def launches(
+        self, number: int, step: Step, decided: StepSchedule, iteration: Axis | None
+    ) -> list[Launch]:
         """What runs a step."""
-        form, used = self._signatures.of([step], None, iteration)
+        form, used = self._signatures.of([step], decided, iteration)
         if form not in self._written:
             name = f"step{number}"
             write = write_contraction if isinstance(form.steps[0], Contraction) else write_loop

@@ -6,6 +6,7 @@ from lamina.codegen.axes import merged_axes
 from lamina.codegen.c import Module
 from lamina.codegen.stages import Stages, Style
 from lamina.engines.gpu.item import Form, work_item
+from lamina.engines.gpu.schedule import Ranks
 from lamina.engines.gpu.sort import write_sort
 from lamina.program.steps import Loop, Sort
 from lamina.shapes import size_of
@@ -17,7 +18,7 @@ STYLE = Style(inner_lanes=0, unrolled=8, window=9)
 def write_loop(module: Module, name: str, form: Form) -> int:
     """Writes the kernel; gives the number of its work items."""
     assert isinstance(form.steps[0], Loop)
-    if any(isinstance(stage, Sort) for stage in form.steps[0].stages):
+    if isinstance(form.decided, Ranks):
         (sort,) = form.steps[0].stages
         assert isinstance(sort, Sort)
         return write_sort(module, name, form, sort)

@@ -19,6 +19,9 @@ def target_for(traits: Traits, name: str) -> Target:
         primitive_costs=dict.fromkeys(sorted(EXPENSIVE), 2.5),
         # About ten microseconds, on devices that move ten gigabytes a second and more.
         launch_bytes=2.0**17,
+        packing_bytes=1.0,
+        cached_ratio=64,
+        narrow_positions=True,
         keeps_products=True,
         channels_last=True,
         # A work item for each result sums up a window; a contraction would have one row for each.

@@ -1,0 +1,134 @@
+"""How each step of a program is run on a device, decided here alone.
+
+Kernels are written as their schedule says; it is a frozen record that can be printed, and a test
+may force another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from lamina.program.index import Axis, Gathered, Index
+from lamina.program.program import Program
+from lamina.program.scalar import indices
+from lamina.program.steps import Contraction, Loop, Sort, Step, inner_axes, scalars_of, stores_of
+from lamina.program.target import Target
+from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
+
+# Rows and columns of a tile.
+MOST_ROWS, MOST_COLUMNS = 4, 4
+# Positions up to this fit 32 bits, with what is added to them while they are computed.
+NARROW = 2**30
+
+
+@frozen_dataclass
+class Points:
+    """A work item computes all stages at one point of a loop.
+
+    Attributes:
+        position_bits: in how many bits positions are computed.
+    """
+
+    position_bits: int
+
+    def __str__(self) -> str:
+        return f"a point for each work item; positions of {self.position_bits} bits"
+
+
+@frozen_dataclass
+class Ranks:
+    """A work item finds the slot of one element of a sort by counting those before it.
+
+    Attributes:
+        position_bits: in how many bits positions are computed.
+    """
+
+    position_bits: int
+
+    def __str__(self) -> str:
+        return f"sorted by rank, an element for each work item; {self.position_bits} bits"
+
+
+@frozen_dataclass
+class Tiles:
+    """A work item keeps the sums of a tile of a contraction in registers.
+
+    Attributes:
+        rows, columns: of the tile.
+        position_bits: in how many bits positions are computed.
+    """
+
+    rows: int
+    columns: int
+    position_bits: int
+
+    def __str__(self) -> str:
+        tile = f"a tile of {self.rows} x {self.columns} for each work item"
+        return f"{tile}; positions of {self.position_bits} bits"
+
+
+StepSchedule = Points | Ranks | Tiles
+
+
+@frozen_dataclass
+class Schedule:
+    """What is decided about a program.
+
+    Attributes:
+        steps: how each of its steps is run.
+    """
+
+    steps: tuple[StepSchedule, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{number}: {step}" for number, step in enumerate(self.steps))
+
+
+def decide(program: Program, target: Target) -> Schedule:
+    """How a program is run that was compiled for a target."""
+    return Schedule(tuple(_decided(step, target) for step in program.steps))
+
+
+def legal_schedules(program: Program, target: Target) -> Iterator[Schedule]:
+    """Other ways to run a program, all of them right."""
+    chosen = decide(program, target)
+    wide = Schedule(tuple(replace(step, position_bits=64) for step in chosen.steps))
+    found = [wide]
+    for rows, columns in ((1, 1), (3, 2)):
+        steps = (
+            replace(step, rows=rows, columns=columns) if isinstance(step, Tiles) else step
+            for step in chosen.steps
+        )
+        found.append(Schedule(tuple(steps)))
+    yield from (one for one in dict.fromkeys(found) if one != chosen)
+
+
+def _decided(step: Step, target: Target) -> StepSchedule:
+    bits = 32 if target.narrow_positions and _is_narrow(step) else 64
+    if isinstance(step, Loop):
+        is_sort = any(isinstance(stage, Sort) for stage in step.stages)
+        return Ranks(bits) if is_sort else Points(bits)
+    rows, columns = (size_of([one.extent for one in axes]) for axes in (step.rows, step.columns))
+    return Tiles(max(min(rows, MOST_ROWS), 1), max(min(columns, MOST_COLUMNS), 1), bits)
+
+
+def _is_narrow(step: Step) -> bool:
+    """Whether all positions of a step fit 32 bits."""
+    axes: Iterable[Axis]
+    if isinstance(step, Contraction):
+        axes = (*step.batch, *step.rows, *step.columns, *step.inner)
+    else:
+        axes = (*step.axes, *(axis for stage in step.stages for axis in inner_axes(stage)))
+    if size_of([max(axis.extent, 1) for axis in {*axes}]) > NARROW:
+        return False
+    stored = (store.index for store in stores_of(step))
+    return all(map(_fits, (*stored, *indices(*scalars_of(step)))))
+
+
+def _fits(index: Index) -> bool:
+    if max(map(abs, index.bounds)) > NARROW:
+        return False
+    inner = (atom for atom, _ in index.terms if not isinstance(atom, Axis | Gathered))
+    return all(atom.divisor <= NARROW and _fits(atom.index) for atom in inner)
