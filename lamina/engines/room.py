@@ -56,8 +56,9 @@ def require_room(
     where: str,
     advice: str,
     reused: int = 0,
+    most: int | None = None,
 ) -> None:
-    """Checks that there is enough memory.
+    """Checks that there is enough memory, and that each tensor fits into one allocation.
 
     Args:
         subject: what needs it, with its verb: `"this model needs"`.
@@ -66,10 +67,22 @@ def require_room(
         where: the engine.
         advice: what to do if there is not enough.
         reused: bytes that were taken before and serve for this, too.
+        most: how many bytes one allocation takes (`Target.largest_block_bytes`); None if any.
 
     Raises:
         EngineError: if there is not.
     """
+    largest = max(needs, key=lambda need: need.largest_bytes)
+    if most is not None and largest.largest_bytes > most:
+        raise EngineError(
+            f"{subject} more memory in one piece than the device gives",
+            facts=(
+                ("at most", bytes_text(most)),
+                ("needed", f"{bytes_text(largest.largest_bytes)} for {largest.largest}"),
+            ),
+            where=where,
+            advice=advice,
+        )
     total = sum(need.bytes for need in needs)
     if total <= NOT_ASKED_BYTES:
         return
@@ -77,7 +90,6 @@ def require_room(
     if available is None or total <= available + reused:
         return
     rows = sorted((need for need in needs if need.bytes), key=lambda need: -need.bytes)
-    largest = max(needs, key=lambda need: need.largest_bytes)
     facts = [
         ("available", bytes_text(available + reused)),
         ("needed", bytes_text(total)),

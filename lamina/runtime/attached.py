@@ -198,6 +198,7 @@ class Attached:
                 )
             ],
             engine.available_bytes,
+            most=engine.target.largest_block_bytes,
             where=engine.device.engine,
             advice="Give fewer examples at a time, or go through the batches with step.",
         )

@@ -154,6 +154,7 @@ class Parameters:
             "this model needs",
             needs,
             self.engine.available_bytes,
+            most=self.engine.target.largest_block_bytes,
             where=self.engine.device.engine,
             advice="Make the layer of the largest tensor smaller, or free memory.",
         )

@@ -113,6 +113,7 @@ def require_room_for_step(
         needs,
         engine.available_bytes,
         reused=arena.bytes,
+        most=engine.target.largest_block_bytes,
         where=engine.device.engine,
         advice="Take a smaller network, or an optimizer with less state."
         if largest in state

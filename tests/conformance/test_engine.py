@@ -137,6 +137,19 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
     assert _after(many) == _after(single)
 
 
+def test_no_runs_over_a_data_set_change_nothing(engine: Engine) -> None:
+    program = _training(engine)
+    memories = _memories(program, engine)
+    before = _after(memories)
+    resident = {}
+    for name, values in _data().items():
+        resident[name] = engine.allocate(values.shape, values.dtype)
+    rows = np.zeros((0, 4), "int64")
+    found = engine.compile(program, memories).run_many(resident, rows, ["loss"])
+    assert found["loss"].shape == (0,)
+    assert _after(memories) == before
+
+
 def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
     program = _training(engine)
     rows = np.arange(20).reshape(5, 4)

@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
@@ -114,6 +123,81 @@ def test_a_missing_package_says_what_to_install() -> None:
     assert "pip install 'lamina[opencl]'" in output
 
 
+def test_a_package_that_cannot_be_imported_says_why() -> None:
+    code = "import sys\nsys.path.insert(0, {folder!r})\n" + OPEN
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "pyopencl.py").write_text("raise ImportError('no libOpenCL.so.1')")
+        output = run_python(code.format(folder=folder))
+    assert "found one that cannot be imported: no libOpenCL.so.1" in output
+
+
+@pytest.fixture
+def asked_again() -> Generator[None]:
+    """Platforms are asked for in the test, and again after it."""
+    from lamina.engines.opencl import devices as module
+
+    module._found.cache_clear()
+    yield
+    module._found.cache_clear()
+
+
+def platform(name: str, code: int) -> Any:
+    def refuse() -> None:
+        raise cl.RuntimeError(cl._cl._ErrorRecord(msg="", code=code, routine="clGetDeviceIDs"))
+
+    return SimpleNamespace(name=name, get_devices=refuse)
+
+
+NONE = platform("Empty", cl.status_code.DEVICE_NOT_FOUND)
+BROKEN = platform("Broken", cl.status_code.OUT_OF_HOST_MEMORY)
+
+
+@pytest.mark.usefixtures("asked_again")
+def test_drivers_without_a_device_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lamina.engines.opencl import devices as module
+
+    monkeypatch.setattr(module.cl, "get_platforms", lambda: [NONE, NONE])
+    with pytest.raises(EngineError) as caught:
+        module.found_devices()
+    assert "found     drivers without one: Empty, Empty" in str(caught.value)
+
+
+@pytest.mark.usefixtures("asked_again")
+def test_a_driver_that_fails_is_listed_with_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lamina.engines.opencl import devices as module
+
+    monkeypatch.setattr(module.cl, "get_platforms", lambda: [BROKEN, NONE])
+    (row,) = [one.record for one in module.found_devices()]
+    assert (row.engine, row.description) == ("opencl:0", "Broken")
+    assert row.problem == "the driver fails: OUT_OF_HOST_MEMORY in clGetDeviceIDs"
+    with pytest.raises(EngineError, match="Broken: the driver fails: OUT_OF_HOST_MEMORY"):
+        module.chosen("opencl:0", module.found_devices())
+
+
+def test_threads_that_open_a_device_at_once_share_it(
+    opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import driver as module
+
+    opened: list[Any] = []
+
+    def open_slowly(found: Any) -> object:
+        opened.append(found)
+        time.sleep(0.2)
+        return object()
+
+    monkeypatch.setattr(module, "_opened", cache(open_slowly))
+    start = threading.Barrier(4)
+
+    def work(_: int) -> object:
+        start.wait()
+        return module.open_device(opencl_name)
+
+    with ThreadPoolExecutor(4) as pool:
+        drivers = {*pool.map(work, range(4))}
+    assert len(drivers) == len(opened) == 1
+
+
 FORK = """
 import os, signal
 import lamina as lm
@@ -169,14 +253,15 @@ def test_memory_that_the_driver_refuses_is_an_error_of_the_engine(
         raise cl.MemoryError(_record("MEM_OBJECT_ALLOCATION_FAILURE", "clEnqueueFillBuffer"))
 
     engine: Any = open_engine(opencl_name)
-    taken = engine.arena().driver.allocated_bytes
+    allocated = engine.arena().driver.allocated
+    taken = allocated.bytes
     monkeypatch.setattr(driver.cl, "enqueue_fill_buffer", refuse)
     with pytest.raises(EngineError) as caught:
         engine.allocate((1024,), np.dtype("float32"))
     text = str(caught.value)
     assert "MEM_OBJECT_ALLOCATION_FAILURE in clEnqueueFillBuffer" in text
     assert "4 KiB" in text
-    assert engine.arena().driver.allocated_bytes == taken
+    assert allocated.bytes == taken
 
 
 def _record(status: str, routine: str) -> Any:
@@ -184,13 +269,36 @@ def _record(status: str, routine: str) -> Any:
     return cl._cl._ErrorRecord(msg="", code=code, routine=routine)
 
 
+def test_what_is_larger_than_one_allocation_is_refused_by_name(
+    opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(4)), engine=opencl_name)
+    driver = opened_driver(opencl_name)
+    monkeypatch.setattr(driver, "traits", replace(driver.traits, largest_block_bytes=4096))
+    data = lm.data.Dataset(np.zeros((100, 64), "float32"), np.zeros(100, "int64"))
+    with pytest.raises(EngineError) as caught:
+        model.evaluate(data, loss=lm.CrossEntropy(), batch_size=4)
+    text = str(caught.value)
+    assert "this data set needs more memory in one piece than the device gives" in text
+    assert "at most  4 KiB" in text
+    assert "f32[100, 64]" in text
+    assert "Give fewer examples at a time" in text
+    with pytest.raises(EngineError) as caught:
+        lm.Model(lm.Sequential(lm.Input(64), lm.Linear(64)), engine=opencl_name)
+    assert "this model needs more memory in one piece" in str(caught.value)
+    assert "f32[64, 64]" in str(caught.value)
+
+
+def opened_driver(name: str) -> Any:
+    engine: Any = open_engine(name)
+    return engine.arena().driver
+
+
 def test_float64_is_refused_where_the_device_has_none(
     opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     engine: Any = open_engine(opencl_name)
-    driver = engine.arena().driver
+    driver = opened_driver(opencl_name)
     monkeypatch.setattr(driver, "traits", replace(driver.traits, has_float64=False))
     engine.allocate((2,), float32.numpy).release()
     with pytest.raises(EngineError) as caught:

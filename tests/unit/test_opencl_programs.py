@@ -26,6 +26,8 @@ from lamina.program.scalar import Literal
 from lamina.program.steps import Loop, Store, Write
 from lamina.shapes import DType, bool_, float32, int32, int64, uint8
 
+cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
+
 # t = 2 x + c, in a repeated step and by way of s; y = t + p; p += 1.
 TEXT = """
 kernel void take(global const float* data, global float* x, global const long* rows, int run) {
@@ -227,19 +229,114 @@ def test_programs_go_on_when_another_one_finds_no_room(
     np.testing.assert_array_equal(first.output("result"), expected(X, 0))
 
 
+def test_programs_whose_memory_is_gone_ask_for_it_again(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = engine.arena()
+    driver = arena.driver
+    first, memory = made(engine, arena)
+    small = arena.bytes
+    second, _ = made(engine, arena, of=program(5000))
+
+    def refuse(size: int) -> None:
+        raise failure("MEM_OBJECT_ALLOCATION_FAILURE", "clCreateBuffer")
+
+    # Blocks are exchanged for smaller ones, and these are refused.
+    monkeypatch.setattr(driver, "allocate", refuse)
+    second.release()
+    assert arena.bytes == 0
+    empty = np.zeros((3, 0), "float32")
+    with pytest.raises(EngineError, match="MEM_OBJECT_ALLOCATION_FAILURE in clCreateBuffer"):
+        first.run([X, empty])
+    np.testing.assert_array_equal(memory.read(), [0, 0, 0])
+    monkeypatch.undo()
+    first.run([X, empty])
+    assert arena.bytes == small
+    np.testing.assert_array_equal(first.output("result"), expected(X, 0))
+
+
+def failure(status: str, routine: str) -> Exception:
+    code = getattr(cl.status_code, status)
+    return cl.RuntimeError(cl._cl._ErrorRecord(msg="", code=code, routine=routine))
+
+
+@pytest.mark.parametrize(
+    ("refused", "doing"),
+    [
+        ("CommandQueue", "running a step"),
+        ("enqueue_nd_range_kernel", "running a step"),
+        ("Kernel", "preparing a program"),
+    ],
+)
+def test_what_the_driver_refuses_is_an_error_of_the_engine(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, refused: str, doing: str
+) -> None:
+    from lamina.engines.opencl import driver as module
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise failure("OUT_OF_RESOURCES", refused)
+
+    def work() -> None:
+        executable, _ = made(engine, timed=refused == "CommandQueue")
+        executable.run([X, np.zeros((3, 0), "float32")])
+
+    monkeypatch.setattr(module.cl, refused, refuse)
+    with pytest.raises(EngineError) as caught:
+        work()
+    assert f"the OpenCL driver failed at {doing}" in str(caught.value)
+    assert f"OUT_OF_RESOURCES in {refused}" in str(caught.value)
+    monkeypatch.undo()
+    work()
+
+
+def test_a_data_set_that_cannot_be_gathered_is_an_error_of_the_engine(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import driver as module
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise failure("OUT_OF_HOST_MEMORY", "clCreateKernel")
+
+    executable, _ = made(engine)
+    resident = {name: engine.allocate(shape, X.dtype) for name, shape in DATA.items()}
+    monkeypatch.setattr(module.cl, "Kernel", refuse)
+    with pytest.raises(EngineError, match="failed at preparing to run steps"):
+        executable.run_many(resident, np.zeros((2, 3), "int64"), ["result"])
+
+
+def test_arenas_and_memories_of_another_engine_are_refused(engine: Any) -> None:
+    other: Any = open_engine("interpreter")
+    with pytest.raises(InternalError, match="an engine was given an arena of another one"):
+        engine.compile(program(), {}, other.arena())
+    memories = {"p": other.allocate((3,), X.dtype)}
+    with pytest.raises(InternalError, match="an engine was given memory of another one"):
+        GpuProgram(program(), LAUNCHES, memories, engine.arena())
+
+
+def test_inputs_are_taken_in_any_layout_but_in_their_own_dtype(engine: Any) -> None:
+    executable, _ = made(engine)
+    empty = np.zeros((3, 0), "float32")
+    for n, x in enumerate((np.asfortranarray(X), X.reshape(-1), X[::-1][::-1])):
+        executable.run([x, empty])
+        np.testing.assert_array_equal(executable.output("result"), expected(X, n))
+    with pytest.raises(TypeError, match="Cannot cast"):
+        executable.run([X.astype("int32"), empty])
+
+
 def test_what_is_released_or_forgotten_counts_no_longer(engine: Any) -> None:
     gc.collect()
-    device = engine.arena().driver
-    before = device.allocated_bytes
+    allocated = engine.arena().driver.allocated
+    before = allocated.bytes
     executable, memory = made(engine)
-    assert device.allocated_bytes > before
-    executable.release()
-    memory.release()
-    assert device.allocated_bytes == before
+    assert allocated.bytes > before
+    for _ in range(2):
+        executable.release()
+        memory.release()
+        assert allocated.bytes == before
     pair = made(engine)
     del pair
     gc.collect()
-    assert device.allocated_bytes == before
+    assert allocated.bytes == before
 
 
 def test_a_step_is_whole_when_it_is_interrupted(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Protocol, final
 
 from lamina.engines.engine import Arena
 from lamina.engines.gpu.driver import Buffer, Driver
 from lamina.engines.gpu.memory import Block
-from lamina.errors import InternalError
+from lamina.errors import EngineError, InternalError
 from lamina.shielded import shielded
 
 
 class Tenant(Protocol):
-    """An executable in an arena."""
+    """An executable in an arena. It lies in the blocks it was last moved to, until it lets go."""
 
     def let_go(self) -> None:
         """From now on uses nothing of the arena."""
@@ -31,7 +32,8 @@ class DeviceArena:
     """Blocks of memory for executables that never run at the same time.
 
     Each block is as large as the largest need of them. Before blocks are exchanged for larger or
-    smaller ones they are given back, so that both need not fit at once.
+    smaller ones they are given back, so that both need not fit at once. If the device then refuses
+    the new ones, there are none: executables ask for them again when they are run.
 
     Args:
         opened: gives the driver of the device, always the same one.
@@ -66,21 +68,23 @@ class DeviceArena:
             if not self._resize():
                 tenant.move_to([block.buffer for block in self._blocks])
         except BaseException:
-            # The others go on where they were.
-            del self._needs[tenant]
-            tenant.let_go()
-            self._resize()
+            self._leave(tenant)
             raise
+
+    def restore(self) -> None:
+        """Makes the blocks that a device has refused before, for all executables."""
+        shielded(lambda: self._resize())
 
     def leave(self, tenant: Tenant) -> None:
         """Takes the blocks of an executable back, which must not use them any more."""
+        shielded(lambda: self._leave(tenant))
 
-        def leave() -> None:
-            self._needs.pop(tenant, None)
-            tenant.let_go()
+    def _leave(self, tenant: Tenant) -> None:
+        self._needs.pop(tenant, None)
+        tenant.let_go()
+        # The others are told when they are run.
+        with suppress(EngineError):
             self._resize()
-
-        shielded(leave)
 
     def _resize(self) -> bool:
         """Makes the blocks just large enough; whether all executables were moved."""
@@ -89,16 +93,24 @@ class DeviceArena:
         if needed == self._sizes:
             return False
         tenants = list(self._needs)
+        try:
+            self._clear(tenants)
+            self._blocks += (Block(self.driver, size) for size in needed)
+            for tenant in tenants:
+                tenant.move_to([block.buffer for block in self._blocks])
+        except BaseException:
+            self._clear(tenants)
+            raise
+        self._sizes = needed
+        return True
+
+    def _clear(self, tenants: Sequence[Tenant]) -> None:
+        """Gives all blocks back."""
         for tenant in tenants:
             tenant.let_go()
-        for block in self._blocks:
+        blocks, self._blocks, self._sizes = self._blocks, [], ()
+        for block in blocks:
             block.release()
-        self._blocks, self._sizes = [], ()
-        self._blocks = [Block(self.driver, size) for size in needed]
-        self._sizes = needed
-        for tenant in tenants:
-            tenant.move_to([block.buffer for block in self._blocks])
-        return True
 
 
 def device_arena(arena: Arena | None, opened: Callable[[], Driver]) -> DeviceArena:

@@ -1,7 +1,14 @@
 """The protocol of drivers: what the engines for GPUs need of OpenCL, or of CUDA.
 
-A driver opens one device, and hands out buffers, kernels and queues as it holds them itself: the
-engine passes these on and never looks inside. None stands for a buffer without bytes.
+A driver opens one device, and hands out buffers, modules, kernels and sequences as it holds them
+itself: the engine passes these on and never looks inside. None stands for a buffer without bytes.
+
+Ownership: each of these is given back when nobody holds it any more. A part of a buffer keeps the
+whole buffer, a kernel its module and its buffers, a sequence its kernels.
+
+Threads: any thread may call, those that launch the same kernel one at a time.
+
+Errors: a command may fail after it was enqueued. The next call that waits raises it.
 """
 
 from __future__ import annotations
@@ -12,12 +19,14 @@ from typing import Any, Protocol
 
 from lamina.codegen.words import Words
 from lamina.engines.engine import Device
+from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
 from lamina.shapes import Array
 
 Buffer = Any
 Module = Any
 Kernel = Any
+LaunchSequence = Any
 
 
 class Queue(Protocol):
@@ -25,6 +34,10 @@ class Queue(Protocol):
 
     def launch(self, kernel: Kernel, number: int | None = None) -> None:
         """Enqueues a kernel, with a number as its last argument if it was made with one."""
+        ...
+
+    def run(self, sequence: LaunchSequence) -> None:
+        """Enqueues all launches of a sequence."""
         ...
 
     def copy(self, target: Buffer, offset: int, source: Buffer, size: int) -> None:
@@ -39,11 +52,12 @@ class Queue(Protocol):
         """Waits until everything is done."""
         ...
 
-    def seconds(self) -> list[float]:
-        """Waits, and says how long each launch took since this was last asked, in order.
+    def write(self, buffer: Buffer, array: Array) -> None:
+        """Copies a contiguous array to a buffer behind all commands so far, and waits for that."""
+        ...
 
-        Only of queues that were made to be timed.
-        """
+    def read(self, array: Array, buffer: Buffer) -> None:
+        """Fills a contiguous array from a buffer when all commands so far are done."""
         ...
 
 
@@ -54,13 +68,13 @@ class Driver(Protocol):
         record: what it is, for people.
         traits: what kernels are written for.
         words: of the language that `build` takes.
-        allocated_bytes: how many bytes are counted as taken.
+        allocated: the bytes that were taken of it.
     """
 
     record: Device
     traits: Traits
     words: Words
-    allocated_bytes: int
+    allocated: Allocated
 
     @property
     def queue(self) -> Queue:
@@ -69,10 +83,6 @@ class Driver(Protocol):
         Raises:
             EngineError: in a process that was forked from the one that has opened the device.
         """
-        ...
-
-    def timed_queue(self) -> Queue:
-        """A new queue that takes the time of its launches."""
         ...
 
     def errors(self, doing: str, *facts: tuple[str, str]) -> AbstractContextManager[None]:
@@ -85,10 +95,6 @@ class Driver(Protocol):
         """How much memory can still be taken."""
         ...
 
-    def count(self, size: int) -> None:
-        """Notes that so many bytes were taken, or given back if it is negative."""
-        ...
-
     def allocate(self, size: int) -> Buffer:
         """So many bytes, at least one, that are really there, and zero."""
         ...
@@ -99,14 +105,6 @@ class Driver(Protocol):
 
     def release(self, buffer: Buffer) -> None:
         """Gives the bytes back, as soon as nothing on the device uses them."""
-        ...
-
-    def write(self, buffer: Buffer, array: Array) -> None:
-        """Copies a contiguous array to a buffer behind all commands so far, and waits for that."""
-        ...
-
-    def read(self, array: Array, buffer: Buffer) -> None:
-        """Fills a contiguous array from a buffer when all commands so far are done."""
         ...
 
     # Kernels
@@ -132,4 +130,15 @@ class Driver(Protocol):
             items: how many work items have work, at least one.
             numbered: whether a number follows as the last argument, an int that each launch says.
         """
+        ...
+
+    def sequence(self, launches: Sequence[tuple[Kernel, int | None]]) -> LaunchSequence:
+        """Kernels in the order in which they are launched, each with its number if it has one.
+
+        It is run again and again: what can be done for that beforehand is done here.
+        """
+        ...
+
+    def timed(self, sequence: LaunchSequence) -> list[float]:
+        """Runs a sequence behind all commands so far, and waits: the seconds of each launch."""
         ...

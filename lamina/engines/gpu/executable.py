@@ -11,32 +11,18 @@ import numpy as np
 
 from lamina.engines.engine import Memory
 from lamina.engines.gpu.arena import DeviceArena
-from lamina.engines.gpu.driver import Buffer, Driver, Kernel, Queue
-from lamina.engines.gpu.launches import Launches
+from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
+from lamina.engines.gpu.launches import Launch, Launches
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer, write_buffer
 from lamina.engines.gpu.places import places_of
 from lamina.engines.room import needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
-from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 from lamina.shielded import shielded
 
 # Signals are answered when the device has worked for about so long.
 PIECE_SECONDS = 0.05
-
-
-@frozen_dataclass
-class _Row:
-    """Kernels that are launched in order.
-
-    Attributes:
-        kernels: each with the number of its step.
-        count: how often all of them are repeated; None if they know no iteration.
-    """
-
-    kernels: tuple[tuple[Kernel, int], ...]
-    count: int | None
 
 
 @final
@@ -71,24 +57,38 @@ class GpuProgram:
             needs_of_program(program),
             driver.available_bytes,
             reused=arena.bytes,
+            most=driver.traits.largest_block_bytes,
             where=driver.record.engine,
             advice="Take a smaller batch.",
         )
         self._outputs = {name: program.buffers[buffer] for name, buffer in program.outputs}
         self._module = driver.build(launches.text)
-        self._outside = _outside_of(program, memories, driver)
+        self._outside = {
+            buffer.name: device_memory(memories[buffer.name], driver)
+            for kind in ("parameter", "state")
+            for buffer in program.of_kind(kind)
+        }
+        self._constants = self._kept_constants()
         written = {name for step in program.steps for name in writes_of(step)}
         self._changes_memories = not written.isdisjoint(self._outside)
-        self._seconds = np.zeros(len(program.steps))
-        self._timed_queue = driver.timed_queue() if timed else None
+        self._seconds = np.zeros(len(program.steps)) if timed else None
+        self._order = _order_of(launches)
         self._places = places_of(program, driver.traits)
         self.let_go()
         arena.enter(self, self._places.blocks)
 
+    def _kept_constants(self) -> dict[str, DeviceMemory]:
+        found: dict[str, DeviceMemory] = {}
+        for name, value in self._program.constants.items():
+            buffer = self._program.buffers[name]
+            found[name] = DeviceMemory(self._driver, buffer.shape, buffer.dtype.numpy)
+            found[name].write(value)
+        return found
+
     def let_go(self) -> None:
         self._buffers: dict[str, Buffer] = {}
-        # Their kernels hold on to their buffers.
-        self._rows: list[_Row] = []
+        # Its kernels hold on to their buffers.
+        self._sequence: LaunchSequence = None
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, places = self._driver, self._places.of
@@ -101,28 +101,32 @@ class GpuProgram:
             # Those without elements stay None.
             self._buffers = dict.fromkeys(self._program.buffers)
             self._buffers |= {name: found[place] for name, place in places.items()}
-            self._buffers |= {name: memory.buffer for name, memory in self._outside.items()}
-            end = 0
-            for repeat in self._launches.repeats:
-                self._rows.append(self._row(end, repeat.first, None))
-                self._rows.append(self._row(repeat.first, repeat.last, repeat.count))
-                end = repeat.last
-            self._rows.append(self._row(end, len(self._launches.launches), None))
-
-    def _row(self, first: int, last: int, count: int | None) -> _Row:
-        made: list[tuple[Kernel, int]] = []
-        for one in self._launches.launches[first:last]:
-            buffers = [self._buffers[name] for name in one.buffers]
-            kernel = self._driver.kernel(
-                self._module, one.kernel, buffers, one.items, numbered=count is not None
+            memories = self._outside | self._constants
+            self._buffers |= {name: memory.buffer for name, memory in memories.items()}
+            kernels = [
+                driver.kernel(
+                    self._module,
+                    one.kernel,
+                    [self._buffers[name] for name in one.buffers],
+                    one.items,
+                    numbered=numbered,
+                )
+                for one, numbered in _numbered(self._launches)
+            ]
+            self._sequence = driver.sequence(
+                [(kernels[number], iteration) for number, iteration in self._order]
             )
-            made.append((kernel, one.step))
-        return _Row(tuple(made), count)
+
+    def _require_place(self) -> None:
+        if self._sequence is None:
+            self._arena.restore()
 
     def run(self, inputs: Sequence[Array]) -> None:
+        self._require_place()
         for buffer, array in zip(self._program.of_kind("input"), inputs, strict=True):
             # Waits: the caller may change the array, and no more than one run lies in the queue.
-            write_buffer(self._driver, self._buffers[buffer.name], array)
+            place = self._buffers[buffer.name]
+            write_buffer(self._driver, place, buffer.shape, buffer.dtype.numpy, array)
         with self._driver.errors("running a step"):
             self._whole(self._run)
 
@@ -134,27 +138,18 @@ class GpuProgram:
             work()
 
     def _run(self) -> None:
-        if self._timed_queue is None:
-            for _ in self._launched(self._driver.queue):
-                pass
+        if self._seconds is None:
+            self._driver.queue.run(self._sequence)
             self._driver.queue.flush()
             return
-        self._driver.queue.finish()
-        steps = list(self._launched(self._timed_queue))
-        for step, seconds in zip(steps, self._timed_queue.seconds(), strict=True):
-            self._seconds[step] += seconds
-
-    def _launched(self, queue: Queue) -> Iterator[int]:
-        """Launches all kernels of a run; gives the number of the step of each."""
-        for row in self._rows:
-            for iteration in (None,) if row.count is None else range(row.count):
-                for kernel, step in row.kernels:
-                    queue.launch(kernel, iteration)
-                    yield step
+        taken = self._driver.timed(self._sequence)
+        for (number, _), seconds in zip(self._order, taken, strict=True):
+            self._seconds[self._launches.launches[number].step] += seconds
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
+        self._require_place()
         driver = self._driver
         rows = np.ascontiguousarray(rows, np.int64)
         examples = DeviceMemory(driver, rows.shape, rows.dtype)
@@ -165,7 +160,8 @@ class GpuProgram:
                 output = self._outputs[name]
                 shape = (len(rows), *output.shape)
                 records[name] = DeviceMemory(driver, shape, output.dtype.numpy)
-            gathers = self._gathers(resident, examples)
+            with driver.errors("preparing to run steps"):
+                gathers = self._gathers(resident, examples)
             self._run_pieces(len(rows), gathers, records)
             return {name: record.read() for name, record in records.items()}
         finally:
@@ -230,25 +226,33 @@ class GpuProgram:
 
     def step_seconds(self) -> Array:
         seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))
+        assert seconds is not None
         return seconds
 
     def release(self) -> None:
-        self._arena.leave(self)
-        for name in self._program.constants:
-            self._outside[name].release()
         self._outside = {}
+        try:
+            self._arena.leave(self)
+        finally:
+            constants, self._constants = self._constants, {}
+            for memory in constants.values():
+                memory.release()
 
 
-def _outside_of(
-    program: Program, memories: Mapping[str, Memory], driver: Driver
-) -> dict[str, DeviceMemory]:
-    """A memory for every buffer that lies outside of the arena."""
-    found: dict[str, DeviceMemory] = {}
-    for kind in ("parameter", "state"):
-        for buffer in program.of_kind(kind):
-            found[buffer.name] = device_memory(memories[buffer.name], driver)
-    for name, value in program.constants.items():
-        buffer = program.buffers[name]
-        found[name] = DeviceMemory(driver, buffer.shape, buffer.dtype.numpy)
-        found[name].write(value)
-    return found
+def _numbered(launches: Launches) -> Iterator[tuple[Launch, bool]]:
+    """Each launch, and whether its kernel gets the number of an iteration."""
+    for number, one in enumerate(launches.launches):
+        yield one, any(repeat.first <= number < repeat.last for repeat in launches.repeats)
+
+
+def _order_of(launches: Launches) -> tuple[tuple[int, int | None], ...]:
+    """In which order launches are run: the number of each, and its iteration if it is repeated."""
+    found: list[tuple[int, int | None]] = []
+    end = 0
+    for repeat in launches.repeats:
+        found += ((number, None) for number in range(end, repeat.first))
+        for iteration in range(repeat.count):
+            found += ((number, iteration) for number in range(repeat.first, repeat.last))
+        end = repeat.last
+    found += ((number, None) for number in range(end, len(launches.launches)))
+    return tuple(found)

@@ -33,13 +33,14 @@ class Block:
         if size > available:
             raise _no_room(driver, size, f"{bytes_text(available)} are available")
         self._driver = driver
-        driver.count(size)
-        self._counted = weakref.finalize(self, driver.count, -size)
+        taken = driver.allocated.bytes
+        driver.allocated.add(size)
+        self._counted = weakref.finalize(self, driver.allocated.add, -size)
         try:
             with driver.errors(
                 "allocating memory",
                 ("needed", bytes_text(size)),
-                ("taken before", bytes_text(driver.allocated_bytes - size)),
+                ("taken before", bytes_text(taken)),
             ):
                 self.buffer = driver.allocate(size)
         except BaseException:
@@ -50,7 +51,8 @@ class Block:
         """Gives the bytes back, as soon as nothing on the device uses them."""
         if self._counted.alive:
             self._counted()
-            self._driver.release(self.buffer)
+            with self._driver.errors("releasing memory"):
+                self._driver.release(self.buffer)
 
 
 def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
@@ -83,24 +85,32 @@ class DeviceMemory:
         return None if self._block is None else self._block.buffer
 
     def write(self, array: Array) -> None:
-        # Other bytes would be written as they are.
-        array = array.astype(self._dtype, casting="no", copy=False).reshape(self._shape)
-        write_buffer(self.driver, self.buffer, array)
+        write_buffer(self.driver, self.buffer, self._shape, self._dtype, array)
 
     def read(self) -> Array:
         return read_buffer(self.driver, self.buffer, self._shape, self._dtype)
 
     def release(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
+        block, self._block = self._block, None
+        if block is not None:
+            block.release()
 
 
-def write_buffer(driver: Driver, buffer: Buffer, array: Array) -> None:
-    """Copies an array to a buffer behind all commands so far, and waits for that."""
+def write_buffer(
+    driver: Driver,
+    buffer: Buffer,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    array: Array,
+) -> None:
+    """Copies an array to a buffer behind all commands so far, and waits for that.
+
+    Its dtype and its size have to be those of the buffer: its bytes are copied as they are.
+    """
+    array = array.astype(dtype, casting="no", copy=False).reshape(shape)
     if buffer is not None:
         with driver.errors("writing memory"):
-            driver.write(buffer, np.ascontiguousarray(array))
+            driver.queue.write(buffer, np.ascontiguousarray(array))
 
 
 def read_buffer(
@@ -110,7 +120,7 @@ def read_buffer(
     array = np.empty(shape, dtype)
     if buffer is not None:
         with driver.errors("reading memory"):
-            driver.read(array, buffer)
+            driver.queue.read(array, buffer)
     return array
 
 

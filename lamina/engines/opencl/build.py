@@ -15,7 +15,6 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from lamina.cache import find, keep, key_of
-from lamina.engines.opencl.devices import Found
 from lamina.errors import InternalError
 from lamina.garbage import without_collections
 
@@ -29,14 +28,14 @@ _filters = Lock()
 
 
 @without_collections
-def build(context: cl.Context, found: Found, text: str) -> cl.Program:
-    """The program of that text, built for a device.
+def build(context: cl.Context, handle: cl.Device, text: str) -> cl.Program:
+    """The program of that text, built for a device of a context.
 
     Raises:
         InternalError: with the compiler's log, if it refuses the text.
         pyopencl.Error: if the driver fails otherwise.
     """
-    handle, platform = found.handle, found.handle.platform
+    platform = handle.platform
     exact = handle.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
     options = f"{_OPTIONS} {_EXACT_DIVISION}" if exact else _OPTIONS
     key = key_of(
@@ -62,7 +61,7 @@ def build(context: cl.Context, found: Found, text: str) -> cl.Program:
     except cl.RuntimeError as error:
         if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
             raise
-        raise _refused(found, text, str(error)) from error
+        raise _refused(handle, text, str(error)) from error
     if not is_kept:
         keep(key, program.binaries[0])
     return program
@@ -76,12 +75,12 @@ def _built(program: cl.Program, options: str) -> cl.Program:
         return program.build(options, cache_dir=False)  # pyright: ignore[reportArgumentType]
 
 
-def _refused(found: Found, text: str, log: str) -> InternalError:
+def _refused(handle: cl.Device, text: str, log: str) -> InternalError:
     """The error for a text that the compiler refuses, with the lines that its log names."""
     said = log.partition("\n\n")[2].strip().splitlines()
     shown = [line for line in said if re.search(r"\berror\b", line)] or said
     lines = text.splitlines()
-    facts = [("device", found.record.description)]
+    facts = [("device", f"{handle.name} ({handle.platform.name}, {handle.driver_version})")]
     for line in shown[:_LOG_LINES]:
         facts.append(("compiler", line.strip()))
         place = re.search(r":(\d+):\d+:", line)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 from typing import final
 
 import pyopencl as cl
@@ -25,11 +25,11 @@ class Found:
 
     Attributes:
         record: what it is, for people.
-        handle: the driver's own object.
+        handle: the driver's own object; None for a driver that does not say which devices it has.
     """
 
     record: Device
-    handle: cl.Device
+    handle: cl.Device | None
 
 
 def chosen(name: str, found: Sequence[Found]) -> Found:
@@ -65,29 +65,38 @@ def found_devices() -> tuple[Found, ...]:
         EngineError: if there is none, or in a process that was forked from one that has asked.
     """
     require_own_process()
-    return _found()
+    # Drivers start threads as soon as they are asked for devices; a forked child has none of them.
+    _fork.matters = True
+    with _asking:
+        return _found()
+
+
+_asking = Lock()
 
 
 @cache
 def _found() -> tuple[Found, ...]:
-    # Drivers start threads as soon as they are asked for devices; a forked child has none of them.
-    _fork.matters = True
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
         raise no_device(f"no platform ({status_text(error)})") from error
-    handles = [handle for platform in platforms for handle in _devices_of(platform)]
-    if not handles:
+    handles: list[cl.Device] = []
+    broken: list[tuple[str, str]] = []
+    for platform in platforms:
+        try:
+            handles += platform.get_devices()
+        except cl.Error as error:
+            # So a platform says that it has none.
+            if error.code != cl.status_code.DEVICE_NOT_FOUND:
+                broken.append((platform.name, f"the driver fails: {status_text(error)}"))
+    if not handles and not broken:
         raise no_device(f"drivers without one: {', '.join(one.name for one in platforms)}")
     kinds = cl.device_type
     handles.sort(key=lambda one: (not one.type & kinds.GPU, bool(one.type & kinds.CPU)))
-    return tuple(Found(_record(n, handle), handle) for n, handle in enumerate(handles))
-
-
-def _devices_of(platform: cl.Platform) -> Iterator[cl.Device]:
-    # A platform without devices says so by an error; so does one that is broken.
-    with suppress(cl.Error):
-        yield from platform.get_devices()
+    found = [Found(_record(number, handle), handle) for number, handle in enumerate(handles)]
+    for number, (name, problem) in enumerate(broken, len(handles)):
+        found.append(Found(Device(f"opencl:{number}", name, None, problem), None))
+    return tuple(found)
 
 
 def _record(number: int, handle: cl.Device) -> Device:

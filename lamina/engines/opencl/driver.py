@@ -13,6 +13,7 @@ import pyopencl as cl
 
 from lamina.codegen.words import OPENCL
 from lamina.engines import machine_memory
+from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build
 from lamina.engines.opencl.devices import (
@@ -48,24 +49,28 @@ class _Kernel:
     number: int
 
 
+_Launches = tuple[tuple[_Kernel, int | None], ...]
+
+
 @final
 class _Queue:
     """A queue of a device, whose commands run in order."""
 
-    def __init__(self, context: cl.Context, *, timed: bool) -> None:
-        self._handle = (
-            cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-            if timed
-            else cl.CommandQueue(context)
-        )
-        self._events: list[cl.Event] | None = [] if timed else None
+    def __init__(self, handle: cl.CommandQueue) -> None:
+        self._handle = handle
 
     def launch(self, kernel: _Kernel, number: int | None = None) -> None:
+        self.enqueue(kernel, number)
+
+    def enqueue(self, kernel: _Kernel, number: int | None) -> cl.Event:
+        """The same; the event tells when it was done."""
         if number is not None:
             kernel.handle.set_arg(kernel.number, np.int32(number))
-        event = cl.enqueue_nd_range_kernel(self._handle, kernel.handle, kernel.size, kernel.group)
-        if self._events is not None:
-            self._events.append(event)
+        return cl.enqueue_nd_range_kernel(self._handle, kernel.handle, kernel.size, kernel.group)
+
+    def run(self, sequence: _Launches) -> None:
+        for kernel, number in sequence:
+            self.enqueue(kernel, number)
 
     def copy(self, target: cl.Buffer, offset: int, source: cl.Buffer, size: int) -> None:
         cl.enqueue_copy(self._handle, target, source, byte_count=size, dst_offset=offset)
@@ -76,11 +81,9 @@ class _Queue:
         self._handle.finish()
 
     def write(self, buffer: cl.Buffer, array: Array) -> None:
-        """Copies an array to a buffer, and waits."""
         cl.enqueue_copy(self._handle, buffer, array, is_blocking=True)
 
     def read(self, array: Array, buffer: cl.Buffer) -> None:
-        """Copies a buffer to an array, and waits."""
         cl.enqueue_copy(self._handle, array, buffer, is_blocking=True)
 
     def flush(self) -> None:
@@ -88,12 +91,6 @@ class _Queue:
 
     def finish(self) -> None:
         self._handle.finish()
-
-    def seconds(self) -> list[float]:
-        assert self._events is not None
-        self._handle.finish()
-        events, self._events = self._events, []
-        return [1e-9 * (event.profile.end - event.profile.start) for event in events]
 
 
 @final
@@ -112,24 +109,19 @@ class OpenClDriver:
     def __init__(self, found: Found) -> None:
         require_own_process()
         self.record = found.record
-        self.traits = _traits(found.handle)
-        self.allocated_bytes = 0
-        self._found, self._handle = found, found.handle
-        self._lock = Lock()
+        self.allocated = Allocated()
+        # Others are no choice.
+        assert found.handle is not None
+        self._handle = found.handle
         with self.errors("opening the device"):
+            self.traits = _traits(found.handle)
             self._context = cl.Context([found.handle])
-            self._queue = self._new_queue(timed=False)
-
-    def _new_queue(self, *, timed: bool) -> _Queue:
-        return _Queue(self._context, timed=timed)
+            self._queue = _Queue(cl.CommandQueue(self._context))
 
     @property
     def queue(self) -> _Queue:
         require_own_process()
         return self._queue
-
-    def timed_queue(self) -> _Queue:
-        return self._new_queue(timed=True)
 
     @contextmanager
     def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
@@ -149,15 +141,11 @@ class OpenClDriver:
             ) from error
 
     def available_bytes(self) -> int:
-        left = self._handle.global_mem_size - self.allocated_bytes
+        left = self._handle.global_mem_size - self.allocated.bytes
         of_machine = machine_memory.available_bytes()
         if self._handle.host_unified_memory and of_machine is not None:
             left = min(left, of_machine)
         return max(left, 0)
-
-    def count(self, size: int) -> None:
-        with self._lock:
-            self.allocated_bytes += size
 
     def allocate(self, size: int) -> cl.Buffer:
         buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
@@ -171,15 +159,9 @@ class OpenClDriver:
     def release(self, buffer: cl.Buffer) -> None:
         buffer.release()
 
-    def write(self, buffer: cl.Buffer, array: Array) -> None:
-        self.queue.write(buffer, array)
-
-    def read(self, array: Array, buffer: cl.Buffer) -> None:
-        self.queue.read(array, buffer)
-
     def build(self, text: str) -> cl.Program:
         with self.errors("building a program"):
-            return build(self._context, self._found, text)
+            return build(self._context, self._handle, text)
 
     def kernel(
         self,
@@ -199,8 +181,18 @@ class OpenClDriver:
         group = min(_GROUP, most)
         return _Kernel(handle, (-(-items // group) * group,), (group,), len(buffers))
 
+    def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Launches:
+        return tuple(launches)
 
-@cache
+    def timed(self, sequence: _Launches) -> list[float]:
+        self.queue.finish()
+        profiling = cl.command_queue_properties.PROFILING_ENABLE
+        queue = _Queue(cl.CommandQueue(self._context, properties=profiling))
+        events = [queue.enqueue(kernel, number) for kernel, number in sequence]
+        queue.finish()
+        return [1e-9 * (event.profile.end - event.profile.start) for event in events]
+
+
 def open_device(name: str) -> OpenClDriver:
     """The device of that name: `"opencl"` (the first that works), `"opencl:1"`, `"opencl:radeon"`.
 
@@ -209,10 +201,14 @@ def open_device(name: str) -> OpenClDriver:
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    return _opened(chosen(name, found_devices()))
+    found = chosen(name, found_devices())
+    with _opening:
+        return _opened(found)
 
 
 _opened = cache(OpenClDriver)
+# Without it, threads that ask at the same time would get drivers of their own.
+_opening = Lock()
 
 
 def _traits(handle: cl.Device) -> Traits:

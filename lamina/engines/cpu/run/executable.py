@@ -197,6 +197,8 @@ class CpuProgram:
             array = self._outputs[name]
             kept[name] = np.empty((len(rows), *array.shape), array.dtype)
             outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
+        if not len(rows):
+            return kept
         for number, places in self._read_in_place:
             self._table[places] = self._staging[number].ctypes.data
         self._job.many(rows, inputs, outputs)
