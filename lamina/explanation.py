@@ -69,7 +69,8 @@ class Explanation:
         Args:
             step: its number; None for all steps.
             language: `"program"`, what Lamina's compiler made; or another of `languages`, such as
-                `"schedule"`, `"llvm"` and `"assembly"` on the cpu engine.
+                `"schedule"`; `"llvm"` and `"assembly"` on the cpu engine, `"opencl"` on the opencl
+                engine.
 
         Raises:
             DefinitionError: if there is no such step or language.

@@ -39,8 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="run one in N of the tests on OpenCL, always the same ones: drivers take a quarter of "
-        "a second to compile what a test needs (default: 1 with --engine, else 16)",
+        help="run one in N of the tests that are sampled, always the same ones: those on OpenCL, "
+        "where drivers take a quarter of a second to compile what a test needs, and those that are "
+        "marked so (default: 1 with --engine, else 16)",
     )
 
 
@@ -62,14 +63,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests on OpenCL devices, as `--share` says."""
+    """Leaves out tests that are sampled, as `--share` says."""
     share = config.getoption("--share") or (1 if config.getoption("--engine") else 16)
 
     def is_chosen(item: pytest.Item) -> bool:
         parameters = getattr(item, "callspec", None)
         engine = parameters.params.get("engine_name", "") if parameters is not None else ""
         name = item.nodeid.replace(str(engine), "")
-        return not str(engine).startswith("opencl") or crc32(name.encode()) % share == 0
+        is_dear = str(engine).startswith("opencl") or item.get_closest_marker("sampled")
+        return not is_dear or crc32(name.encode()) % share == 0
 
     left_out = [item for item in items if not is_chosen(item)]
     config.hook.pytest_deselected(items=left_out)

@@ -1,0 +1,164 @@
+"""The demo and every example begin to learn the same on the opencl engine as on the cpu engine.
+
+Initial weights, shuffles and dropout masks are the same bits; the losses of the first steps are
+the same but for rounding, which grows from step to step.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_examples import EXAMPLES, write_idx_folder
+
+import lamina as lm
+from lamina import ops
+from lamina.cli.commands import main as command_line
+from lamina.runtime.attached import Attached
+from lamina.runtime.training import Training
+
+STEPS = 6
+# What keeps an example short; its networks and batches stay as they are, but for long sequences.
+SHORT = {
+    "adding_problem": ("--length", "10", "--examples", "2000"),
+    "sort_transformer": ("--length", "6", "--sequences", "2000"),
+}
+
+
+class EnoughSteps(Exception):
+    """Ends an example."""
+
+
+@dataclass
+class Seen:
+    """What an example did.
+
+    Attributes:
+        weights: of each model when it was made.
+        rows: the examples of each step that went over a data set.
+        losses: of each step.
+    """
+
+    weights: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def add(self, losses: Any) -> None:
+        self.losses += (float(loss) for loss in losses)
+        if len(self.losses) >= STEPS:
+            raise EnoughSteps
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Seen]:
+    """Runs something until models have done some steps; gives what was seen of them."""
+    make, run, step = lm.Model.__init__, Attached._run_batches, Training.step
+    seen = Seen()
+
+    def made(self: Any, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        seen.weights.append(self.parameters())
+
+    def ran(self: Any, resident: Any, rows: Any) -> Any:
+        # How many steps are run at once depends on how long they take.
+        rows = rows[: STEPS - len(seen.losses)]
+        found = run(self, resident, rows)
+        seen.rows.append(rows.tobytes())
+        seen.add(found.losses)
+        return found
+
+    def stepped(self: Any, *arguments: Any) -> Any:
+        loss = step(self, *arguments)
+        seen.add([loss])
+        return loss
+
+    monkeypatch.setattr(lm.Model, "__init__", made)
+    monkeypatch.setattr(Attached, "_run_batches", ran)
+    monkeypatch.setattr(Training, "step", stepped)
+
+    def watch(work: Callable[[], Any]) -> Seen:
+        nonlocal seen
+        seen = Seen()
+        with suppress(EnoughSteps):
+            work()
+        return seen
+
+    return watch
+
+
+def assert_same(first: Seen, second: Seen) -> None:
+    assert first.losses
+    assert len(first.weights) == len(second.weights) > 0
+    for one, other in zip(first.weights, second.weights, strict=True):
+        assert list(one) == list(other)
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+    assert b"".join(first.rows) == b"".join(second.rows)
+    np.testing.assert_allclose(first.losses, second.losses, rtol=1e-4)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_learns_the_same(
+    path: Path,
+    opencl_name: str,
+    watched: Callable[[Callable[[], Any]], Seen],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [*SHORT.get(path.stem, ())]
+    if 'add_argument("folder"' in path.read_text():
+        write_idx_folder(tmp_path, scale=3)
+        arguments.append(str(tmp_path))
+    main = runpy.run_path(str(path))["main"]
+    found = [
+        watched(partial(main, [*arguments, "--engine", name])) for name in ("cpu", opencl_name)
+    ]
+    assert_same(*found)
+
+
+def test_the_demo_learns_the_same(
+    opencl_name: str, watched: Callable[[Callable[[], Any]], Seen], tmp_path: Path
+) -> None:
+    def demo(name: str) -> None:
+        options = ["demo", "--engine", name, "--out", str(tmp_path / "demo")]
+        result = CliRunner().invoke(command_line, options)
+        assert isinstance(result.exception, EnoughSteps)
+        raise result.exception
+
+    assert_same(*(watched(partial(demo, name)) for name in ("cpu", opencl_name)))
+
+
+@dataclass(frozen=True)
+class Weighted(lm.Layer):
+    """A weight for each number."""
+
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        return x * scope.parameter("weight", shape=x.shape[1:], init=lm.init.Constant(0.0))
+
+
+def test_masks_are_the_same_bits(opencl_name: str) -> None:
+    # With a loss that is the sum of what passes, the weights become minus the sum of the masks.
+    net = lm.Sequential(lm.Input(1000), Weighted(), lm.Dropout(0.3))
+    ones, found = np.ones((1, 1000), "float32"), []
+    for name in ("cpu", opencl_name):
+        model = lm.Model(net, engine=name, seed=7)
+        with model.training(
+            loss=lambda passed, _: ops.sum(passed), optimizer=lm.SGD(1.0), batch_size=1
+        ) as training:
+            for _ in range(3):
+                training.step(ones, ones)
+                found.append(model.parameters()["1.weight"])
+    for one, other in zip(found[:3], found[3:], strict=True):
+        assert one.tobytes() == other.tobytes()
+    passed = -found[0] > 0
+    assert 600 < passed.sum() < 800
+    assert len({one.tobytes() for one in found}) == 3
