@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="run one in N of the tests that are sampled, always the same ones: those on OpenCL, "
         "where drivers take a quarter of a second to compile what a test needs, and those that are "
-        "marked so (default: 1 with --engine, else 16)",
+        "marked so (default: 1 with --engine, else 32)",
     )
 
 
@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out tests that are sampled, as `--share` says."""
-    share = config.getoption("--share") or (1 if config.getoption("--engine") else 16)
+    share = config.getoption("--share") or (1 if config.getoption("--engine") else 32)
 
     def is_chosen(item: pytest.Item) -> bool:
         parameters = getattr(item, "callspec", None)
