@@ -8,6 +8,7 @@ element for scalars, and writes its results to a place of its own.
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -536,7 +537,10 @@ def by_opencl() -> dict[str, Array]:
     _write(code, dict(zip(INPUTS, bases, strict=True)), out)
     context = cl.Context(devices[:1])
     queue = cl.CommandQueue(context)
-    program = cl.Program(context, module.text()).build(["-cl-std=CL1.2"], cache_dir=False)
+    with warnings.catch_warnings():
+        # Compilers have something to say of programs that they take, too.
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        program = cl.Program(context, module.text()).build(["-cl-std=CL1.2"], cache_dir=False)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     raw = _nothing_yet()
     given = [cl.Buffer(context, flags, hostbuf=x) for x in (*INPUTS.values(), raw)]
