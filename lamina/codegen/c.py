@@ -393,7 +393,11 @@ class Function(Instructions):
     def convert(self, operation: str, value: Value, element: str) -> Value:
         """To as many lanes of another element."""
         type = value.type.of(element)
-        return self._made(self._converted(operation, value, type), type)
+        made = self._made(self._converted(operation, value, type), type)
+        if not operation.endswith(".sat"):
+            return made
+        # Languages leave open what becomes of NaN, and drivers of OpenCL differ.
+        return self.select(self.compare("oeq", value, value), made, constant(0, type))
 
     def _converted(self, operation: str, value: Value, type: Type) -> str:
         word, text = self.module.type(type), self._operand(value)
@@ -414,7 +418,7 @@ class Function(Instructions):
         return self._numbers(word, text, type.lanes)
 
     def _nearest(self, value: Value, type: Type, *, signed: bool) -> str:
-        """The integer nearest to a float."""
+        """The integer nearest to a float, any for NaN."""
         word = self.module.signed(type) if signed else self.module.type(type)
         end = 2 ** (type.bits - signed)
         least = -end if signed else 0
