@@ -132,7 +132,7 @@ class Module:
             raise InternalError(
                 f"{self.words.language} has no vectors of {lanes} lanes",
                 facts=(("lanes it has", known),),
-                advice="Write for the lanes that the device has, or one by one.",
+                advice="Write scalars, or vectors of lanes that it has.",
             )
         return vectors
 

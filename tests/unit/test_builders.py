@@ -1,7 +1,8 @@
 """All languages mean the same by the same instructions, and that is what NumPy means by them.
 
 What is written, and what it means, stands in `builder_cases.py`: as machine code it is called here,
-in OpenCL C it is run where there is a device.
+in OpenCL C it is run where there is a device, and in C99, which stands for languages without
+vectors, where there is a compiler.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,15 +25,18 @@ from builder_cases import (
     write,
     write_kernel,
 )
+from c99 import C99, library_of
 
 from lamina.codegen import c, llvm
-from lamina.codegen.values import POINTER
-from lamina.codegen.words import OPENCL
+from lamina.codegen.values import FLOAT, I32, POINTER, Type, constant
+from lamina.codegen.words import OPENCL, Words
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.machine_code import Library, compiled
+from lamina.errors import InternalError
 from lamina.shapes import Array
 
-CASES = [*cases_of(0), *cases_of(4), *cases_of(16)]
+SCALARS = cases_of(0)
+CASES = [*SCALARS, *cases_of(4), *cases_of(16)]
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +84,17 @@ def by_opencl() -> dict[str, Array]:
     return results(raw, CASES)
 
 
+@pytest.fixture(scope="module")
+def by_c99(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """What a function in C99 gives, which has no vectors."""
+    module = c.Module(C99, fused=True)
+    write_kernel(module, SCALARS)
+    library = library_of(module.text(), Path(tmp_path_factory.mktemp("c99")))
+    raw = room_for(SCALARS)
+    library["cases"](*(ctypes.c_void_p(x.ctypes.data) for x in (*INPUTS.values(), raw)))
+    return results(raw, SCALARS)
+
+
 def _check(case: Case, found: Mapping[str, Array]) -> None:
     np.testing.assert_array_equal(found[case.name], case.expected)
 
@@ -92,9 +109,46 @@ def test_opencl_means_what_numpy_means(case: Case, by_opencl: Mapping[str, Array
     _check(case, by_opencl)
 
 
+@pytest.mark.parametrize("case", SCALARS, ids=lambda case: case.name)
+def test_c99_means_what_numpy_means(case: Case, by_c99: Mapping[str, Array]) -> None:
+    _check(case, by_c99)
+
+
 def test_structures_of_llvm(by_llvm: Mapping[str, Array]) -> None:
     np.testing.assert_array_equal(by_llvm["structures"], structures_of(CASES))
 
 
 def test_structures_of_opencl(by_opencl: Mapping[str, Array]) -> None:
     np.testing.assert_array_equal(by_opencl["structures"], structures_of(CASES))
+
+
+def test_structures_of_c99(by_c99: Mapping[str, Array]) -> None:
+    np.testing.assert_array_equal(by_c99["structures"], structures_of(SCALARS))
+
+
+@pytest.mark.parametrize(
+    ("words", "lanes", "expected"),
+    [
+        (C99, 4, "C99 has no vectors of 4 lanes\n  lanes it has  none\n  Write scalars, or"),
+        (OPENCL, 5, "OpenCL C has no vectors of 5 lanes\n  lanes it has  2, 3, 4, 8, 16\n  Write"),
+    ],
+    ids=("c99", "opencl"),
+)
+def test_lanes_that_a_language_lacks_are_refused(words: Words, lanes: int, expected: str) -> None:
+    code = c.Module(words, fused=True).kernel("copy", [("x", "float")], [])
+    with pytest.raises(InternalError) as caught:
+        code.load(code.parameters[0], Type("float", lanes))
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(("type", "expected"), [(FLOAT, ["#pragma in_order"]), (I32, [])])
+def test_loops_that_carry_floats_say_that_the_order_counts(type: Type, expected: list[str]) -> None:
+    words = replace(OPENCL, in_order=("#pragma in_order",))
+    code = c.Module(words, fused=True).kernel("total", [("x", type.element)], [])
+    loop = code.begin_loop(0, 10, 1, (constant(0, type),))
+    element = code.load(code.offset(code.parameters[0], loop.index, type.element), type)
+    code.end_loop(loop, (code.add(loop.carried[0], element),))
+    lines = [line.strip() for line in code.text().splitlines()]
+    (start,) = [number for number, line in enumerate(lines) if line.startswith("for (")]
+    assert [line for line in lines if line.startswith("#")] == expected
+    assert lines[start - len(expected) : start] == expected
