@@ -79,7 +79,7 @@ class Access:
         if inside is None:
             loaded = code.load(address, type.wide(lanes))
         else:
-            mask = inside if inside.type.lanes else code.splat(inside, lanes)
+            mask = self._mask(inside, lanes)
             mask = mask if forwards else code.shuffle(mask, None, backwards)
             loaded = self._masked_load(address, mask, type.wide(lanes))
         loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
@@ -90,12 +90,20 @@ class Access:
         type = Type(memory_element(load.dtype))
         if inside is not None:
             # The first element is always there.
-            position = code.select(inside, position, constant(0, position.type))
+            position = self._or_zero(inside, position)
         address = code.offset(self.bases[load.buffer], position, type.element)
         value = from_memory(code, code.load(address, type), load.dtype)
         if inside is None:
             return value
-        return code.select(inside, value, constant(0, value.type))
+        return self._or_zero(inside, value)
+
+    def _mask(self, inside: Value, lanes: int) -> Value:
+        """Whether bounds hold, for each lane."""
+        return inside if inside.type.lanes else self._code.splat(inside, lanes)
+
+    def _or_zero(self, inside: Value, value: Value) -> Value:
+        """The value where bounds hold, zero elsewhere."""
+        return self._code.select(inside, value, constant(0, value.type))
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
         code = self._code
@@ -127,9 +135,8 @@ class Access:
         if each is None:
             each = self._positions.counted(place.start, place.stride)
         if inside is not None:
-            mask = inside if inside.type.lanes else code.splat(inside, lanes)
-            inside = mask
-            each = code.select(mask, each, constant(0, each.type))
+            inside = self._mask(inside, lanes)
+            each = self._or_zero(inside, each)
         result = undefined(type.wide(lanes))
         for lane in range(lanes):
             position = code.extract(each, lane)
@@ -138,7 +145,7 @@ class Access:
         value = from_memory(code, result, load.dtype)
         if inside is None:
             return value
-        return code.select(inside, value, constant(0, value.type))
+        return self._or_zero(inside, value)
 
     # Stores
 

@@ -1,7 +1,8 @@
 """Writing languages like C as text, through the protocol of builders.
 
-Each instruction becomes a constant, so that the text reads like the instructions it stands for;
-compilers see through it. Conditions of vectors are integers of 32 bits, all bits set or none.
+What is not the same in all of them comes from a table of words. Each instruction becomes a
+constant, so that the text reads like the instructions it stands for; compilers see through it.
+Conditions of vectors are integers of 32 bits, all bits set or none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import final
 from lamina.codegen.builder import Block, OpenLoop
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import I64, POINTER, Type, Value, constant, single
-from lamina.codegen.words import Words
+from lamina.codegen.words import VectorWords, Words
 from lamina.errors import InternalError
 
 _INDENT = "    "
@@ -111,22 +112,33 @@ class Module:
         """A type as the language writes it."""
         if type.element == "double":
             self.has_doubles = True
-        if not type.lanes:
-            return self.words.unsigned[type.element]
-        if type.lanes not in self.words.lanes:
-            raise InternalError(f"{self.words.language} has no vectors of {type.lanes} lanes")
-        word = (
-            self.words.signed["i32"] if type.element == "i1" else self.words.unsigned[type.element]
-        )
-        return f"{word}{type.lanes}"
+        words = self.words
+        if type.lanes and type.element == "i1":
+            return self._vector(words.signed["i32"], type.lanes)
+        return self._vector(words.unsigned[type.element], type.lanes)
 
     def signed(self, type: Type) -> str:
         """The type of integers with a sign."""
-        return f"{self.words.signed[type.element]}{type.lanes or ''}"
+        return self._vector(self.words.signed[type.element], type.lanes)
+
+    def _vector(self, element: str, lanes: int) -> str:
+        return self.vectors(lanes).type.format(element=element, lanes=lanes) if lanes else element
+
+    def vectors(self, lanes: int) -> VectorWords:
+        """How vectors of so many lanes are written."""
+        vectors = self.words.vectors
+        if vectors is None or lanes not in vectors.lanes:
+            known = ", ".join(map(str, vectors.lanes)) if vectors is not None else "none"
+            raise InternalError(
+                f"{self.words.language} has no vectors of {lanes} lanes",
+                facts=(("lanes it has", known),),
+                advice="Write scalars, or vectors of lanes that it has.",
+            )
+        return vectors
 
     def pointer(self, element: str) -> str:
         """The type of an address in a buffer of elements, with a blank or star behind it."""
-        return f"{self.words.memory} {self.words.unsigned[_stored_as(element)]} *"
+        return self.words.address.format(element=self.words.unsigned[_stored_as(element)])
 
     def text(self) -> str:
         """The whole file."""
@@ -206,10 +218,12 @@ class Function(Instructions):
             )
         index = Value(self._name("i"), first.type)
         signed = self.module.signed(first.type)
+        sums_floats = any(value.type.is_float for value in carried)
         entry = self._new_block(
+            *(self.module.words.in_order if sums_floats else ()),
             f"for ({self.module.type(first.type)} {index.name} = {self._operand(first)}; "
             f"({signed}){index.name} < ({signed}){self._operand(last)}; "
-            f"{index.name} += {self._operand(constant(step, first.type))}) {{"
+            f"{index.name} += {self._operand(constant(step, first.type))}) {{",
         )
         body = self._new_block()
         return OpenLoop(
@@ -265,8 +279,8 @@ class Function(Instructions):
             assert not isinstance(value.number, tuple)
             return self._number(value.number, value.type)
         numbers = value.number if isinstance(value.number, tuple) else (value.number,)
-        lanes = (self._lane(number, value.type) for number in numbers)
-        return f"(({self.module.type(value.type)})({', '.join(lanes)}))"
+        lanes = [self._lane(number, value.type) for number in numbers]
+        return f"({self._of_lanes(value.type, lanes)})"
 
     def _lane(self, number: float, type: Type) -> str:
         if type.element == "i1":
@@ -286,7 +300,7 @@ class Function(Instructions):
             code, integer = ("<f", "<I") if type.element == "float" else ("<d", "<Q")
             (bits,) = struct.unpack(integer, struct.pack(code, number))
             whole = self._number(bits, Type(_stored_as(type.element)))
-            return f"as_{self.module.type(type)}({whole})"
+            return self._same_bits(self.module.type(type), whole)
         text = f"{number.hex()}{'f' if type.element == 'float' else ''}"
         return f"({text})" if text.startswith("-") else text
 
@@ -301,23 +315,44 @@ class Function(Instructions):
                 depth += line.endswith("{")
         return "\n".join([*lines, "}"])
 
-    # Instructions
+    # Words
+
+    def _same_bits(self, word: str, text: str) -> str:
+        """What has the bits of an expression, of a type of the language."""
+        return self.module.words.bits.format(type=word, value=text)
+
+    def _numbers(self, word: str, text: str, lanes: int) -> str:
+        """The numbers of an expression converted to a type of the language."""
+        if not lanes:
+            return f"({word})({text})"
+        return self.module.vectors(lanes).converted.format(type=word, value=text)
 
     def _signed(self, value: Value) -> str:
         """An integer with its sign."""
-        word = self.module.signed(value.type)
-        if value.type.lanes:
-            return f"as_{word}({self._operand(value)})"
-        return f"({word}){self._operand(value)}"
+        word, text = self.module.signed(value.type), self._operand(value)
+        return self._same_bits(word, text) if value.type.lanes else f"({word}){text}"
 
     def _unsigned(self, text: str, type: Type) -> str:
         """A signed result as the integers are held."""
         word = self.module.type(type)
-        return f"as_{word}({text})" if type.lanes else f"({word})({text})"
+        return self._same_bits(word, text) if type.lanes else f"({word})({text})"
 
     def _mask(self, text: str, type: Type) -> str:
         """The result of a comparison of vectors of a type."""
-        return text if type.bits == 32 else f"convert_{self.module.type(type.of('i1'))}({text})"
+        if type.bits == 32:
+            return text
+        return self._numbers(self.module.type(type.of("i1")), text, type.lanes)
+
+    def _of_lanes(self, type: Type, lanes: Sequence[str]) -> str:
+        """A vector of these lanes, or with one number in all of them."""
+        word = self.module.type(type)
+        return self.module.vectors(type.lanes).made.format(type=word, lanes=", ".join(lanes))
+
+    def _lane_of(self, vector: str, type: Type, lane: int) -> str:
+        """A lane of a variable."""
+        return self.module.vectors(type.lanes).lane.format(vector=vector, lane=lane)
+
+    # Instructions
 
     def binary(self, operation: str, left: Value, right: Value) -> Value:
         """An operation on two values of one type."""
@@ -351,24 +386,25 @@ class Function(Instructions):
             return self._made(f"{mask} ? {first} : {second}", yes.type)
         if yes.type.element != "i1" and yes.type.bits != 32:
             integers = Type(f"i{yes.type.bits}", yes.type.lanes)
-            mask = f"convert_{self.module.signed(integers)}({mask})"
-        return self._made(f"select({second}, {first}, {mask})", yes.type)
+            mask = self._numbers(self.module.signed(integers), mask, yes.type.lanes)
+        selected = self.module.vectors(yes.type.lanes).selected
+        return self._made(selected.format(yes=first, no=second, mask=mask), yes.type)
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
         """To as many lanes of another element."""
         type = value.type.of(element)
-        return self._made(self._converted(operation, value, type), type)
+        made = self._made(self._converted(operation, value, type), type)
+        if not operation.endswith(".sat"):
+            return made
+        # Languages leave open what becomes of NaN, and drivers of OpenCL differ.
+        return self.select(self.compare("oeq", value, value), made, constant(0, type))
 
     def _converted(self, operation: str, value: Value, type: Type) -> str:
         word, text = self.module.type(type), self._operand(value)
         if operation == "bitcast":
-            return f"as_{word}({text})"
+            return self._same_bits(word, text)
         if operation.endswith(".sat"):
-            target = word if operation == "fptoui.sat" else self.module.signed(type)
-            saturated = f"convert_{target}_sat({text})"
-            if operation == "fptosi.sat":
-                saturated = self._unsigned(saturated, type)
-            return saturated
+            return self._nearest(value, type, signed=operation == "fptosi.sat")
         if _is_condition(type):
             lowest = f"({text} & 1) != 0"
             return self._mask(lowest, value.type) if type.lanes else lowest
@@ -378,9 +414,23 @@ class Function(Instructions):
             text = self._signed(value)
         if operation == "sext":
             wide = self.module.signed(type)
-            text = f"convert_{wide}({text})" if type.lanes else f"({wide})({text})"
-            return self._unsigned(text, type)
-        return f"convert_{word}({text})" if type.lanes else f"({word})({text})"
+            return self._unsigned(self._numbers(wide, text, type.lanes), type)
+        return self._numbers(word, text, type.lanes)
+
+    def _nearest(self, value: Value, type: Type, *, signed: bool) -> str:
+        """The integer nearest to a float, any for NaN."""
+        word = self.module.signed(type) if signed else self.module.type(type)
+        end = 2 ** (type.bits - signed)
+        least = -end if signed else 0
+        text = self.module.words.nearest.format(
+            type=word,
+            value=self._operand(value),
+            least=self._number(least, type.scalar),
+            most=self._number(end - 1, type.scalar),
+            low=self._number(float(least), value.type.scalar),
+            high=self._number(float(end), value.type.scalar),
+        )
+        return self._unsigned(text, type) if signed else text
 
     def _is_widened(self, type: Type) -> bool:
         """Whether divisions and square roots are made in 64 bits, whose error is then lost."""
@@ -391,7 +441,9 @@ class Function(Instructions):
         if name == "sqrt" and self._is_widened(operands[0].type):
             wide = self.intrinsic("sqrt", self.convert("fpext", operands[0], "double"))
             return self.convert("fptrunc", wide, "float")
-        return self.call(name, operands[0].type, *operands)
+        type = operands[0].type
+        word = self.module.words.float_function[type.element]
+        return self.call(word.format(name=name), type, *operands)
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
         """Calls a function that gives a value."""
@@ -420,15 +472,15 @@ class Function(Instructions):
         text = self._operand(value)
         if _is_condition(value.type):
             text = f"{text} ? -1 : 0"
-        return self._made(f"({self.module.type(type)})({text})", type)
+        return self._made(self._of_lanes(type, [text]), type)
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
         """Lanes of left and right (counted on after left's), in any order."""
         lanes = left.type.lanes
         type = left.type.wide(len(picks))
         named = [self._named(left), self._named(right if right is not None else left)]
-        parts = [f"{named[pick >= lanes]}.s{pick % lanes:x}" for pick in picks]
-        return self._made(f"({self.module.type(type)})({', '.join(parts)})", type)
+        parts = [self._lane_of(named[pick >= lanes], left.type, pick % lanes) for pick in picks]
+        return self._made(self._of_lanes(type, parts), type)
 
     def _named(self, value: Value) -> str:
         """A value as a variable, whose lanes can be named."""
@@ -436,16 +488,18 @@ class Function(Instructions):
         return value.name if known else self._copied(value).name
 
     def extract(self, vector: Value, lane: int) -> Value:
-        text = f"{self._named(vector)}.s{lane:x}"
+        text = self._lane_of(self._named(vector), vector.type, lane)
         return self._made(text, vector.type.scalar)
 
     def insert(self, vector: Value, value: Value, lane: int) -> Value:
         named, inserted = self._named(vector), self._operand(value)
         if _is_condition(value.type):
             inserted = f"({inserted} ? -1 : 0)"
-        lanes = range(vector.type.lanes)
-        parts = [inserted if one == lane else f"{named}.s{one:x}" for one in lanes]
-        return self._made(f"({self.module.type(vector.type)})({', '.join(parts)})", vector.type)
+        parts = [
+            inserted if one == lane else self._lane_of(named, vector.type, one)
+            for one in range(vector.type.lanes)
+        ]
+        return self._made(self._of_lanes(vector.type, parts), vector.type)
 
     # Memory
 
@@ -487,8 +541,11 @@ class Function(Instructions):
     def load(self, pointer: Value, type: Type) -> Value:
         """Reads a value, which need be aligned no more than its elements are."""
         address = self._pointer(pointer, type.element)
-        text = f"vload{type.lanes}(0, {address})" if type.lanes else f"*{address}"
-        return self._made(f"as_{self.module.type(type)}({text})" if type.is_float else text, type)
+        text = f"*{address}"
+        if type.lanes:
+            loaded = self.module.vectors(type.lanes).loaded
+            text = loaded.format(lanes=type.lanes, address=address)
+        return self._made(self._from_memory(text, type), type)
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
         """Reads the lanes of a vector that the mask has; the others are zero, and not touched."""
@@ -496,10 +553,8 @@ class Function(Instructions):
         named, address = self._named(mask), self._pointer(pointer, type.element)
         zero = self._operand(constant(0, type.scalar))
         for lane in range(type.lanes):
-            loaded = f"{address}[{lane}]"
-            if type.is_float:
-                loaded = f"as_{self.module.type(type.scalar)}({loaded})"
-            text = f"{named}.s{lane:x} ? {loaded} : {zero}"
+            loaded = self._from_memory(f"{address}[{lane}]", type.scalar)
+            text = f"{self._lane_of(named, mask.type, lane)} ? {loaded} : {zero}"
             result = self.insert(result, self._made(text, type.scalar), lane)
         return result
 
@@ -509,10 +564,16 @@ class Function(Instructions):
         address, text = self._pointer(pointer, type.element), self._operand(value)
         if type.is_float:
             integers = self.module.type(type.of(_stored_as(type.element)))
-            text = f"as_{integers}({text})"
-        self._line(
-            f"vstore{type.lanes}({text}, 0, {address})" if type.lanes else f"*{address} = {text}"
-        )
+            text = self._same_bits(integers, text)
+        if type.lanes:
+            stored = self.module.vectors(type.lanes).stored
+            self._line(stored.format(lanes=type.lanes, value=text, address=address))
+        else:
+            self._line(f"*{address} = {text}")
+
+    def _from_memory(self, text: str, type: Type) -> str:
+        """The integers that lie in memory as values of a type."""
+        return self._same_bits(self.module.type(type), text) if type.is_float else text
 
 
 def _is_condition(type: Type) -> bool:

@@ -104,6 +104,22 @@ class Points(Generic[Code]):
         with self.bound(axis, opened.index, before=opened.before):
             yield opened
 
+    @contextmanager
+    def vectors(
+        self,
+        axis: Axis,
+        lanes: int,
+        carried: Sequence[Value] = (),
+        start: Value | int = 0,
+        stop: Value | int | None = None,
+    ) -> Generator[OpenLoop]:
+        """The same for vectors of points, by which `start` and `stop` count: all that are full."""
+        stop = axis.extent // lanes if stop is None else stop
+        opened = self.code.begin_loop(self._bound(start), self._bound(stop), 1, carried)
+        first = self.code.multiply(opened.index, self.position(lanes))
+        with self.along(axis, first, lanes, multiple=lanes, before=opened.before):
+            yield opened
+
     def _bound(self, number: Value | int) -> Value | int:
         """A bound of a loop; its index gets the type of positions."""
         wide = self._positions.type == I64

@@ -84,9 +84,7 @@ def _write_vectors(points: Points[Builder], run: Run, body: Callable[[], None]) 
             last = min(stop, full)
         elif rest:
             last = code.minimum(stop, points.position(full))
-        opened = code.begin_loop(run.start, last)
-        base = code.multiply(opened.index, points.position(lanes))
-        with points.along(axis, base, lanes, multiple=lanes, before=opened.before):
+        with points.vectors(axis, lanes, (), run.start, last) as opened:
             body()
             code.end_loop(opened)
     if not rest:
@@ -172,9 +170,7 @@ class Stages(Generic[Code]):
                 return code.end_loop(opened, received)
         full, left = divmod(axis.extent, lanes)
         if full:
-            opened = code.begin_loop(0, full, 1, carried)
-            base = code.multiply(opened.index, points.position(lanes))
-            with points.along(axis, base, lanes, multiple=lanes, before=opened.before):
+            with points.vectors(axis, lanes, carried) as opened:
                 received = combine.step(points, opened.carried)
                 carried = code.end_loop(opened, received)
         if left:

@@ -4,6 +4,9 @@ Integers are held without sign, so that they wrap around as instructions do; whe
 reads a sign they are converted for it. Memory is read and written as such integers, whatever lies
 there: a buffer may take over the place of one of another type within a kernel, and compilers may
 reorder accesses of different types.
+
+Words with fields in braces are templates: `str.format` fills them. A field `value` is a whole
+expression that needs no further parentheses, `type` a type of this language.
 """
 
 from __future__ import annotations
@@ -11,6 +14,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class VectorWords:
+    """How a language writes vectors.
+
+    Its operators work lane by lane. A comparison gives integers of as many bits as were compared:
+    all are set where it holds, none elsewhere.
+
+    Attributes:
+        lanes: how many lanes there may be.
+        type: of vectors; fields `element`, the type of the lanes, and `lanes`.
+        made: a vector; fields `type` and `lanes`, a list of the lanes or one number for all.
+        lane: one lane; fields `vector`, a variable, and `lane`, its number.
+        converted: a conversion of all lanes; fields `type` and `value`.
+        selected: one of two vectors, lane by lane; fields `yes`, `no` and `mask`, integers of as
+            many bits as the vectors' lanes have, all set or none.
+        loaded: what lies at an address of integers; fields `lanes` and `address`.
+        stored: a statement that writes integers; fields `lanes`, `value` and `address`.
+    """
+
+    lanes: tuple[int, ...]
+    type: str
+    made: str
+    lane: str
+    converted: str
+    selected: str
+    loaded: str
+    stored: str
 
 
 @frozen_dataclass
@@ -22,11 +54,20 @@ class Words:
         head: what stands before all functions; `double_head` with them, if there are doubles.
         kernel: what stands before a function that the host calls.
         function: before one that others call.
-        memory: before the type of an address in a buffer.
+        address: the type of an address in a buffer, with a star or blank at its end; field
+            `element`, the type of what lies there.
         item: the number of the work item, of 64 bits.
         unsigned, signed: the types of integers and floats by their elements.
         integer_suffix: behind constants, by elements.
-        lanes: how many lanes vectors may have.
+        bits: the same bits as another type of that size; fields `type` and `value`.
+        nearest: the integer nearest to a float, towards zero, any for NaN; fields `type`, `value`,
+            and for languages that leave open what becomes of large numbers: `least` and `most`,
+            the least and the largest integer as they are held, `low` and `high`, the floats at
+            which they begin.
+        float_function: a function of the language for floats, by elements; field `name`.
+        in_order: lines in front of a loop that hands floats from one iteration to the next, for
+            compilers that add them up in another order without it.
+        vectors: how they are written; None if there are none.
     """
 
     language: str
@@ -34,12 +75,16 @@ class Words:
     double_head: tuple[str, ...]
     kernel: str
     function: str
-    memory: str
+    address: str
     item: str
     unsigned: Mapping[str, str]
     signed: Mapping[str, str]
     integer_suffix: Mapping[str, str]
-    lanes: tuple[int, ...]
+    bits: str
+    nearest: str
+    float_function: Mapping[str, str]
+    in_order: tuple[str, ...]
+    vectors: VectorWords | None
 
 
 OPENCL = Words(
@@ -53,7 +98,7 @@ OPENCL = Words(
     ),
     kernel="__kernel void",
     function="static",
-    memory="__global",
+    address="__global {element} *",
     item="(ulong)get_global_id(0)",
     unsigned={
         "i1": "bool",
@@ -65,5 +110,18 @@ OPENCL = Words(
     },
     signed={"i8": "char", "i32": "int", "i64": "long"},
     integer_suffix={"i8": "", "i32": "u", "i64": "ul"},
-    lanes=(2, 3, 4, 8, 16),
+    bits="as_{type}({value})",
+    nearest="convert_{type}_sat({value})",
+    float_function={"float": "{name}", "double": "{name}"},
+    in_order=(),
+    vectors=VectorWords(
+        lanes=(2, 3, 4, 8, 16),
+        type="{element}{lanes}",
+        made="({type})({lanes})",
+        lane="{vector}.s{lane:x}",
+        converted="convert_{type}({value})",
+        selected="select({no}, {yes}, {mask})",
+        loaded="vload{lanes}(0, {address})",
+        stored="vstore{lanes}({value}, 0, {address})",
+    ),
 )

@@ -1,502 +1,42 @@
-"""Both languages mean the same by the same instructions, and that is what NumPy means by them.
+"""All languages mean the same by the same instructions, and that is what NumPy means by them.
 
-All cases are written into one function for each language: machine code that is called here, and a
-kernel of OpenCL where there is a device. Each case reads vectors of its operands, element by
-element for scalars, and writes its results to a place of its own.
+What is written, and what it means, stands in `builder_cases.py`: as machine code it is called here,
+in OpenCL C it is run where there is a device, and in C99, which stands for languages without
+vectors, where there is a compiler.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from builder_cases import (
+    INPUTS,
+    Case,
+    cases_of,
+    results,
+    room_for,
+    structures_of,
+    write,
+    write_kernel,
+)
+from c99 import C99, library_of
 
 from lamina.codegen import c, llvm
-from lamina.codegen.builder import Builder
-from lamina.codegen.values import I64, POINTER, Type, Value, constant, constants
-from lamina.codegen.words import OPENCL
+from lamina.codegen.values import FLOAT, I32, POINTER, Type, constant
+from lamina.codegen.words import OPENCL, Words
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.machine_code import Library, compiled
+from lamina.errors import InternalError
 from lamina.shapes import Array
 
-COUNT = 16
-DTYPES = {"i8": "uint8", "i32": "uint32", "i64": "uint64", "float": "float32", "double": "float64"}
-LANES = (0, 4, 16)
-
-# (code, operands) -> result; all are values with the case's lanes.
-Write = Callable[[Builder, Sequence[Value]], Value]
-
-
-@dataclass(frozen=True)
-class Case:
-    """An instruction, and what it means.
-
-    Attributes:
-        name: for people.
-        operands: the arrays of its operands, each of COUNT elements.
-        write: writes it.
-        meaning: (arrays) -> array.
-        lanes: of the vectors.
-    """
-
-    name: str
-    operands: tuple[str, ...]
-    write: Write
-    meaning: Callable[..., Any]
-    lanes: int = 0
-
-    @property
-    def expected(self) -> Array:
-        with np.errstate(all="ignore"):
-            return np.asarray(self.meaning(*(INPUTS[name] for name in self.operands)))
-
-
-def _inputs() -> dict[str, Array]:
-    """Numbers of every type, difficult ones among them; `small` ones are below 2**31."""
-    generator = np.random.default_rng(0)
-    found: dict[str, Array] = {}
-    for element in ("i8", "i32", "i64"):
-        dtype = np.dtype(DTYPES[element])
-        bits = 8 * dtype.itemsize
-        edges = [0, 1, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1, 3]
-        drawn = generator.integers(0, 2**bits, COUNT, dtype, endpoint=False)
-        drawn[: len(edges)] = edges
-        found[f"{element}.a"] = drawn
-        found[f"{element}.b"] = np.roll(drawn, 5)
-        found[f"{element}.c"] = np.maximum(np.roll(drawn, 3), 1)
-        found[f"{element}.shift"] = (np.arange(COUNT) % bits).astype(dtype)
-    for element in ("float", "double"):
-        dtype = np.dtype(DTYPES[element])
-        limits = np.finfo(dtype)
-        special = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, limits.max, limits.tiny]
-        drawn = generator.normal(size=COUNT).astype(dtype)
-        drawn[: len(special)] = special
-        found[f"{element}.a"] = drawn
-        found[f"{element}.b"] = np.roll(drawn, 4)
-        found[f"{element}.c"] = generator.normal(size=COUNT).astype(dtype)
-        found[f"{element}.d"] = generator.normal(size=COUNT).astype(dtype)
-        with np.errstate(all="ignore"):
-            found[f"{element}.far"] = drawn * dtype.type(1e10)
-    found["numbers"] = np.array([0, 1, 2, 7], "uint64")
-    return found
-
-
-INPUTS = _inputs()
-
-
-def _signed(x: Array) -> Array:
-    return x.view(x.dtype.name.replace("u", ""))
-
-
-def _divided(x: Array, y: Array) -> Array:
-    """Rounded towards zero."""
-    a, b = (_signed(one).astype(object) for one in (x, y))
-    signs = np.where((a < 0) == (b < 0), 1, -1)
-    return (signs * (abs(a) // abs(b))).astype(object)
-
-
-def _wrapped(numbers: Array, dtype: np.dtype[Any]) -> Array:
-    return np.array([int(n) % 2 ** (8 * dtype.itemsize) for n in numbers], dtype)
-
-
-INTEGERS: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
-    "add": ("b", lambda x, y: x + y),
-    "sub": ("b", lambda x, y: x - y),
-    "mul": ("b", lambda x, y: x * y),
-    "udiv": ("c", lambda x, y: x // y),
-    "urem": ("c", lambda x, y: x % y),
-    "and": ("b", lambda x, y: x & y),
-    "or": ("b", lambda x, y: x | y),
-    "xor": ("b", lambda x, y: x ^ y),
-    "shl": ("shift", lambda x, y: x << y),
-    "lshr": ("shift", lambda x, y: x >> y),
-    "ashr": ("shift", lambda x, y: (_signed(x) >> _signed(y)).view(x.dtype)),
-}
-FLOATS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "fadd": np.add,
-    "fsub": np.subtract,
-    "fmul": np.multiply,
-    "fdiv": np.divide,
-}
-RELATIONS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-
-
-def _binary(operation: str) -> Write:
-    return lambda code, x: code.binary(operation, x[0], x[1])
-
-
-def _compare(relation: str) -> Write:
-    return lambda code, x: code.convert("zext", code.compare(relation, x[0], x[1]), "i8")
-
-
-def _convert(operation: str, element: str) -> Write:
-    return lambda code, x: code.convert(operation, x[0], element)
-
-
-def _cases(lanes: int) -> list[Case]:
-    found: list[Case] = []
-
-    def add(name: str, operands: Sequence[str], write: Write, meaning: Callable[..., Any]) -> None:
-        found.append(Case(f"{name}-{lanes}", tuple(operands), write, meaning, lanes))
-
-    for element in ("i8", "i32", "i64"):
-        for operation, (other, meaning) in INTEGERS.items():
-            names = (f"{element}.a", f"{element}.{other}")
-            add(f"{operation}-{element}", names, _binary(operation), meaning)
-        dtype = np.dtype(DTYPES[element])
-        positive = (f"{element}.a", f"{element}.c")
-        add(
-            f"sdiv-{element}",
-            positive,
-            lambda code, x: code.binary("sdiv", x[0], _odd(code, x[1])),
-            lambda x, y, dtype=dtype: _wrapped(_divided(x, y | dtype.type(5)), dtype),
-        )
-        add(
-            f"srem-{element}",
-            positive,
-            lambda code, x: code.binary("srem", x[0], _odd(code, x[1])),
-            lambda x, y, dtype=dtype: _wrapped(_remainder(x, y | dtype.type(5)), dtype),
-        )
-        add(f"neg-{element}", (f"{element}.a",), lambda code, x: code.negate(x[0]), lambda x: 0 - x)
-        add(
-            f"minimum-{element}",
-            (f"{element}.a", f"{element}.b"),
-            lambda code, x: code.minimum(x[0], x[1]),
-            lambda x, y: np.minimum(_signed(x), _signed(y)).view(x.dtype),
-        )
-        for relation, meaning in RELATIONS.items():
-            names = (f"{element}.a", f"{element}.b")
-            if relation in ("eq", "ne"):
-                add(f"{relation}-{element}", names, _compare(relation), _as_bytes(meaning))
-                continue
-            add(f"u{relation}-{element}", names, _compare(f"u{relation}"), _as_bytes(meaning))
-            add(f"s{relation}-{element}", names, _compare(f"s{relation}"), _on_signed(meaning))
-    for element in ("float", "double"):
-        pair = (f"{element}.a", f"{element}.b")
-        for operation, meaning in FLOATS.items():
-            add(f"{operation}-{element}", pair, _binary(operation), meaning)
-        for relation in ("eq", "lt", "le", "gt", "ge"):
-            meaning = _as_bytes(RELATIONS[relation])
-            add(f"o{relation}-{element}", pair, _compare(f"o{relation}"), meaning)
-        add(f"une-{element}", pair, _compare("une"), _as_bytes(np.not_equal))
-        add(f"one-{element}", pair, _compare("one"), lambda x, y: _ordered(x, y) & (x != y))
-        add(f"ord-{element}", pair, _compare("ord"), _ordered)
-        add(f"uno-{element}", pair, _compare("uno"), lambda x, y: 1 - _ordered(x, y))
-        add(f"neg-{element}", pair[:1], lambda code, x: code.negate(x[0]), np.negative)
-        add(f"fabs-{element}", pair[:1], lambda code, x: code.intrinsic("fabs", x[0]), np.abs)
-        add(
-            f"sqrt-{element}",
-            (f"{element}.c",),
-            lambda code, x: code.intrinsic("sqrt", code.intrinsic("fabs", x[0])),
-            lambda x: np.sqrt(abs(x)),
-        )
-        add(
-            f"copysign-{element}",
-            pair,
-            lambda code, x: code.intrinsic("copysign", x[0], x[1]),
-            np.copysign,
-        )
-        add(
-            f"select-{element}",
-            pair,
-            lambda code, x: code.select(code.compare("olt", x[0], x[1]), x[0], x[1]),
-            lambda x, y: np.where(x < y, x, y),
-        )
-        # Rounded in one go or not, if it was exact.
-        add(
-            f"multiply_add-{element}",
-            (f"{element}.c", f"{element}.d"),
-            lambda code, x: code.multiply_add(x[0], constant(0.5, x[0].type), x[1]),
-            lambda x, y: x * x.dtype.type(0.5) + y,
-        )
-        integer = "i32" if element == "float" else "i64"
-        add(
-            f"bitcast-{element}",
-            pair[:1],
-            _convert("bitcast", integer),
-            lambda x, integer=integer: x.view(DTYPES[integer]),
-        )
-        for target in ("i8", "i32", "i64"):
-            for name in ("a", "far"):
-                add(
-                    f"fptosi-{element}-{target}-{name}",
-                    (f"{element}.{name}",),
-                    _convert("fptosi.sat", target),
-                    lambda x, target=target: _saturated(x, DTYPES[target][1:]).view(DTYPES[target]),
-                )
-                add(
-                    f"fptoui-{element}-{target}-{name}",
-                    (f"{element}.{name}",),
-                    _convert("fptoui.sat", target),
-                    lambda x, target=target: _saturated(x, DTYPES[target]),
-                )
-            add(
-                f"sitofp-{target}-{element}",
-                (f"{target}.a",),
-                _convert("sitofp", element),
-                lambda x, element=element: _signed(x).astype(DTYPES[element]),
-            )
-            add(
-                f"uitofp-{target}-{element}",
-                (f"{target}.a",),
-                _convert("uitofp", element),
-                lambda x, element=element: x.astype(DTYPES[element]),
-            )
-        add(
-            f"splat-{element}",
-            pair[:1],
-            lambda code, x: _spread(code, x[0]),
-            lambda x: _groups(x, lanes, lambda group: np.repeat(group[:1], len(group))),
-        )
-    add("fpext", ("float.a",), _convert("fpext", "double"), lambda x: x.astype("float64"))
-    add("fptrunc", ("double.a",), _convert("fptrunc", "float"), lambda x: x.astype("float32"))
-    for wide, narrow in (("i64", "i32"), ("i64", "i8"), ("i32", "i8")):
-        add(
-            f"trunc-{wide}-{narrow}",
-            (f"{wide}.a",),
-            _convert("trunc", narrow),
-            lambda x, narrow=narrow: x.astype(DTYPES[narrow]),
-        )
-        add(
-            f"zext-{narrow}-{wide}",
-            (f"{narrow}.a",),
-            _convert("zext", wide),
-            lambda x, wide=wide: x.astype(DTYPES[wide]),
-        )
-        add(
-            f"sext-{narrow}-{wide}",
-            (f"{narrow}.a",),
-            _convert("sext", wide),
-            lambda x, wide=wide: _signed(x).astype(DTYPES[wide][1:]).view(DTYPES[wide]),
-        )
-    add("conditions", ("i32.a", "i32.b"), _conditions, _meaning_of_conditions)
-    if lanes:
-        add("lanes", ("float.c", "float.d"), _moved_lanes, lambda x, y: _lanes_moved(x, y, lanes))
-        add(
-            "constants",
-            ("i32.a",),
-            lambda code, x: code.add(x[0], constants(range(lanes), "i32")),
-            lambda x: x + np.tile(np.arange(lanes), COUNT // lanes).astype("uint32"),
-        )
-    return found
-
-
-def _odd(code: Builder, value: Value) -> Value:
-    """Neither zero nor -1, by which some machines cannot divide the lowest number."""
-    return code.binary("or", value, constant(5, value.type)) if value.type.bits > 0 else value
-
-
-def _remainder(x: Array, y: Array) -> Array:
-    a, b = (_signed(one).astype(object) for one in (x, y))
-    return a - _divided(x, y) * b
-
-
-def _as_bytes(meaning: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda x, y: meaning(x, y).astype("uint8")
-
-
-def _on_signed(meaning: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda x, y: meaning(_signed(x), _signed(y)).astype("uint8")
-
-
-def _ordered(x: Array, y: Array) -> Array:
-    return (~np.isnan(x) & ~np.isnan(y)).astype("uint8")
-
-
-def _saturated(x: Array, dtype: str) -> Array:
-    limits = np.iinfo(dtype)
-    numbers = [0 if np.isnan(n) else int(max(min(n, 2**70), -(2**70))) for n in x.astype("float64")]
-    return np.array([max(min(n, limits.max), limits.min) for n in numbers], dtype)
-
-
-def _groups(x: Array, lanes: int, change: Callable[[Array], Array]) -> Array:
-    return np.concatenate([change(group) for group in x.reshape(-1, lanes or 1)])
-
-
-def _spread(code: Builder, value: Value) -> Value:
-    lanes = value.type.lanes
-    return code.splat(code.extract(value, 0), lanes) if lanes else code.splat(value, 0)
-
-
-def _conditions(code: Builder, x: Sequence[Value]) -> Value:
-    """(a < b and not a even) or a == b, as 3 or 5, by conditions alone."""
-    type = x[0].type
-    truth = constant(True, type.of("i1"))
-    odd = code.convert("trunc", x[0], "i1")
-    below = code.compare("ult", x[0], x[1])
-    even = code.binary("xor", odd, truth)
-    both = code.binary("and", below, code.binary("xor", even, truth))
-    either = code.binary("or", both, code.compare("eq", x[0], x[1]))
-    chosen = code.select(either, below, code.select(below, even, odd))
-    number = code.convert("zext", chosen, "i32")
-    return code.add(code.select(either, constant(3, type), constant(5, type)), number)
-
-
-def _meaning_of_conditions(x: Array, y: Array) -> Array:
-    odd, below = x % 2 == 1, x < y
-    either = (below & odd) | (x == y)
-    chosen = np.where(either, below, np.where(below, ~odd, odd))
-    return (np.where(either, 3, 5) + chosen).astype("uint32")
-
-
-def _moved_lanes(code: Builder, x: Sequence[Value]) -> Value:
-    """The lanes backwards, some of the other operand's, one replaced, and padded again."""
-    lanes = x[0].type.lanes
-    half = code.shuffle(x[0], x[1], [lanes + 1, *range(lanes // 2 - 1, 0, -1)])
-    inserted = code.insert(half, code.extract(x[1], lanes - 1), 0) if lanes > 4 else half
-    return code.padded(inserted, lanes, 7.5)
-
-
-def _lanes_moved(x: Array, y: Array, lanes: int) -> Array:
-    rows = []
-    for a, b in zip(x.reshape(-1, lanes), y.reshape(-1, lanes), strict=True):
-        half = np.array([b[1], *a[lanes // 2 - 1 : 0 : -1]], a.dtype)
-        if lanes > 4:
-            half[0] = b[-1]
-        rows.append(np.concatenate([half, np.full(lanes - len(half), 7.5, a.dtype)]))
-    return np.concatenate(rows)
-
-
-# Structure: each case gives one number of 64 bits, from a number below 16 that is read from memory.
-
-
-def _swapped(code: Builder, n: Value) -> Value:
-    """Fibonacci's numbers: what one iteration hands on as the second one was the first."""
-    carried = (constant(0, I64), constant(1, I64))
-    loop = code.begin_loop(constant(0, I64), n, 1, carried)
-    one, other = loop.carried
-    one, _ = code.end_loop(loop, (other, code.add(one, other)))
-    return one
-
-
-def _shifted(code: Builder, n: Value) -> Value:
-    """The same the other way round: the second receives what the first one had."""
-    carried = (constant(1, I64), constant(0, I64))
-    loop = code.begin_loop(constant(0, I64), n, 1, carried)
-    newer, older = loop.carried
-    _, older = code.end_loop(loop, (code.add(newer, older), newer))
-    return older
-
-
-def _never(code: Builder, n: Value) -> Value:
-    """A loop that does not run gives what it began with."""
-    loop = code.begin_loop(n, n, 1, (constant(5, I64),))
-    (result,) = code.end_loop(loop, (code.add(loop.carried[0], n),))
-    return result
-
-
-def _until(code: Builder, n: Value) -> Value:
-    """The first square above some number, by steps of two."""
-    loop = code.begin_loop(0, 100, 2, (constant(0, I64),))
-    square = code.multiply(loop.index, loop.index)
-    going = code.compare("sle", square, code.multiply(n, constant(3, I64)))
-    (result,) = code.end_loop(loop, (square,), going)
-    return result
-
-
-def _nested(code: Builder, n: Value) -> Value:
-    """A sum over pairs; what depends on the outer index alone is computed before the inner loop."""
-    outer = code.begin_loop(constant(1, I64), n, 1, (constant(0, I64),))
-    inner = code.begin_loop(0, 3, 1, outer.carried)
-    with code.at(inner.before):
-        square = code.multiply(outer.index, outer.index)
-    term = code.multiply(square, code.add(inner.index, constant(1, I64)))
-    received = code.end_loop(inner, (code.add(inner.carried[0], term),))
-    (result,) = code.end_loop(outer, received)
-    return result
-
-
-def _down(code: Builder, n: Value) -> Value:
-    """A loop whose bounds are below zero in part."""
-    first = code.subtract(constant(3, I64), n)
-    loop = code.begin_loop(first, constant(2, I64), 1, (constant(0, I64),))
-    (result,) = code.end_loop(loop, (code.add(loop.carried[0], loop.index),))
-    return result
-
-
-def _called(code: Builder, n: Value) -> Value:
-    """A function of the module, written once and called twice."""
-    if not code.module.has("twice"):
-        inner = code.module.function("twice", (("x", I64),), result=I64)
-        inner.finish(inner.add(inner.parameters[0], inner.parameters[0]))
-    return code.call("twice", I64, code.call("twice", I64, n))
-
-
-STRUCTURES: Mapping[str, tuple[Callable[[Builder, Value], Value], Callable[[int], int]]] = {
-    "swapped": (_swapped, lambda n: [0, 1, 1, 2, 3, 5, 8, 13, 21][n]),
-    "shifted": (_shifted, lambda n: [0, 1, 1, 2, 3, 5, 8, 13, 21][n]),
-    "never": (_never, lambda n: 5),
-    "until": (_until, lambda n: next(k * k for k in range(0, 100, 2) if k * k > 3 * n)),
-    "nested": (_nested, lambda n: sum(6 * k * k for k in range(1, n))),
-    "down": (_down, lambda n: sum(range(3 - n, 2)) % 2**64),
-    "called": (_called, lambda n: 4 * n),
-}
-NUMBERS = tuple(INPUTS["numbers"].tolist())
-
-
-def _write_structures(code: Builder, numbers: Value, out: Value) -> None:
-    for position, (write, _) in enumerate(STRUCTURES.values()):
-        for place in range(len(NUMBERS)):
-            n = code.load(code.offset(numbers, place, "i64"), I64)
-            target = code.offset(out, position * len(NUMBERS) + place, "i64")
-            code.store(constant(99, I64), target)
-            value = write(code, n)
-            with code.when(code.compare("ne", value, constant(99, I64))):
-                code.store(value, target)
-    masked = code.offset(out, len(STRUCTURES) * len(NUMBERS), "i64")
-    mask = constants([1, 0, 0, 1], "i1")
-    code.store(code.masked_load(numbers, mask, Type("i64", 4)), masked)
-
-
-EXPECTED = [meaning(n) for _, meaning in STRUCTURES.values() for n in NUMBERS]
-EXPECTED += [NUMBERS[0], 0, 0, NUMBERS[3]]
-
-
-CASES = [case for lanes in LANES for case in _cases(lanes)]
-
-
-def _write(code: Builder, bases: Mapping[str, Value], out: Value) -> None:
-    """All cases, each of whose results begins at a place of its own, 128 bytes apart."""
-    for number, case in enumerate(CASES):
-        with code.when(code.compare("slt", constant(number, I64), constant(1 << 40, I64))):
-            step = case.lanes or 1
-            for first in range(0, COUNT, step):
-                operands: list[Value] = []
-                for name in case.operands:
-                    type = Type(name.partition(".")[0], case.lanes)
-                    place = code.offset(bases[name], first, type.element)
-                    operands.append(code.load(place, type))
-                result = case.write(code, operands)
-                kind = result.type.element
-                start = code.offset(out, number * 16 * COUNT // 2, "i8")
-                code.store(result, code.offset(start, first, kind))
-    _write_structures(code, bases["numbers"], code.offset(out, len(CASES) * 8 * COUNT, "i8"))
-    code.finish()
-
-
-def _results(raw: Array) -> dict[str, Array]:
-    found: dict[str, Array] = {}
-    for number, case in enumerate(CASES):
-        start = number * 8 * COUNT
-        found[case.name] = raw[start : start + case.expected.nbytes].view(case.expected.dtype)
-    found["structures"] = raw[len(CASES) * 8 * COUNT :].view("uint64")
-    return found
-
-
-def _nothing_yet() -> Array:
-    """Room for all results."""
-    return np.zeros(8 * (len(CASES) * COUNT + len(EXPECTED)), np.uint8)
+SCALARS = cases_of(0)
+CASES = [*SCALARS, *cases_of(4), *cases_of(16)]
 
 
 @pytest.fixture(scope="module")
@@ -509,12 +49,12 @@ def by_llvm() -> dict[str, Array]:
     pointers = [
         code.load(code.offset(table, number, "ptr"), POINTER) for number in range(len(INPUTS) + 1)
     ]
-    _write(code, dict(zip(INPUTS, pointers, strict=False)), pointers[-1])
+    write(code, dict(zip(INPUTS, pointers, strict=False)), pointers[-1], CASES)
     library = Library(compiled(module.text(), processor), ["cases"])
-    raw = _nothing_yet()
+    raw = room_for(CASES)
     addresses = np.array([x.ctypes.data for x in (*INPUTS.values(), raw)], np.uint64)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("cases"))(addresses.ctypes.data)
-    return _results(raw)
+    return results(raw, CASES)
 
 
 @pytest.fixture(scope="module")
@@ -529,24 +69,30 @@ def by_opencl() -> dict[str, Array]:
     if not devices:
         pytest.skip("there is no device of OpenCL with float64")
     module = c.Module(OPENCL, fused=True)
-    names = [name.replace(".", "_") for name in INPUTS]
-    buffers = [(label, _element_of(name)) for label, name in zip(names, INPUTS, strict=True)]
-    code = module.kernel("cases", [*buffers, ("out", "i8")], [])
-    *bases, out = code.parameters
-    _write(code, dict(zip(INPUTS, bases, strict=True)), out)
+    write_kernel(module, CASES)
     context = cl.Context(devices[:1])
     queue = cl.CommandQueue(context)
-    program = cl.Program(context, module.text()).build(["-cl-std=CL1.2"], cache_dir=False)
+    with warnings.catch_warnings():
+        # Compilers have something to say of programs that they take, too.
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        program = cl.Program(context, module.text()).build(["-cl-std=CL1.2"], cache_dir=False)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-    raw = _nothing_yet()
+    raw = room_for(CASES)
     given = [cl.Buffer(context, flags, hostbuf=x) for x in (*INPUTS.values(), raw)]
     cl.Kernel(program, "cases")(queue, (1,), (1,), *given)
     cl.enqueue_copy(queue, raw, given[-1])
-    return _results(raw)
+    return results(raw, CASES)
 
 
-def _element_of(name: str) -> str:
-    return "i64" if name == "numbers" else name.partition(".")[0]
+@pytest.fixture(scope="module")
+def by_c99(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """What a function in C99 gives, which has no vectors."""
+    module = c.Module(C99, fused=True)
+    write_kernel(module, SCALARS)
+    library = library_of(module.text(), Path(tmp_path_factory.mktemp("c99")))
+    raw = room_for(SCALARS)
+    library["cases"](*(ctypes.c_void_p(x.ctypes.data) for x in (*INPUTS.values(), raw)))
+    return results(raw, SCALARS)
 
 
 def _check(case: Case, found: Mapping[str, Array]) -> None:
@@ -563,8 +109,46 @@ def test_opencl_means_what_numpy_means(case: Case, by_opencl: Mapping[str, Array
     _check(case, by_opencl)
 
 
-def test_structures_mean_the_same(
-    by_llvm: Mapping[str, Array], by_opencl: Mapping[str, Array]
-) -> None:
-    for found in (by_llvm, by_opencl):
-        np.testing.assert_array_equal(found["structures"], np.array(EXPECTED, "uint64"))
+@pytest.mark.parametrize("case", SCALARS, ids=lambda case: case.name)
+def test_c99_means_what_numpy_means(case: Case, by_c99: Mapping[str, Array]) -> None:
+    _check(case, by_c99)
+
+
+def test_structures_of_llvm(by_llvm: Mapping[str, Array]) -> None:
+    np.testing.assert_array_equal(by_llvm["structures"], structures_of(CASES))
+
+
+def test_structures_of_opencl(by_opencl: Mapping[str, Array]) -> None:
+    np.testing.assert_array_equal(by_opencl["structures"], structures_of(CASES))
+
+
+def test_structures_of_c99(by_c99: Mapping[str, Array]) -> None:
+    np.testing.assert_array_equal(by_c99["structures"], structures_of(SCALARS))
+
+
+@pytest.mark.parametrize(
+    ("words", "lanes", "expected"),
+    [
+        (C99, 4, "C99 has no vectors of 4 lanes\n  lanes it has  none\n  Write scalars, or"),
+        (OPENCL, 5, "OpenCL C has no vectors of 5 lanes\n  lanes it has  2, 3, 4, 8, 16\n  Write"),
+    ],
+    ids=("c99", "opencl"),
+)
+def test_lanes_that_a_language_lacks_are_refused(words: Words, lanes: int, expected: str) -> None:
+    code = c.Module(words, fused=True).kernel("copy", [("x", "float")], [])
+    with pytest.raises(InternalError) as caught:
+        code.load(code.parameters[0], Type("float", lanes))
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(("type", "expected"), [(FLOAT, ["#pragma in_order"]), (I32, [])])
+def test_loops_that_carry_floats_say_that_the_order_counts(type: Type, expected: list[str]) -> None:
+    words = replace(OPENCL, in_order=("#pragma in_order",))
+    code = c.Module(words, fused=True).kernel("total", [("x", type.element)], [])
+    loop = code.begin_loop(0, 10, 1, (constant(0, type),))
+    element = code.load(code.offset(code.parameters[0], loop.index, type.element), type)
+    code.end_loop(loop, (code.add(loop.carried[0], element),))
+    lines = [line.strip() for line in code.text().splitlines()]
+    (start,) = [number for number, line in enumerate(lines) if line.startswith("for (")]
+    assert [line for line in lines if line.startswith("#")] == expected
+    assert lines[start - len(expected) : start] == expected

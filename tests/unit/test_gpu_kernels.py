@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+from c99 import C99, library_of
+from harness import run_program
 
 import lamina as lm
 from lamina import ops
@@ -14,9 +20,10 @@ from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import decide
 from lamina.engines.gpu.target import target_for
+from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
-from lamina.shapes import float32, int64
+from lamina.shapes import Array, float32, int64
 
 TRAITS = Traits(
     has_float64=True,
@@ -84,3 +91,55 @@ def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None
     x, places = leaf("x", "input", (100, 3), float32), leaf("i", "input", (100,), int64)
     launches = written(compiled([x, places], ops.scatter_add(x, places, 7)), TRAITS).launches
     assert [one.items for one in launches] == [100, 7 * 3]
+
+
+def test_a_training_step_runs_in_c99(tmp_path: Path) -> None:
+    """Contractions, reductions, random numbers and recurrences, in a language without vectors."""
+    net = lm.Sequential(lm.Input(6, 4), lm.LSTM(5), lm.Dropout(0.5), lm.Linear(3))
+    program = net.plan(4, lm.CrossEntropy(), lm.Adam(), engine="interpreter").program
+    generator = np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    for kind in ("input", "parameter", "state"):
+        for one in program.of_kind(kind):
+            drawn = generator.uniform(0, 2, one.shape)
+            feeds[one.name] = np.asarray(drawn, one.dtype.numpy)
+    outputs, after = run_program(program, InterpreterEngine(), feeds)
+    launches = write_kernels(program, decide(program, TARGET), TRAITS, C99)
+    assert launches.repeats
+    found = _run_in_c99(program, launches, feeds, tmp_path)
+    for name, buffer in program.outputs:
+        np.testing.assert_allclose(found[buffer], outputs[name], rtol=1e-5)
+    for name, value in after.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def _run_in_c99(
+    program: Program, launches: Launches, feeds: Mapping[str, Array], folder: Path
+) -> dict[str, Array]:
+    """Runs kernels item by item; gives what all buffers hold afterwards."""
+    library = library_of(launches.text, folder)
+    arrays = {
+        name: np.array(feeds[name])
+        if name in feeds
+        else np.array(program.constants.get(name, np.zeros(one.shape, one.dtype.numpy)))
+        for name, one in program.buffers.items()
+    }
+
+    def run(number: int, *iteration: ctypes.c_int) -> None:
+        launch = launches.launches[number]
+        buffers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in launch.buffers]
+        for item in range(launch.items):
+            library["begin_item"](ctypes.c_uint64(item))
+            library[launch.kernel](*buffers, *iteration)
+
+    first = 0
+    for repeated in launches.repeats:
+        for number in range(first, repeated.first):
+            run(number)
+        for iteration in range(repeated.count):
+            for number in range(repeated.first, repeated.last):
+                run(number, ctypes.c_int(iteration))
+        first = repeated.last
+    for number in range(first, len(launches.launches)):
+        run(number)
+    return arrays

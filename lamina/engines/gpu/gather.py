@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lamina.codegen.c import Module
 from lamina.codegen.values import I32, I64, Type, Value, constant
+from lamina.engines.gpu.item import items_below
 from lamina.engines.gpu.launches import Gather
 from lamina.engines.gpu.schedule import NARROW
 from lamina.program.program import Buffer
@@ -35,8 +36,7 @@ def _write(module: Module, name: str, element: Type, batch: int, words: int) -> 
     def at(buffer: Value, index: Value, type: Type) -> Value:
         return code.offset(buffer, index, type.element)
 
-    item = code.item()
-    with code.when(code.compare("ult", item, constant(batch * words, I64))):
+    with items_below(code, batch * words) as (item, _):
         own = item if position == I64 else code.convert("trunc", item, "i32")
         example, word = own, constant(0, position)
         if words > 1:

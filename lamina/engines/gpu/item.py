@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from lamina.codegen.builder import Block
 from lamina.codegen.c import Function, Module
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
-from lamina.codegen.values import I32, I64, Type, constant
+from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.gpu.schedule import StepSchedule
 from lamina.program.index import Axis
 from lamina.shapes import size_of
@@ -20,6 +21,18 @@ ItemPoints = Points[Function]
 
 # Steps with equal ones share their kernels.
 Form = Signature[StepSchedule]
+
+
+@contextmanager
+def items_below(code: Function, count: int) -> Generator[tuple[Value, Block]]:
+    """The number of the work item, and inside what those do whose number is below the count.
+
+    Gives the block in front too, which is always run.
+    """
+    item = code.item()
+    inside = code.compare("ult", item, constant(count, I64))
+    with code.when(inside) as before:
+        yield item, before
 
 
 @contextmanager
@@ -38,10 +51,8 @@ def work_item(module: Module, name: str, form: Form, axes: Sequence[Axis]) -> Ge
         iteration = code.parameters[-1]
         wide = iteration if position == I32 else code.convert("zext", iteration, "i64")
         points.fix(form.iteration, wide)
-    item = code.item()
     count = size_of([axis.extent for axis in axes])
-    inside = code.compare("ult", item, constant(count, I64))
-    with code.when(inside) as before, ExitStack() as bound:
+    with items_below(code, count) as (item, before), ExitStack() as bound:
         if position == I32:
             item = code.convert("trunc", item, "i32")
         for number, axis in enumerate(reversed(axes)):

@@ -9,6 +9,7 @@ from lamina.codegen.c import Module
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.engine import Peaks
 from lamina.engines.gpu.driver import Driver, Kernel
+from lamina.engines.gpu.item import items_below
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import Block
 from lamina.shapes import DType
@@ -53,8 +54,7 @@ def measured_peaks(driver: Driver, dtype: DType) -> Peaks:
 def _write_multiply_add(module: Module, type: Type, items: int) -> None:
     code = module.kernel("multiply_add", [("sums", type.element)], [])
     (sums,) = code.parameters
-    item = code.item()
-    with code.when(code.compare("ult", item, constant(items, I64))):
+    with items_below(code, items) as (item, _):
         lanes = max(type.lanes, 1)
         x, y = (code.load(code.offset(sums, n * lanes, type.element), type) for n in range(2))
         first = [code.add(x, constant(n, type)) for n in range(_CHAINS)]
@@ -70,8 +70,7 @@ def _write_multiply_add(module: Module, type: Type, items: int) -> None:
 
 def _write_copy(module: Module, type: Type, items: int) -> None:
     code = module.kernel("copy", [("target", type.element), ("source", type.element)], [])
-    item = code.item()
-    with code.when(code.compare("ult", item, constant(items, I64))):
+    with items_below(code, items) as (item, _):
         own = code.multiply(item, constant(max(type.lanes, 1), I64))
 
         def at(buffer: Value) -> Value:

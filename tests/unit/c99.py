@@ -1,0 +1,69 @@
+"""C99 as one more language of the builder of C: its table of words, and its compiler.
+
+It has no vectors, no functions for bit casts, and its functions for floats have two names. A work
+item has the number that the host last said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lamina.codegen.words import Words
+
+C99 = Words(
+    language="C99",
+    head=(
+        "#include <math.h>",
+        "#include <stdbool.h>",
+        "#include <stdint.h>",
+        "static uint64_t work_item;",
+        "void begin_item(uint64_t number) { work_item = number; }",
+        *(
+            f"static {type} as_{type}({other} bits) "
+            f"{{ union {{ {other} from; {type} to; }} both = {{bits}}; return both.to; }}"
+            for one, another in (("float", "uint32_t"), ("double", "uint64_t"))
+            for type, other in ((one, another), (another, one))
+        ),
+    ),
+    double_head=(),
+    kernel="void",
+    function="static",
+    address="{element} *",
+    item="work_item",
+    unsigned={
+        "i1": "bool",
+        "i8": "uint8_t",
+        "i32": "uint32_t",
+        "i64": "uint64_t",
+        "float": "float",
+        "double": "double",
+    },
+    signed={"i8": "int8_t", "i32": "int32_t", "i64": "int64_t"},
+    integer_suffix={"i8": "", "i32": "u", "i64": "ull"},
+    bits="as_{type}({value})",
+    # A conversion of what no integer holds means nothing, so that it must not be made.
+    nearest="{value} >= {high} ? {most} : {value} > {low} ? ({type}){value} : {least}",
+    float_function={"float": "{name}f", "double": "{name}"},
+    in_order=(),
+    vectors=None,
+)
+
+
+def library_of(text: str, folder: Path) -> ctypes.CDLL:
+    """The compiled text; without a compiler the test is skipped."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    source, library = folder / "text.c", folder / "text.so"
+    source.write_text(text, encoding="utf-8")
+    # A buffer may take over the place of one of another type.
+    options = ["-std=c99", "-pedantic-errors", "-fno-strict-aliasing", "-ffp-contract=off", "-O1"]
+    command = [compiler, *options, "-shared", "-fPIC", "-o", library, source, "-lm"]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert not said.returncode, said.stderr
+    return ctypes.CDLL(str(library))

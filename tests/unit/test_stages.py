@@ -1,0 +1,101 @@
+"""Stages at points of a nest, as machine code: lanes along inner axes, positions of either size."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from lamina.codegen import llvm
+from lamina.codegen.points import Points
+from lamina.codegen.stages import Stages, Style, whole, write_nest
+from lamina.codegen.values import I32, I64, POINTER, Type
+from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.run.machine_code import Library, compiled
+from lamina.program.index import Axis, axis_index, gathered_index
+from lamina.program.scalar import Apply, Bound, Load, Local, Position
+from lamina.program.steps import Reduce, Stage, Store, Write
+from lamina.shapes import Array, float32, int64
+
+ROWS, COLUMNS, LANES = 5, 11, 4
+ROW, COLUMN = Axis("r", ROWS), Axis("c", COLUMNS)
+row, column = axis_index(ROW), axis_index(COLUMN)
+HERE = row * COLUMNS + column
+# Side by side, apart, at places that are read from data, and zero beyond a diagonal.
+X = Load("x", HERE, float32)
+TRANSPOSED = Load("x", column * ROWS + row, float32)
+PICKED = Load("x", gathered_index(Load("places", column, int64), ROWS * COLUMNS), float32)
+BELOW = Load("x", HERE, float32, (Bound(row - column, 0, ROWS),))
+HALVED = Load("x", (row * COLUMNS + column) // 2, float32)
+
+
+def _sum(*parts: Load | Local) -> Apply | Load | Local:
+    total: Apply | Load | Local = parts[0]
+    for part in parts[1:]:
+        total = Apply("add", (total, part), float32)
+    return total
+
+
+STAGES: tuple[Stage, ...] = (
+    Reduce("total", "sum", (COLUMN,), _sum(X, TRANSPOSED), float32),
+    Reduce("best", "argmax", (COLUMN,), X, int64),
+    Write(
+        (COLUMN,),
+        (
+            Store("y", HERE, _sum(Local("total", float32), X, PICKED, BELOW, HALVED)),
+            Store("turned", column * ROWS + row, X),
+            Store("sites", HERE, Position(HERE, int64)),
+        ),
+    ),
+    Write((), (Store("best", row, Local("best", int64)),)),
+)
+
+
+def _arrays() -> dict[str, Array]:
+    generator = np.random.default_rng(0)
+    shape = ROWS, COLUMNS
+    return {
+        "x": generator.integers(-50, 50, shape).astype("float32"),
+        "places": generator.integers(0, ROWS * COLUMNS, COLUMNS),
+        "y": np.zeros(shape, "float32"),
+        "turned": np.zeros(shape, "float32"),
+        "sites": np.zeros(shape, "int64"),
+        "best": np.zeros(ROWS, "int64"),
+    }
+
+
+def _run(style: Style, position: Type) -> dict[str, Array]:
+    """Writes the stages in a loop over the rows, and runs them."""
+    arrays, processor = _arrays(), host()
+    module = llvm.Module(fused=False)
+    code = module.function("stages", [(name, POINTER) for name in arrays], internal=False)
+    bases = dict(zip(arrays, code.parameters, strict=True))
+    sizes = {name: array.size for name, array in arrays.items()}
+    points = Points(code, bases, sizes, position=position)
+    write_nest(points, [whole(ROW)], lambda: Stages(points, style).write(STAGES))
+    code.finish()
+    library = Library(compiled(module.text(), processor), ("stages",))
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arrays))
+    function(library.address("stages"))(*(array.ctypes.data for array in arrays.values()))
+    return arrays
+
+
+def _expected() -> Mapping[str, Array]:
+    x, places = _arrays()["x"], _arrays()["places"]
+    flat, sites = x.ravel(), np.arange(x.size).reshape(x.shape)
+    r, c = np.indices(x.shape)
+    total = x.sum(1, keepdims=True) + flat.reshape(COLUMNS, ROWS).T.sum(1, keepdims=True)
+    y = total + x + flat[places] + np.where(r >= c, x, 0) + flat[sites // 2]
+    turned = x.T.reshape(x.shape)
+    return {"y": y, "turned": turned, "sites": sites, "best": x.argmax(1)}
+
+
+@pytest.mark.parametrize("position", [I32, I64], ids=("32 bits", "64 bits"))
+@pytest.mark.parametrize("unrolled", [0, 8], ids=("loops", "unrolled"))
+@pytest.mark.parametrize("lanes", [0, LANES, 16], ids=("scalars", "vectors", "one vector"))
+def test_lanes_run_along_inner_axes(lanes: int, unrolled: int, position: Type) -> None:
+    found = _run(Style(inner_lanes=lanes, unrolled=unrolled, window=0), position)
+    for name, value in _expected().items():
+        np.testing.assert_array_equal(found[name], value, name)
