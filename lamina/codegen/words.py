@@ -113,7 +113,9 @@ OPENCL = Words(
     bits="as_{type}({value})",
     nearest="convert_{type}_sat({value})",
     float_function={"float": "{name}", "double": "{name}"},
-    in_order=(),
+    # Intel's compiler for processors adds up in any order as soon as it vectorizes or unrolls a
+    # loop, and makes mistakes in the last iterations of sums from which it subtracts.
+    in_order=("#pragma clang loop vectorize(disable) unroll(disable)",),
     vectors=VectorWords(
         lanes=(2, 3, 4, 8, 16),
         type="{element}{lanes}",
