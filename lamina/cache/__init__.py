@@ -19,8 +19,10 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import final
 
 import platformdirs
 
@@ -111,6 +113,26 @@ def key_of(parts: Iterable[str]) -> str:
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.hexdigest()
+
+
+@final
+class Sources:
+    """The modules of some packages, without those below, as they are when this is made.
+
+    It is made while they are imported: an upgrade may exchange them while the process runs.
+
+    Attributes:
+        checksum: of all of them; "" if they are hidden, so that their version is not known.
+    """
+
+    def __init__(self, *packages: str) -> None:
+        self._packages = packages
+        self.checksum = sources_checksum(*packages)
+
+    @cached_property
+    def are_unchanged(self) -> bool:
+        """Whether what was imported later is of the same version; asked once."""
+        return sources_checksum(*self._packages) == self.checksum
 
 
 def sources_checksum(*packages: str) -> str:
