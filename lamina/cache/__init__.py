@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import final
 
@@ -141,13 +142,19 @@ def sources_checksum(*packages: str) -> str:
         (f"{package}/{file.name}", file.read_bytes())
         # Sources; in some installations compiled ones, or an archive of them.
         for package in packages
-        for file in files(package).iterdir()
+        for file in _folder_of(package).iterdir()
         if file.is_file() and file.name.endswith((".py", ".pyc"))
     ]
     digest = hashlib.sha256()
     for name, content in sorted(found):
         digest.update(name.encode() + content)
     return digest.hexdigest() if found else ""
+
+
+def _folder_of(package: str) -> Traversable:
+    """Where the modules of a package lie, which need not be loaded for that."""
+    root, *below = package.split(".")
+    return files(root).joinpath(*below)
 
 
 def cached(key: str, make: Callable[[], bytes]) -> bytes:

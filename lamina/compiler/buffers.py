@@ -66,6 +66,11 @@ class Buffers:
         return unique
 
 
+def is_leaf(node: Tensor) -> bool:
+    """Whether the tensor is a buffer from the start: an input, parameter, state or constant."""
+    return node.op is LEAF or node.op is CONSTANT
+
+
 def _is_constant_array(node: Tensor) -> bool:
     """Whether a tensor is a constant that no expression holds as a number."""
     return node.op is CONSTANT and size_of(static(node.shape)) != 1

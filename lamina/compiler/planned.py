@@ -27,7 +27,7 @@ from lamina.shapes import DType, Size
 
 _SOURCES = Sources(
     *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler"),
-    *("lamina.compiler.fusion", "lamina.program"),
+    *("lamina.compiler.fusion", "lamina.compiler.lowering", "lamina.program"),
 )
 
 

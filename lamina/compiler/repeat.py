@@ -13,7 +13,7 @@ from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.fusion.fuse import Fused, Group, fuse
 from lamina.compiler.fusion.trials import named
 from lamina.compiler.keep import keep
-from lamina.compiler.lower import Home, Row, pulled
+from lamina.compiler.lowering.pull import Home, Row, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
