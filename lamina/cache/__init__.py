@@ -19,8 +19,11 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import final
 
 import platformdirs
 
@@ -113,19 +116,45 @@ def key_of(parts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+@final
+class Sources:
+    """The modules of some packages, without those below, as they are when this is made.
+
+    It is made while they are imported: an upgrade may exchange them while the process runs.
+
+    Attributes:
+        checksum: of all of them; "" if they are hidden, so that their version is not known.
+    """
+
+    def __init__(self, *packages: str) -> None:
+        self._packages = packages
+        self.checksum = sources_checksum(*packages)
+
+    @cached_property
+    def are_unchanged(self) -> bool:
+        """Whether what was imported later is of the same version; asked once."""
+        return sources_checksum(*self._packages) == self.checksum
+
+
 def sources_checksum(*packages: str) -> str:
     """A checksum of the modules of some packages, without those below; "" if they are hidden."""
     found = [
         (f"{package}/{file.name}", file.read_bytes())
         # Sources; in some installations compiled ones, or an archive of them.
         for package in packages
-        for file in files(package).iterdir()
+        for file in _folder_of(package).iterdir()
         if file.is_file() and file.name.endswith((".py", ".pyc"))
     ]
     digest = hashlib.sha256()
     for name, content in sorted(found):
         digest.update(name.encode() + content)
     return digest.hexdigest() if found else ""
+
+
+def _folder_of(package: str) -> Traversable:
+    """Where the modules of a package lie, which need not be loaded for that."""
+    root, *below = package.split(".")
+    return files(root).joinpath(*below)
 
 
 def cached(key: str, make: Callable[[], bytes]) -> bytes:

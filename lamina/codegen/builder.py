@@ -5,7 +5,7 @@ functions, random numbers, reductions. LLVM's text (`llvm.py`) and C's (`c.py`) 
 
 Operations are called as LLVM calls them; these sets are closed:
 
-- `binary`: add, sub, mul, udiv, sdiv, urem, srem, and, or, xor, shl, lshr, ashr of integers;
+- `binary`: add, sub, mul, udiv, urem, and, or, xor, shl, lshr, ashr of integers;
   fadd, fsub, fmul, fdiv of floats, each rounded by itself.
 - `compare`: eq, ne, slt, sle, sgt, sge, ult, ule, ugt, uge of integers; oeq, one, olt, ole, ogt,
   oge, ord, une, uno of floats (o: false for NaN, u: true).

@@ -36,7 +36,7 @@ _INFIX = {
     "fmul": "*",
     "fdiv": "/",
 }
-_SIGNED_INFIX = {"sdiv": "/", "srem": "%", "ashr": ">>"}
+_SIGNED_INFIX = {"ashr": ">>"}
 _RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # Of floats, where that is no single operator.
 _FLOAT_RELATIONS = {

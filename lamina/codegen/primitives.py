@@ -151,35 +151,6 @@ def _floor(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return functions.floor(code, value) if dtype.is_float else value
 
 
-def _floor_division(*, remainder: bool) -> Emitter:
-    """Of integers, rounding down; by zero it gives zero, as in NumPy."""
-
-    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-        value, divisor = operands
-        zero, one = constant(0, value.type), constant(1, value.type)
-        by_zero = code.compare("eq", divisor, zero)
-        if is_unsigned(dtype):
-            safe = code.select(by_zero, one, divisor)
-            result = code.binary("urem" if remainder else "udiv", value, safe)
-            return code.select(by_zero, zero, result)
-        # The most negative number by -1 would trap: negate instead.
-        by_minus_one = code.compare("eq", divisor, constant(-1, value.type))
-        safe = code.select(code.binary("or", by_zero, by_minus_one), one, divisor)
-        quotient = code.binary("sdiv", value, safe)
-        rest = code.subtract(value, code.multiply(quotient, safe))
-        # The quotient was cut off towards zero: one too high if the signs differ.
-        differ = code.compare("slt", code.binary("xor", rest, divisor), zero)
-        down = code.binary("and", code.compare("ne", rest, zero), differ)
-        if remainder:
-            result = code.select(down, code.add(rest, divisor), rest)
-            return code.select(by_zero, zero, result)
-        result = code.select(down, code.subtract(quotient, one), quotient)
-        result = code.select(by_minus_one, code.negate(value), result)
-        return code.select(by_zero, zero, result)
-
-    return emit
-
-
 def _reciprocal(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.divide(constant(1, operands[0].type), operands[0])
 
@@ -274,8 +245,6 @@ EMITTERS: Mapping[str, Emitter] = {
     "multiply": _arithmetic("mul"),
     "multiply_add": lambda code, dtype, operands: code.multiply_add(*operands),
     "divide": _arithmetic("div"),
-    "floor_divide": _floor_division(remainder=False),
-    "remainder": _floor_division(remainder=True),
     "power": _power,
     "maximum": _extreme("gt"),
     "minimum": _extreme("lt"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor
+from lamina.graph.tensor import ConstantValue
 from lamina.program.program import Buffer
 from lamina.shapes import Array, size_of, static
 
@@ -28,13 +29,25 @@ class Buffers:
         self.homes: dict[Tensor, str] = {}
         # How many buffers wanted a name.
         self._wishes: dict[str, int] = {}
+        self._of_value: dict[ConstantValue, str] = {}
         for node in graph.nodes():
             if node.op is LEAF:
                 role: str = node.attributes["role"]
                 self.homes[node] = self._add(node, role, node.attributes["name"])
-            elif node.op is CONSTANT and size_of(static(node.shape)) != 1:
-                self.homes[node] = self._add(node, "constant", "constant")
-                self.constants[self.homes[node]] = node.attributes["value"].array
+            elif _is_constant_array(node):
+                self.homes[node] = self._constant(node)
+
+    def of_constants(self, graph: Graph) -> dict[Tensor, str]:
+        """The buffers of the constant arrays of another graph, whose leaves lie elsewhere."""
+        return {node: self._constant(node) for node in graph.nodes() if _is_constant_array(node)}
+
+    def _constant(self, node: Tensor) -> str:
+        """The buffer of a constant array, which equal ones share."""
+        value: ConstantValue = node.attributes["value"]
+        if value not in self._of_value:
+            self._of_value[value] = name = self._add(node, "constant", "constant")
+            self.constants[name] = value.array
+        return self._of_value[value]
 
     def temporary(self, node: Tensor, shape: tuple[int, ...] | None = None) -> str:
         """A new buffer in the arena, by default for the tensor alone."""
@@ -51,6 +64,16 @@ class Buffers:
         extents = static(node.shape) if shape is None else shape
         self.buffers[unique] = Buffer(unique, kind, extents, node.dtype)
         return unique
+
+
+def is_leaf(node: Tensor) -> bool:
+    """Whether the tensor is a buffer from the start: an input, parameter, state or constant."""
+    return node.op is LEAF or node.op is CONSTANT
+
+
+def _is_constant_array(node: Tensor) -> bool:
+    """Whether a tensor is a constant that no expression holds as a number."""
+    return node.op is CONSTANT and size_of(static(node.shape)) != 1
 
 
 def readable_name(node: Tensor) -> str:

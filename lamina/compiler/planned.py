@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache
 from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.cache import find, folder, keep, key_of, sources_checksum
+from lamina.cache import Sources, find, folder, keep, key_of
 from lamina.errors import FileFormatError
 from lamina.garbage import without_collections
 from lamina.graph import Graph, Tensor
@@ -26,12 +25,10 @@ from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import DType, Size
 
-# As they are now, when they are imported: an upgrade may exchange them while the process runs.
-_PACKAGES = (
+_SOURCES = Sources(
     *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler"),
-    *("lamina.compiler.fusion", "lamina.program"),
+    *("lamina.compiler.fusion", "lamina.compiler.lowering", "lamina.program"),
 )
-_SOURCES = sources_checksum(*_PACKAGES)
 
 
 @without_collections
@@ -45,10 +42,11 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
 
         return compile_graph(graph, batch=batch, name=name, target=target)
 
-    described = _described(graph) if _SOURCES and folder() is not None else None
+    described = _described(graph) if _SOURCES.checksum and folder() is not None else None
     if described is None:
         return compiled()
-    key = key_of(("program", described, str(batch), name, target.key, _SOURCES, np.__version__))
+    versions = _SOURCES.checksum, np.__version__
+    key = key_of(("program", described, str(batch), name, target.key, *versions))
     found = find(key)
     if found is not None:
         try:
@@ -56,15 +54,9 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
         except FileFormatError:
             pass
     program = compiled()
-    if _all_is_one_version():
+    if _SOURCES.are_unchanged:
         keep(key, encode(program))
     return program
-
-
-@cache
-def _all_is_one_version() -> bool:
-    """Whether what was imported later, to compile, is of the same version; asked once."""
-    return sources_checksum(*_PACKAGES) == _SOURCES
 
 
 def _described(graph: Graph) -> str | None:

@@ -13,7 +13,7 @@ from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.fusion.fuse import Fused, Group, fuse
 from lamina.compiler.fusion.trials import named
 from lamina.compiler.keep import keep
-from lamina.compiler.lower import Home, Row, pulled
+from lamina.compiler.lowering.pull import Home, Row, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
@@ -163,10 +163,9 @@ def _turn(
     loop: _Loop, fused: Fused, stacks: Mapping[int, str], buffers: Buffers, first_number: int
 ) -> list[Step]:
     """The steps of one turn."""
-    homes: dict[Tensor, str | Row] = {
-        tensor: Row(stacks[number], loop.written(number) * size_of(static(tensor.shape)))
-        for number, (_, tensor) in zip(loop.outputs, fused.graph.outputs, strict=True)
-    }
+    homes: dict[Tensor, str | Row] = {**buffers.of_constants(fused.graph)}
+    for number, (_, tensor) in zip(loop.outputs, fused.graph.outputs, strict=True):
+        homes[tensor] = Row(stacks[number], loop.written(number) * size_of(static(tensor.shape)))
     steps: list[Step] = []
     for group in fused.groups:
         # A recurrence within another one was unrolled.

@@ -299,7 +299,9 @@ def _scatter_along_axis(node: Tensor) -> Tensor | None:
     shape = tuple(extent if a == axis else 1 for a in range(node.rank))
     positions = ops.reshape(ops.arange(extent, int64), shape)
     inside = ops.clip(ops.cast(indices, int64), 0, extent - 1)
-    return ops.where(ops.equal(positions, inside), values, 0)
+    # It is added to zero, which makes -0.0 of floats 0.0.
+    added = ops.add(values, 0) if values.dtype.is_float else values
+    return ops.where(ops.equal(positions, inside), added, 0)
 
 
 _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {

@@ -244,7 +244,7 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
     """Zeros, to which slices of values are added at the places the indices name.
 
     The transpose of `take`: the axes of the indices, which stand in values from `axis` on, become
-    one axis of extent `size`.
+    one axis of extent `size`. Values are added in their order, to 0.0, so that -0.0 gives 0.0.
 
     Raises:
         ShapeError: if there is not one slice of values for each index.
@@ -395,7 +395,8 @@ SCATTER_ALONG_AXIS = Op(
 def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis: int) -> Tensor:
     """Zeros, to which each value is added; along one axis its place is its index.
 
-    The transpose of `take_along_axis`; the axis has extent `size` in the result.
+    The transpose of `take_along_axis`; the axis has extent `size` in the result. Values are added
+    as in `scatter_add`.
 
     Raises:
         ShapeError: if values and indices differ in shape.

@@ -31,8 +31,6 @@ PRIMITIVES: dict[str, int] = {
     "multiply": 2,
     "multiply_add": 3,  # of floats: first * second + third
     "divide": 2,  # of floats
-    "floor_divide": 2,  # of integers, rounding down
-    "remainder": 2,  # of integers, with the sign of the divisor
     "power": 2,
     "maximum": 2,  # NaN if either operand is NaN
     "minimum": 2,  # NaN if either operand is NaN

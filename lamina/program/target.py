@@ -17,8 +17,7 @@ from lamina.records import frozen_dataclass
 EXPENSIVE = frozenset(
     (
         *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
-        *("sigmoid", "softplus", "divide", "square_root", "reciprocal"),
-        *("floor_divide", "remainder", "random_bits"),
+        *("sigmoid", "softplus", "divide", "square_root", "reciprocal", "random_bits"),
     )
 )
 

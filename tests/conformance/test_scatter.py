@@ -6,7 +6,7 @@ program; engines whose target sorts meet the other form in all other conformance
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,16 @@ import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
+from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.graph import Graph, Op, Sample, Tensor, apply
+from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering import Scattering
 from lamina.program.encoding import decode, encode
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
+from lamina.program.target import Target
 from lamina.shapes import Array, DType, float32, float64, int32
 from lamina.step import default_targets, training_step
 
@@ -129,6 +131,46 @@ def test_signs_of_zeros_and_what_is_not_finite_stay() -> None:
     values = leaves.add(np.array([-0.0, -0.0, np.nan, np.inf, -np.inf, -0.0, 1e38], "f4"))
     at = leaves.add(np.array([0, 0, 1, 2, 3, 4, 5]))
     same_bits(leaves.graph([ops.scatter_add(values, at, 7)]), leaves.feeds)
+
+
+# Shapes of the values, and what scatters them. One value for each row is no scatter any more once
+# the graph is simplified.
+FORMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]]] = {
+    "slices": ((7, 2), lambda x, at: ops.scatter_add(x, at[:, 0], 5)),
+    "a slice": ((7, 1), lambda x, at: ops.scatter_add(x, at[:, 0], 5)),
+    "several in a row": ((7, 3), lambda x, at: ops.scatter_along_axis(x, at, 5, 1)),
+    "one in a row": ((7, 1), lambda x, at: ops.scatter_along_axis(x, at, 5, 1)),
+    "one in a column": ((1, 7), lambda x, at: ops.scatter_along_axis(x, at, 5, 0)),
+}
+
+
+def with_zeros(form: str, dtype: str) -> tuple[Graph, Values, Array]:
+    """A graph that scatters zeros of both signs, what it is fed, and what the oracle gives."""
+    shape, scattered = FORMS[form]
+    leaves = Leaves()
+    values = leaves.add(np.resize([-0.0, 0.0, -0.0, -1.5, -0.0, 2.0, -0.0, 3.0], shape))
+    places = leaves.add(np.resize([0, 0, 1, 3, 3], shape))
+    graph = leaves.graph([scattered(ops.cast(values, dtype), places)])
+    return graph, leaves.feeds, evaluate(graph, leaves.feeds)[0]["y0"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_added_to_zeros_is_no_negative_zero(form: str, dtype: str, engine: Engine) -> None:
+    graph, feeds, expected = with_zeros(form, dtype)
+    assert expected.any()
+    assert not np.signbit(expected[expected == 0]).any()
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
+    assert run_program(program, engine, feeds)[0]["y0"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("target", [IN_ORDER, SORTED], ids=lambda target: target.scatter)
+@pytest.mark.parametrize("form", FORMS)
+def test_zeros_have_one_sign_in_order_and_sorted(form: str, target: Target) -> None:
+    graph, feeds, expected = with_zeros(form, "float32")
+    program = compile_graph(graph, batch=1, name="test", target=target)
+    found, _ = run_program(program, InterpreterEngine(poison=True), feeds)
+    assert found["y0"].tobytes() == expected.tobytes()
 
 
 def test_places_are_sorted_once_for_all_values_that_share_them() -> None:

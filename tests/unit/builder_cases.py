@@ -96,17 +96,6 @@ def _signed(x: Array) -> Array:
     return x.view(x.dtype.name.replace("u", ""))
 
 
-def _divided(x: Array, y: Array) -> Array:
-    """Rounded towards zero."""
-    a, b = (_signed(one).astype(object) for one in (x, y))
-    signs = np.where((a < 0) == (b < 0), 1, -1)
-    return (signs * (abs(a) // abs(b))).astype(object)
-
-
-def _wrapped(numbers: Array, dtype: np.dtype[Any]) -> Array:
-    return np.array([int(n) % 2 ** (8 * dtype.itemsize) for n in numbers], dtype)
-
-
 INTEGERS: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
     "add": ("b", lambda x, y: x + y),
     "sub": ("b", lambda x, y: x - y),
@@ -159,20 +148,6 @@ def cases_of(lanes: int) -> list[Case]:
         for operation, (other, meaning) in INTEGERS.items():
             names = (f"{element}.a", f"{element}.{other}")
             add(f"{operation}-{element}", names, _binary(operation), meaning)
-        dtype = np.dtype(DTYPES[element])
-        positive = (f"{element}.a", f"{element}.c")
-        add(
-            f"sdiv-{element}",
-            positive,
-            lambda code, x: code.binary("sdiv", x[0], _odd(code, x[1])),
-            lambda x, y, dtype=dtype: _wrapped(_divided(x, y | dtype.type(5)), dtype),
-        )
-        add(
-            f"srem-{element}",
-            positive,
-            lambda code, x: code.binary("srem", x[0], _odd(code, x[1])),
-            lambda x, y, dtype=dtype: _wrapped(_remainder(x, y | dtype.type(5)), dtype),
-        )
         add(f"neg-{element}", (f"{element}.a",), lambda code, x: code.negate(x[0]), lambda x: 0 - x)
         add(
             f"minimum-{element}",
@@ -295,16 +270,6 @@ def cases_of(lanes: int) -> list[Case]:
             lambda x: x + np.tile(np.arange(lanes), COUNT // lanes).astype("uint32"),
         )
     return found
-
-
-def _odd(code: Builder, value: Value) -> Value:
-    """Neither zero nor -1, by which some machines cannot divide the lowest number."""
-    return code.binary("or", value, constant(5, value.type)) if value.type.bits > 0 else value
-
-
-def _remainder(x: Array, y: Array) -> Array:
-    a, b = (_signed(one).astype(object) for one in (x, y))
-    return a - _divided(x, y) * b
 
 
 def _as_bytes(meaning: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lamina import cache
-from lamina.cache import cached, find, folder, folders, keep, key_of
+from lamina.cache import Sources, cached, find, folder, folders, keep, key_of
 
 CONTENT = bytes(range(256)) * 5
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are of POSIX")
@@ -69,6 +69,22 @@ def unused(make: Maker) -> None:
 
 
 # Entries ------------------------------------------------------------------------------------------
+
+
+def test_sources_that_change_after_they_were_imported_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "upgraded"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    before, unasked = Sources("upgraded"), Sources("upgraded")
+    assert before.checksum == unasked.checksum != ""
+    assert before.are_unchanged
+    (package / "later.py").write_text("NEW = True")
+    assert before.are_unchanged, "it was asked once, and is not asked again"
+    assert not unasked.are_unchanged
+    assert Sources("upgraded").checksum != before.checksum
 
 
 def test_what_was_made_once_is_found_again() -> None:

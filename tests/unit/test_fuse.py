@@ -13,7 +13,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.fusion import trials
-from lamina.compiler.lower import DEEPEST_EXPRESSION, lower_group
+from lamina.compiler.lowering.lower import lower_group
+from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.simplify import simplify
 from lamina.engines import DEFAULT_TARGET

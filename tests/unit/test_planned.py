@@ -183,7 +183,7 @@ def test_another_version_of_the_sources_compiles_anew(
     compiled: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
-    monkeypatch.setattr(planned, "_SOURCES", "another")
+    monkeypatch.setattr(planned._SOURCES, "checksum", "another")
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
 
@@ -195,7 +195,7 @@ def test_nothing_is_kept_where_it_could_not_be_found(
     if without == "the cache":
         monkeypatch.setenv("LAMINA_CACHE", "off")
     else:
-        monkeypatch.setattr(planned, "_SOURCES", "")
+        monkeypatch.setattr(planned._SOURCES, "checksum", "")
     for _ in range(2):
         compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2

@@ -27,7 +27,7 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Graph, Tensor, apply, evaluate, leaf, topological
+from lamina.graph import Graph, Tensor, apply, constant, evaluate, leaf, topological
 from lamina.ops.differentiate import gradients
 from lamina.program.index import axes_of
 from lamina.program.program import Program
@@ -297,6 +297,22 @@ def without_states(x: Leaves) -> Tensors:
     return found
 
 
+MASK = np.linspace(0.25, 1.0, 6).reshape(2, 3)
+MIXING = np.linspace(-0.5, 0.5, 9).reshape(3, 3)
+
+
+def with_arrays(x: Leaves) -> Tensors:
+    """Arrays inside a step: a factor, an operand of a product, a result, and a new state."""
+
+    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+        mixed = states[0] @ MIXING + elements[0] * MASK
+        return [ops.tanh(mixed @ constants[0]), constant(MASK)], [constant(MASK), states[1] * 2]
+
+    initial = [x.add(2, 3), x.add(2, 3)]
+    states, further = ops.recurrence(step, initial, [x.add(LENGTH, 2, 3)], [x.add(3, 3)])
+    return [*states, *further, further[0] * MASK]
+
+
 LOOPS: dict[str, Loop] = {
     "lstm": lstm,
     "reverse": lambda x: lstm(x, reverse=True),
@@ -309,6 +325,7 @@ LOOPS: dict[str, Loop] = {
             *(convolutional, one_after_the_other, computed_operands, unused, counting),
             *(exchanging, replaced, attending, of_numbers, random, of_two_dtypes, in_a_step),
             *(on_changed_constants, twins, stored_sequence, of_two_lengths, without_states),
+            *(with_arrays,),
         )
     },
 }
@@ -621,6 +638,17 @@ def test_results_that_nobody_asks_for_change_nothing() -> None:
     # The states after each step, of a stack that begins with the initial one.
     (stack,) = plain.operands
     assert program(kept(stack)) == program(stack)
+
+
+def test_equal_arrays_of_a_step_of_its_gradient_and_around_them_are_one_buffer() -> None:
+    leaves = Leaves()
+    graph = graph_of(with_arrays(leaves), leaves)
+    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
+    program = compile_graph(both, batch=1, name="test", target=DEFAULT_TARGET)
+    found = [value.tobytes() for value in program.constants.values()]
+    assert len(set(found)) == len(found)
+    assert {MASK.tobytes(), MIXING.tobytes()} <= set(found)
+    assert {buffer.name for buffer in program.of_kind("constant")} == program.constants.keys()
 
 
 def test_weights_are_packed_in_front_of_the_loop() -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.results import Prepared, users_of
 from lamina.compiler.fusion.views import Views, viewed_operands
-from lamina.compiler.lower import is_leaf
 from lamina.graph import Tensor
 from lamina.ops.lowering import (
     Contracting,

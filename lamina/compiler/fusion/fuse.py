@@ -27,7 +27,7 @@ from lamina.compiler.fusion.schedule import schedule
 from lamina.compiler.fusion.sharing import stored_or_computed_again
 from lamina.compiler.fusion.trials import UnnamedStep
 from lamina.compiler.fusion.views import Views
-from lamina.compiler.lower import Home
+from lamina.compiler.lowering.pull import Home
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor
 from lamina.ops.lowering import Repeating

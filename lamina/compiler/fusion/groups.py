@@ -10,7 +10,7 @@ from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.fusion.results import Prepared
 from lamina.compiler.fusion.trials import Trials, UnnamedStep
 from lamina.compiler.fusion.views import boundary, is_number
-from lamina.compiler.lower import Home
+from lamina.compiler.lowering.pull import Home
 from lamina.graph import Tensor
 from lamina.ops.lowering import Repeating, loop_of
 from lamina.program.target import Target

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from lamina.compiler.lower import is_leaf
+from lamina.compiler.buffers import is_leaf
 from lamina.graph import Graph, Tensor, apply
 from lamina.ops.lowering import Repeating
 from lamina.ops.movement import RESHAPE

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import final
 
+from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, Choosing
 from lamina.compiler.fusion.costs import Operations, Sharing
 from lamina.compiler.fusion.groups import bytes_of
-from lamina.compiler.lower import DEEPEST_EXPRESSION, is_leaf
+from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
 from lamina.ops.lowering import Elementwise, Movement
 from lamina.ops.movement import RESHAPE

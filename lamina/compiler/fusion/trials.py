@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import final
 
 from lamina.compiler.fusion.signature import Signatures
-from lamina.compiler.lower import Home, NotOneStep, Row, lower_group
+from lamina.compiler.lowering.lower import lower_group
+from lamina.compiler.lowering.pull import Home, NotOneStep, Row
 from lamina.graph import Tensor
 from lamina.ops.lowering import Repeating
 from lamina.program.index import Index

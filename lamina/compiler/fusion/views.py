@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import final
 
+from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.signature import Signatures
-from lamina.compiler.lower import Home, is_leaf, is_view
+from lamina.compiler.lowering.contractions import is_view
+from lamina.compiler.lowering.pull import Home
 from lamina.graph import Tensor
 from lamina.ops.lowering import Contracting, Movement, Repeating
 from lamina.shapes import size_of, static

@@ -6,10 +6,9 @@ An entry is found by the program itself, so that nothing is written that was com
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lamina.cache import find, folder, keep, key_of, sources_checksum
+from lamina.cache import Sources, find, folder, keep, key_of
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.run.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.run.native_layout import Layout
@@ -51,16 +50,16 @@ def compile_program(
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
         return length + layout + assemble(native.text, processor)
 
-    if _OUR_VERSION and folder() is not None:
+    if _SOURCES.checksum and folder() is not None:
         # What is decided follows from the program, the processor and our sources: to find a program
         # costs no deciding.
         how = repr(schedule) if schedule is not None else "chosen"
         said = (checksum(program), repr(processor), how, str(timed))
-        key = key_of((*said, _OUR_VERSION, *VERSIONS))
+        key = key_of((*said, _SOURCES.checksum, *VERSIONS))
         entry = find(key)
         if entry is None:
             entry = make()
-            if _all_is_one_version():
+            if _SOURCES.are_unchanged:
                 keep(key, entry)
     else:
         entry = make()
@@ -70,15 +69,7 @@ def compile_program(
     return Layout.of(fields), entry[end:]
 
 
-# As they are now, when they are imported: an upgrade may exchange them while the process runs.
-_SOURCES = (
+_SOURCES = Sources(
     *("lamina", "lamina.program", "lamina.codegen", "lamina.engines.cpu"),
     *("lamina.engines.cpu.decide", "lamina.engines.cpu.emit", "lamina.engines.cpu.run"),
 )
-_OUR_VERSION = sources_checksum(*_SOURCES)
-
-
-@cache
-def _all_is_one_version() -> bool:
-    """Whether what was imported later, to write programs, is of the same version; asked once."""
-    return sources_checksum(*_SOURCES) == _OUR_VERSION

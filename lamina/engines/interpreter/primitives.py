@@ -44,8 +44,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "multiply": np.multiply,
     "multiply_add": _multiply_add,
     "divide": np.divide,
-    "floor_divide": np.floor_divide,
-    "remainder": np.remainder,
     "power": np.power,
     "maximum": np.maximum,
     "minimum": np.minimum,

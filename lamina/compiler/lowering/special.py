@@ -1,0 +1,88 @@
+"""Scans and scatters: each is a loop of its own, part of which runs in order."""
+
+from __future__ import annotations
+
+from lamina.compiler.lowering.pull import (
+    Puller,
+    Row,
+    axis_indices,
+    element,
+    iterating,
+    numbered_axes,
+)
+from lamina.errors import InternalError
+from lamina.graph import Tensor
+from lamina.ops.lowering import Scanning, Scattering
+from lamina.program.index import Axis, axes_of, axis_index
+from lamina.program.scalar import Literal
+from lamina.program.steps import Loop, Scan, Store, Write
+from lamina.shapes import static
+
+
+def lower_special(node: Tensor, puller: Puller, home: str | Row, name: str) -> Loop:
+    """The loop of a scan or scatter.
+
+    Args:
+        node: the scan or scatter.
+        puller: finds what it is made of.
+        home: where it is stored.
+        name: of the step.
+    """
+    lowering = node.op.lowering
+    shape = static(node.shape)
+    if isinstance(lowering, Scanning):
+        along: int = node.attributes["axis"]
+        axes = numbered_axes("i", shape)
+        place = tuple(
+            axis_index(axis) * -1 + (axis.extent - 1)
+            if number == along and node.attributes["reverse"]
+            else axis_index(axis)
+            for number, axis in enumerate(axes)
+        )
+        scan = Scan(
+            axes[along],
+            lowering.combine,
+            puller.pull(node.operands[0], place),
+            *element(home, place, shape),
+            node.dtype,
+        )
+        others = (axis for number, axis in enumerate(axes) if number != along)
+        return Loop(name, iterating(others), (scan,))
+    if not isinstance(lowering, Scattering):
+        raise InternalError(f"{node.op.name} has no lowering")
+    return _lower_scatter(node, lowering, puller, home, name)
+
+
+def _lower_scatter(
+    node: Tensor, lowering: Scattering, puller: Puller, home: str | Row, name: str
+) -> Loop:
+    """Zeros first, then additions in order, side by side along the axes that stay in place."""
+    shape = static(node.shape)
+    values = node.operands[0]
+    axes = numbered_axes("k", static(values.shape))
+    place = lowering.place(
+        node, axis_indices(axes), lambda n, at: puller.pull(node.operands[n], at)
+    )
+    shared: dict[int, Axis] = {}
+    for number, coordinate in enumerate(place):
+        for axis in iterating(axes):
+            alone = all(axis not in axes_of(c) for n, c in enumerate(place) if n != number)
+            if coordinate == axis_index(axis) and axis.extent == shape[number] and alone:
+                shared[number] = axis
+    cleared = tuple(
+        shared.get(number, Axis(f"i{number}", extent)) for number, extent in enumerate(shape)
+    )
+    outer = tuple(shared.values())
+    zero = Store(*element(home, axis_indices(cleared), shape), Literal(0, node.dtype))
+    value = puller.pull(values, axis_indices(axes))
+    addition = Store(*element(home, place, shape), value, accumulate=True)
+    return Loop(
+        name,
+        outer,
+        (
+            Write(tuple(a for a in iterating(cleared) if a not in outer), (zero,)),
+            Write(
+                tuple(a for a in iterating(axes) if a not in outer), (addition,), sequential=True
+            ),
+        ),
+    )
