@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
+from lamina.codegen.filtering import RESULTS
+from lamina.codegen.matrix import Matrix, as_loop, as_matrix, as_plain
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
 from lamina.engines.cpu.decide.contractions import (
@@ -18,9 +20,7 @@ from lamina.engines.cpu.decide.contractions import (
     gemm_schedule,
 )
 from lamina.engines.cpu.decide.convolutions import can_have_images, row_tiles_of, window_schedule
-from lamina.engines.cpu.decide.filtering import RESULTS
-from lamina.engines.cpu.decide.loops import as_loop, nest_of, nest_with, possible_vectors
-from lamina.engines.cpu.decide.matrix import Matrix, as_matrix, as_plain
+from lamina.engines.cpu.decide.loops import nest_of, nest_with, possible_vectors
 from lamina.engines.cpu.decide.panels import Panels
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import (

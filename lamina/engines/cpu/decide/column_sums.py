@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lamina.codegen.axes import merged_axes
+from lamina.codegen.matrix import as_matrix
 from lamina.codegen.signatures import Signatures
-from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.overlap import LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import GemmSchedule, StepSchedule
 from lamina.program.index import Axis, Index, axis_index

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from math import gcd
 
+from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain
 from lamina.engines.cpu.decide.convolutions import schedule_windows
-from lamina.engines.cpu.decide.loops import as_loop, nest_of
-from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_matrix, as_plain
+from lamina.engines.cpu.decide.loops import nest_of
 from lamina.engines.cpu.decide.panels import Panels
 from lamina.engines.cpu.decide.schedule import (
     DIRECT,

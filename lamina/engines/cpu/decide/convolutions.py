@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lamina.engines.cpu.decide.filtering import RESULTS
+from lamina.codegen.filtering import RESULTS
+from lamina.codegen.strides import stride_along
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
 from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
 from lamina.engines.cpu.decide.schedule import WindowSchedule
-from lamina.engines.cpu.decide.strides import stride_along
 from lamina.engines.cpu.decide.tiles import most_rows
 from lamina.engines.cpu.decide.vectors import are_short
 from lamina.engines.cpu.decide.windows import (

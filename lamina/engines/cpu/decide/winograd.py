@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from lamina.engines.cpu.decide.filtering import FILTERINGS, RESULTS
+from lamina.codegen.filtering import FILTERINGS, RESULTS
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
 from lamina.engines.cpu.decide.windows import (
     WINOGRAD,

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import Plain, as_loop, as_matrix, as_plain
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.loops import as_loop
-from lamina.engines.cpu.decide.matrix import Plain, as_matrix, as_plain
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import (
     DIRECT,

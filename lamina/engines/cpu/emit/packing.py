@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lamina.codegen.llvm import Function, Module
+from lamina.codegen.matrix import Matrix, Plain, as_plain
 from lamina.codegen.primitives import element
+from lamina.codegen.strides import stride_along
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_plain
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
-from lamina.engines.cpu.decide.strides import stride_along
 from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.program.index import Axis, Index

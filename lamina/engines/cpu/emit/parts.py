@@ -13,10 +13,9 @@ from typing import final
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.llvm import Module
+from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.codegen.signatures import Signature, Signatures
-from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.panels import PackedRight
-from lamina.engines.cpu.decide.prepacking import right_alone
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,

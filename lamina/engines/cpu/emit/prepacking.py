@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lamina.codegen.matrix import Matrix
 from lamina.codegen.values import Value
-from lamina.engines.cpu.decide.matrix import Matrix
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights
 from lamina.engines.cpu.emit.context import Context, Part, Points

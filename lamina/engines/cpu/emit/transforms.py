@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lamina.codegen.filtering import Rows
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import Value, constant
-from lamina.engines.cpu.decide.filtering import Rows
 
 
 def _transformed(code: Function, matrix: Rows, values: Sequence[Value]) -> list[Value]:

@@ -7,9 +7,9 @@ from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import as_matrix, as_plain
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.convolutions import outer_stride, row_tiles_of
-from lamina.engines.cpu.decide.matrix import as_matrix, as_plain
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.row_tiles import merged
 from lamina.engines.cpu.decide.schedule import WindowSchedule

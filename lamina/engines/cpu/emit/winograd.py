@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lamina.codegen.filtering import RESULTS, Filtering
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import RESULTS, Filtering
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.tiles import rows_of_tiles

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.codegen.filtering import RESULTS
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import RESULTS
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part

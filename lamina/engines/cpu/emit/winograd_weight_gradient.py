@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import final
 
 from lamina.codegen.axes import flattened
+from lamina.codegen.filtering import RESULTS
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import RESULTS
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed, tiled

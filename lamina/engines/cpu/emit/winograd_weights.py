@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lamina.codegen.filtering import FILTERINGS
 from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import Matrix
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import FILTERINGS
-from lamina.engines.cpu.decide.matrix import Matrix
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights, Taps
 from lamina.engines.cpu.emit.context import Context, Points
