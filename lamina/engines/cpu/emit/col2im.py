@@ -87,6 +87,7 @@ class Col2im(WindowWriter):
                         self._element,
                         loops,
                         panel.width,
+                        self._schedule.unrolled,
                     )
                     at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
                     to = address(

@@ -28,7 +28,7 @@ from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Poin
 from lamina.engines.cpu.emit.convolutions import emit_windows
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.loops import emit_nest
-from lamina.engines.cpu.emit.packing import TILE, pack_panel, panel_address, write_pack_left
+from lamina.engines.cpu.emit.packing import TILE, RightPanel, panel_address, write_pack_left
 from lamina.engines.cpu.emit.tiles import Dots, Tile, emit_dots, emit_tile
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.records import frozen_dataclass
@@ -207,8 +207,10 @@ class _Gemm:
         plain = self._right_as_it_lies(panel)
         if plain is not None:
             return self._address(points, plain, column, chunk.start), plain.inner_stride
-        start = constant(chunk.start, I64)
-        pack_panel(points, self._matrix, panel, own, column, start, len(chunk))
+        packing = self._schedule.packing
+        assert packing is not None
+        packed = RightPanel(points, self._matrix, packing, panel, column, own)
+        packed.write_some(constant(chunk.start, I64), len(chunk))
         return own, panel.width
 
     def _right_as_it_lies(self, panel: Panel) -> Plain | None:

@@ -32,6 +32,7 @@ class Tile:
         loops: over k, outermost first: how often, and elements between two k of the left operand.
             0 says that the caller gives the number; k is contiguous in the right operand.
         right_stride: elements between two k of the right operand; its columns are contiguous.
+        unrolled: the innermost loop is written out if it has so few k, and their number is known.
         fresh: whether sums begin at zero, and not with what is there.
         fetched: how many elements beyond what it reads of the left operand a kernel has the caches
             fetch; 0 if nothing.
@@ -45,6 +46,7 @@ class Tile:
     element: str
     loops: tuple[tuple[int, int], ...]
     right_stride: int
+    unrolled: int = 0
     fresh: bool = False
     fetched: int = 0
 
@@ -179,10 +181,6 @@ def emit_tile(module: Module, tile: Tile) -> str:
     return tile.name
 
 
-# Loops of so few turns are written one turn after the other.
-_UNROLLED = 6
-
-
 class _Kernel:
     """Writes the loops over k."""
 
@@ -200,7 +198,7 @@ class _Kernel:
             return self._products(left, right, totals)
         extent, left_step = tile.loops[depth]
         right_step = self._right_step(depth)
-        if 0 < extent <= _UNROLLED and depth == len(tile.loops) - 1:
+        if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
             for turn in range(extent):
                 one = code.offset(left, turn * left_step, tile.element)
                 another = self._ahead(right, constant(turn, I64), right_step)
