@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,7 @@ from lamina.engines.cpu.decide.windows import (
     WINOGRAD,
     WINOGRAD_WEIGHT_GRADIENT,
 )
+from lamina.engines.cpu.decide.work import Slices
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import Processor, host
 from lamina.ops.differentiate import gradients
@@ -175,6 +177,26 @@ def test_what_is_decided_is_what_is_written(
     forced = decide(program, PROCESSOR, {number: changed})
     texts = {write_program(program, PROCESSOR, one).text for one in (schedule, forced)}
     assert len(texts) == 2
+
+
+def test_kernels_are_shared_as_is_decided() -> None:
+    program = classifier(200, 128, 10)
+    schedule = decide(program, PROCESSOR)
+    assert "\n  shared in 2 slices, 4 work items at once" in str(schedule)
+    alone = replace(
+        schedule,
+        kernels=tuple(
+            tuple(Slices(one.work, 1, one.work.items) for one in kernels)
+            for kernels in schedule.kernels
+        ),
+    )
+    written = [write_program(program, PROCESSOR, one).layout.program for one in (schedule, alone)]
+    most = [max(kernel.share for kernel in one.kernels) for one in written]
+    assert most == [2, 1]
+    apart = replace(schedule, least_shared_cycles=math.inf)
+    phases = write_program(program, PROCESSOR, apart).layout.program.phases
+    assert any(phase.shared for phase in written[0].phases)
+    assert not any(phase.shared for phase in phases)
 
 
 def test_weights_are_packed_in_the_order_in_which_they_lie() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from lamina.codegen.stages import Style
 from lamina.engines.cpu.decide.packing import Packing
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
-from lamina.engines.cpu.decide.work import Work, counted
+from lamina.engines.cpu.decide.work import Slices, Work, counted
 from lamina.program.index import Axis
 from lamina.records import frozen_dataclass
 
@@ -317,12 +317,20 @@ class Schedule:
         prepackings: which right operands are packed before they are used.
         workers: how many run the program.
         load_workers: how many pack what is packed when parameters change.
+        kernels: how workers share those of each step, in the order in which they run; those of a
+            fused sum are among its carrier's.
+        packing_kernels: the same of each prepacking.
+        least_shared_cycles: kernels that run at the same time are shared if they take so many
+            cycles together; otherwise one worker runs them.
     """
 
     steps: tuple[StepSchedule | FusedSum, ...]
     prepackings: tuple[Prepacking, ...]
     workers: int
     load_workers: int
+    kernels: tuple[tuple[Slices, ...], ...]
+    packing_kernels: tuple[Slices, ...]
+    least_shared_cycles: float
 
     def column_sums(self) -> dict[int, list[int]]:
         """The numbers of the loops that are fused behind steps, by the steps' numbers."""
@@ -335,6 +343,8 @@ class Schedule:
     def text(self, number: int) -> str:
         """What is decided about one step."""
         lines = [str(self.steps[number])]
+        if any(kernel.count > 1 for kernel in self.kernels[number]):
+            lines.append(f"shared in {'; '.join(map(str, self.kernels[number]))}")
         lines += [f"right operand {one}" for one in self.prepackings if number in one.users]
         fused = self.column_sums().get(number, [])
         lines += [f"column sums of step {one} fused behind it" for one in fused]

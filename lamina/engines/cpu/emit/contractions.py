@@ -23,7 +23,6 @@ from lamina.engines.cpu.decide.schedule import (
     LoopSchedule,
     StepSchedule,
 )
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.engines.cpu.emit.convolutions import emit_windows
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
@@ -119,24 +118,18 @@ class _Gemm:
         parts: list[Part] = []
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
-            packing = schedule.packing_left
-            parts.append(write_pack_left(self._context, name, matrix, schedule.rows, packing))
+            parts.append(write_pack_left(self._context, name, matrix, schedule.rows))
         for kind, panel, _, _ in self._panels.kinds():
             self._write_panel(kind, panel)
         self._write_compute()
         reads = reads_of(matrix.step) | {name for part in parts for name in part.writes}
         if schedule.prepacked is not None:
             reads |= {schedule.prepacked.buffer}
-        part = Part(self._name, schedule.work, reads, writes_of(matrix.step))
+        part = Part(self._name, reads, writes_of(matrix.step))
         if schedule.row_cuts > 1:
             return [*parts, part, *self._column_sums]
         for one in self._column_sums:
-            part = replace(
-                part,
-                work=Work(part.work.items, part.work.cycles + one.work.cycles),
-                reads=part.reads | one.reads,
-                writes=part.writes | one.writes,
-            )
+            part = replace(part, reads=part.reads | one.reads, writes=part.writes | one.writes)
         return [*parts, part]
 
     def _begin(self, name: str, parameters: Sequence[tuple[str, Type]]) -> Points:

@@ -76,8 +76,7 @@ class ImplicitGemm(WindowWriter):
                     code.call_void(f"{self._name}_{label}", *operands)
         code.end_loop(loop)
         code.finish()
-        (work,) = self._schedule.works
-        return [self._part(self._name, work)]
+        return [self._part(self._name)]
 
     def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
         places, width = self._image.places, panel.width

@@ -19,7 +19,6 @@ from lamina.codegen.strides import stride_along
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.packing import Packing, as_it_lies
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Scalar, loads
@@ -217,8 +216,11 @@ def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
     return current
 
 
-def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int, work: Work) -> Part:
-    """A part that packs the left operand: for each tile of rows the numbers of one k together."""
+def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> Part:
+    """A part that packs the left operand: for each tile of rows the numbers of one k together.
+
+    Work items are (batch, tile).
+    """
     reads = frozenset(load.buffer for load in loads(matrix.left))
     points = context.begin(name, PART_PARAMETERS, reads)
     code = points.code
@@ -227,7 +229,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int, work
     full, rest = divmod(matrix.row.extent, rows)
     tiles = full + bool(rest)
     size = matrix.inner.extent * rows
-    context.need_shared(work.items * size * matrix.step.dtype.itemsize)
+    context.need_shared(matrix.batch.extent * tiles * size * matrix.step.dtype.itemsize)
     whole = context.address(code, context.SHARED)
     loop = code.begin_loop(first, last)
     batch = code.binary("udiv", loop.index, constant(tiles, I64))
@@ -250,7 +252,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int, work
                 code.end_loop(inner)
     code.end_loop(loop)
     code.finish()
-    return Part(name, work, reads, frozenset([context.SHARED]))
+    return Part(name, reads, frozenset([context.SHARED]))
 
 
 def panel_address(
@@ -293,4 +295,4 @@ def write_prepacking(
                 fill.write(points, panel, column, target)
     code.end_loop(loop)
     code.finish()
-    return Part(name, packed.work(matrix.batch.extent), reads, frozenset([packed.buffer]))
+    return Part(name, reads, frozenset([packed.buffer]))

@@ -18,7 +18,6 @@ from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.row_tiles import merged
 from lamina.engines.cpu.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part
 from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.row_tiles import (
@@ -64,7 +63,7 @@ class WeightGradient(WindowWriter):
         self._sums = self._rights + -(-chunk * self._panels.width * self._bytes // 64) * 64
 
     def write(self) -> list[Part]:
-        schedule, work = self._schedule, self._schedule.works[0]
+        schedule = self._schedule
         rows_bytes = self._row.extent * self._panels.width * self._bytes
         self._context.workspaces.need_own(self._sums + rows_bytes)
         matrices = self._batch.extent * self._panels.count
@@ -76,16 +75,16 @@ class WeightGradient(WindowWriter):
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
             self._write_panel(kind, panel)
         cuts, sums = schedule.row_cuts, schedule.partial_sums
-        part = self._over_items(self._name, "sums", cuts, sums, work)
+        part = self._over_items(self._name, "sums", cuts, sums)
         if sums == 1:
             return [part]
         for kind, panel, _, _ in self._panels.kinds():
             self._write_total(kind, panel)
         shared = frozenset([self._context.SHARED])
-        total = self._over_items(f"{self._name}_total", "total", 1, 1, schedule.works[1])
+        total = self._over_items(f"{self._name}_total", "total", 1, 1)
         return [replace(part, writes=shared), replace(total, reads=total.reads | shared)]
 
-    def _over_items(self, name: str, what: str, cuts: int, blocks: int, work: Work) -> Part:
+    def _over_items(self, name: str, what: str, cuts: int, blocks: int) -> Part:
         """A part that calls `what(table, thread, batch, panel, low, high, block)` for all items."""
         code = self._context.module.function(name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
@@ -104,7 +103,7 @@ class WeightGradient(WindowWriter):
                 code.call_void(f"{self._name}_{kind}_{what}", *operands)
         code.end_loop(loop)
         code.finish()
-        return self._part(name, work)
+        return self._part(name)
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
         """`sums(table, thread, batch, panel, low, high, block)`: all chunks, then the rows."""

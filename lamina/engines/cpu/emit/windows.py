@@ -11,7 +11,6 @@ from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import Context, Part, Points
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.images import ImageCopy
@@ -46,11 +45,11 @@ class WindowWriter(ABC):
         parameters = (("table", POINTER), *((number, I64) for number in numbers))
         return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
 
-    def _part(self, name: str, work: Work) -> Part:
+    def _part(self, name: str) -> Part:
         reads = reads_of(self._step)
         if self._schedule.prepacked is not None:
             reads |= {self._schedule.prepacked.buffer}
-        return Part(name, work, reads, writes_of(self._step))
+        return Part(name, reads, writes_of(self._step))
 
     def _own(self, code: Function) -> Value:
         """The thread's own memory; its number is the second parameter."""

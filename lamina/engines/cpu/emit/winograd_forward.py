@@ -37,8 +37,7 @@ class WinogradForward(TransformedTiles):
             code.call_void(f"{self._name}_{label}", table, thread, batch, outer, start)
         code.end_loop(loop)
         code.finish()
-        (work,) = self._schedule.works
-        return [self._part(self._name, work)]
+        return [self._part(self._name)]
 
     def _write_chunk(self, label: str, block: int, slots: int) -> None:
         """`chunk(table, thread, batch, outer, start)`: all results of some rows of tiles."""

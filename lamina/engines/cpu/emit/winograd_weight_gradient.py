@@ -13,7 +13,6 @@ from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed, tiled
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.engines.cpu.emit.row_tiles import address, start_of_part
 from lamina.engines.cpu.emit.transforms import Listed, along_both
@@ -53,7 +52,7 @@ class WinogradWeightGradient(TransformedTiles):
         self._sums_apart = self._apart(schedule.channels * schedule.panels.width)
 
     def write(self) -> list[Part]:
-        cut, (work, finishing) = self._chunks, self._schedule.works
+        cut, (work, _) = self._chunks, self._schedule.works
         chunks = self._outer.extent // cut.images * cut.each
         self._context.need_shared(work.items * self._products * self._sums_apart * self._bytes)
         for kind, panel, _, _ in self._panels.kinds():
@@ -61,9 +60,9 @@ class WinogradWeightGradient(TransformedTiles):
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, rows, cut.images)
             self._write_unit(f"{self._name}_{kind}", panel, chunks)
             self._write_gradients(f"{self._name}_{kind}", panel)
-        return [self._summing(work), self._finishing(finishing)]
+        return [self._summing(), self._finishing()]
 
-    def _summing(self, work: Work) -> Part:
+    def _summing(self) -> Part:
         """The part that makes sums of products."""
         code = self._context.module.function(self._name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
@@ -77,7 +76,7 @@ class WinogradWeightGradient(TransformedTiles):
                 code.call_void(f"{self._name}_{kind}", *operands)
         code.end_loop(loop)
         code.finish()
-        part = self._part(self._name, work)
+        part = self._part(self._name)
         return replace(part, writes=frozenset([self._context.SHARED]))
 
     def _write_unit(self, name: str, panel: Panel, chunks: int) -> None:
@@ -167,7 +166,7 @@ class WinogradWeightGradient(TransformedTiles):
         within = Rewrite(load=lambda load: replace(load, bounds=(*load.bounds, *bounds)))
         return change.scalar(within.scalar(self._step.right))
 
-    def _finishing(self, work: Work) -> Part:
+    def _finishing(self) -> Part:
         """The part that makes gradients of the sums."""
         name = f"{self._name}_gradients"
         code = self._context.module.function(name, PART_PARAMETERS)
@@ -182,7 +181,7 @@ class WinogradWeightGradient(TransformedTiles):
                 code.call_void(f"{self._name}_{kind}_gradients", *operands)
         code.end_loop(loop)
         code.finish()
-        part = self._part(name, work)
+        part = self._part(name)
         return replace(part, reads=part.reads | {self._context.SHARED})
 
     def _write_gradients(self, name: str, panel: Panel) -> None:
