@@ -67,15 +67,16 @@ def write_nest(points: Points[Builder], runs: Sequence[Run], body: Callable[[], 
         return
     run, *rest = runs
     if run.lanes:
-        _write_vectors(points, run, lambda: write_nest(points, rest, body))
+        for _ in _over_vectors(points, run):
+            write_nest(points, rest, body)
         return
     with points.loop(run.axis, (), run.start, run.stop) as opened:
         write_nest(points, rest, body)
         points.code.end_loop(opened)
 
 
-def _write_vectors(points: Points[Builder], run: Run, body: Callable[[], None]) -> None:
-    """Vectors along an axis; the last one is as narrow as what is left."""
+def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
+    """Opens a loop over whole vectors along an axis, then the one that is as narrow as the rest."""
     code, axis, lanes, stop = points.code, run.axis, run.lanes, run.stop
     full, rest = divmod(axis.extent, lanes)
     if full:
@@ -85,20 +86,20 @@ def _write_vectors(points: Points[Builder], run: Run, body: Callable[[], None]) 
         elif rest:
             last = code.minimum(stop, points.position(full))
         with points.vectors(axis, lanes, (), run.start, last) as opened:
-            body()
+            yield
             code.end_loop(opened)
     if not rest:
         return
     base = points.position(full * lanes)
     if isinstance(stop, int):
         with points.along(axis, base, rest, multiple=lanes):
-            body()
+            yield
         return
     with (
         code.when(code.compare("sgt", stop, points.position(full))) as before,
         points.along(axis, base, rest, multiple=lanes, before=before),
     ):
-        body()
+        yield
 
 
 @final

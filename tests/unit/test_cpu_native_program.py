@@ -20,9 +20,8 @@ from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.decide.alternatives import alternatives_of
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import FusedSum, LoopSchedule
-from lamina.engines.cpu.emit.context import Part
 from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.emit.parts import write_parts
+from lamina.engines.cpu.emit.parts import PlacedPart, write_parts
 from lamina.engines.cpu.emit.workspaces import Workspaces
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
@@ -73,7 +72,7 @@ def test_nothing_is_fused_that_needs_more_than_a_column() -> None:
 # Signatures ---------------------------------------------------------------------------------------
 
 
-def functions_of(parts: Sequence[Part]) -> set[str]:
+def functions_of(parts: Sequence[PlacedPart]) -> set[str]:
     return {part.function for part in parts}
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,8 +18,16 @@ from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.decide.alternatives import alternatives_of, legal_schedules
+from lamina.engines.cpu.decide.packing import Packing
 from lamina.engines.cpu.decide.program import decide
-from lamina.engines.cpu.decide.schedule import PREPACKED, FusedSum, GemmSchedule
+from lamina.engines.cpu.decide.schedule import (
+    DIRECT,
+    PACKED,
+    PREPACKED,
+    FusedSum,
+    GemmSchedule,
+    WindowSchedule,
+)
 from lamina.engines.cpu.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,
@@ -23,6 +35,8 @@ from lamina.engines.cpu.decide.windows import (
     WINOGRAD,
     WINOGRAD_WEIGHT_GRADIENT,
 )
+from lamina.engines.cpu.decide.work import Slices
+from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import Processor, host
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
@@ -46,11 +60,14 @@ def classifier(*widths: int) -> Program:
     return net.plan(64, lm.CrossEntropy(), lm.SGD(0.1)).program
 
 
-def convolution(size: int = 3, stride: int = 1) -> Program:
-    """A small one, and its gradients."""
+def convolution(
+    size: int = 3, stride: int = 1, *, extent: int = 8, channels: tuple[int, int] = (4, 5)
+) -> Program:
+    """A small one, and its gradients; the channels go in and out."""
     leaves = Leaves()
-    x = leaves.add(np.ones((2, 4, 8, 8), "float32"))
-    weight = leaves.add(np.ones((5, 4, size, size), "float32"))
+    inputs, outputs = channels
+    x = leaves.add(np.ones((2, inputs, extent, extent), "float32"))
+    weight = leaves.add(np.ones((outputs, inputs, size, size), "float32"))
     y = ops.conv(x, weight, [stride] * 2, [(1, 1)] * 2, [1, 1])
     graph = leaves.graph([y, *gradients(ops.sum(y * y), [x, weight])])
     return compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
@@ -61,7 +78,7 @@ def test_a_schedule_is_printed_step_by_step() -> None:
     first = next(line for line in lines if "M=64, N=128, K=200" in line)
     assert first.partition(": ")[2] == (
         "tiles of 6x16 for M=64, N=128, K=200; 8 panels of 2 x 8 lanes; left direct; "
-        "right packed by panel; 8 work items, 204,800 cycles"
+        "right packed by panel, turned in registers; 8 work items, 204,800 cycles"
     )
     assert any(line.startswith("  column sums of step ") for line in lines)
 
@@ -122,6 +139,72 @@ def test_what_is_forced_decides_what_is_packed() -> None:
     schedule = decide(program, PROCESSOR, {number: packed})
     assert [one.users for one in schedule.prepackings] == [(number,)]
     assert schedule.steps[number] == packed
+
+
+@cache
+def strided() -> Program:
+    return convolution(3, 2, extent=16, channels=(16, 32))
+
+
+def contraction_of(program: Program, algorithm: str) -> int:
+    """The number of a step that is run by an algorithm."""
+    steps = decide(program, PROCESSOR).steps
+    return next(n for n, step in enumerate(steps) if step.algorithm == algorithm)
+
+
+K_BY_K, AS_IT_LIES = Packing(False, as_it_lies=False), Packing(False, as_it_lies=True)
+# Of a step by an algorithm a field, what is decided, and another value that is right.
+OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
+    (lambda: classifier(200, 128, 10), "tiles", "packing", Packing(True, as_it_lies=False), K_BY_K),
+    (strided, IMPLICIT_GEMM, "copied", 2, 0),
+    (strided, IMPLICIT_GEMM, "unrolled", 6, 0),
+    (strided, WEIGHT_GRADIENT, "right", DIRECT, PACKED),
+    (strided, WEIGHT_GRADIENT, "copied", 2, 0),
+]
+
+
+@pytest.mark.parametrize(("made", "algorithm", "field", "decided", "other"), OBEYED)
+def test_what_is_decided_is_what_is_written(
+    made: Callable[[], Program], algorithm: str, field: str, decided: Any, other: Any
+) -> None:
+    program = made()
+    schedule = decide(program, PROCESSOR)
+    number = contraction_of(program, algorithm)
+    step = schedule.steps[number]
+    assert getattr(step, field) == decided
+    changed = cast(GemmSchedule | WindowSchedule, replace(step, **{field: other}))
+    assert str(changed) != str(step) or field == "unrolled"
+    forced = decide(program, PROCESSOR, {number: changed})
+    texts = {write_program(program, PROCESSOR, one).text for one in (schedule, forced)}
+    assert len(texts) == 2
+
+
+def test_kernels_are_shared_as_is_decided() -> None:
+    program = classifier(200, 128, 10)
+    schedule = decide(program, PROCESSOR)
+    assert "\n  shared in 2 slices, 4 work items at once" in str(schedule)
+    alone = replace(
+        schedule,
+        kernels=tuple(
+            tuple(Slices(one.work, 1, one.work.items) for one in kernels)
+            for kernels in schedule.kernels
+        ),
+    )
+    written = [write_program(program, PROCESSOR, one).layout.program for one in (schedule, alone)]
+    most = [max(kernel.share for kernel in one.kernels) for one in written]
+    assert most == [2, 1]
+    apart = replace(schedule, least_shared_cycles=math.inf)
+    phases = write_program(program, PROCESSOR, apart).layout.program.phases
+    assert any(phase.shared for phase in written[0].phases)
+    assert not any(phase.shared for phase in phases)
+
+
+def test_weights_are_packed_in_the_order_in_which_they_lie() -> None:
+    number = contraction_of(strided(), COL2IM)
+    prepackings = decide(strided(), PROCESSOR).prepackings
+    (packed,) = (one for one in prepackings if number in one.users)
+    assert packed.packed.packing.as_it_lies
+    assert "in the order of memory" in str(packed)
 
 
 def test_more_workers_are_decided_for_more_work_only() -> None:

@@ -14,11 +14,11 @@ from tolerances import AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
+from lamina.codegen.filtering import FILTERINGS, RESULTS
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.decide.contractions import panels_of
 from lamina.engines.cpu.decide.convolutions import schedule_by
-from lamina.engines.cpu.decide.filtering import FILTERINGS, RESULTS
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import Schedule, WindowSchedule
 from lamina.engines.cpu.decide.windows import (

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Block
 from lamina.codegen.c import Module
+from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.item import Form, ItemPoints, work_item
 from lamina.engines.gpu.schedule import Tiles
 from lamina.program.index import Axis
-from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
@@ -29,11 +28,8 @@ def write_contraction(module: Module, name: str, form: Form) -> int:
     step, tiles = form.steps[0], form.decided
     assert isinstance(step, Contraction)
     assert isinstance(tiles, Tiles)
-    batch, of_batch = flattened(step.batch, "b")
-    row, of_rows = flattened(step.rows, "m")
-    column, of_columns = flattened(step.columns, "n")
-    change = Rewrite(of_batch | of_rows | of_columns)
-    step = change.contraction(step)
+    step = with_single_axes(step, "batch", "rows", "columns")
+    (batch,), (row,), (column,) = step.batch, step.rows, step.columns
     rows, columns = tiles.rows, tiles.columns
     if not batch.extent * row.extent * column.extent:
         return 0

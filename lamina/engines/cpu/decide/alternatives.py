@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
+from lamina.codegen.filtering import RESULTS
+from lamina.codegen.matrix import Matrix, as_loop, as_matrix, as_plain
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
 from lamina.engines.cpu.decide.contractions import (
     can_be_dots,
-    can_be_read_in_vectors,
     gemm_schedule,
 )
 from lamina.engines.cpu.decide.convolutions import can_have_images, row_tiles_of, window_schedule
-from lamina.engines.cpu.decide.filtering import RESULTS
-from lamina.engines.cpu.decide.loops import as_loop, nest_of, nest_with, possible_vectors
-from lamina.engines.cpu.decide.matrix import Matrix, as_matrix, as_plain
+from lamina.engines.cpu.decide.loops import nest_of, nest_with, possible_vectors
+from lamina.engines.cpu.decide.packing import Packing, can_be_read_in_vectors
 from lamina.engines.cpu.decide.panels import Panels
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import (
@@ -51,6 +51,8 @@ from lamina.program.steps import Contraction, Loop, Reduce, Step
 _LOOPS, _UNROLLED = Style(0, 0, 0), Style(0, 8, 32)
 # Reductions are cut into so many blocks, which leaves something over.
 _BLOCKS = 3
+# Any operand can be packed in these orders.
+_K_BY_K, _AS_IT_LIES = Packing(False, as_it_lies=False), Packing(False, as_it_lies=True)
 
 
 def legal_schedules(program: Program, processor: Processor) -> Iterator[Schedule]:
@@ -118,9 +120,9 @@ def _of_product(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     full = processor.vector_bytes // matrix.step.dtype.itemsize
     plain = as_plain(matrix.left, matrix.row, matrix) is not None
     direct = DIRECT if plain else PACKED
-    yield _product(matrix, processor, (2, 1), 1, -(-k // 2), PACKED, PACKED)
+    yield _product(matrix, processor, (2, 1), 1, -(-k // 2), PACKED, PACKED, _K_BY_K)
     yield _product(matrix, processor, (max(full // 2, 2), 2), 3, k, direct, PACKED)
-    yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED)
+    yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED, _AS_IT_LIES)
     yield _product(matrix, processor, (full, 2), min(m, 5), k, direct, PREPACKED)
     if can_be_read_in_vectors(matrix):
         yield _product(matrix, processor, (2, 2), 4, max(k - 1, 1), direct, DIRECT)
@@ -148,6 +150,7 @@ def _product(
     chunk: int,
     left: str,
     right: str,
+    packing: Packing | None = None,
 ) -> GemmSchedule:
     """Tiles of so many rows, in panels of some vectors of so many lanes."""
     lanes, count = vectors
@@ -164,6 +167,7 @@ def _product(
         left=left,
         right=right,
         prefetch=0 if left == DIRECT else rows,
+        packing=packing,
     )
 
 
@@ -205,7 +209,7 @@ def _over_windows(
         partial_sums = min(how.outer.extent // images, 3)
     if algorithm in WINOGRAD_WEIGHT_GRADIENT.values() and channels % panels.lanes == 0:
         channels = panels.lanes if is_small else channels
-    return window_schedule(
+    made = window_schedule(
         how,
         algorithm,
         panels,
@@ -216,4 +220,17 @@ def _over_windows(
         row_cuts=row_cuts,
         partial_sums=partial_sums,
         channels=channels,
+    )
+    return _packed_otherwise(made) if is_small else made
+
+
+def _packed_otherwise(made: WindowSchedule) -> WindowSchedule:
+    """The schedule with nothing unrolled, read directly or turned that need not be."""
+    return replace(
+        made,
+        copied=None if made.copied is None else 0,
+        right=PACKED if made.right == DIRECT else made.right,
+        packing=None if made.packing is None else _K_BY_K,
+        prepacked=None if made.prepacked is None else replace(made.prepacked, packing=_AS_IT_LIES),
+        unrolled=0,
     )

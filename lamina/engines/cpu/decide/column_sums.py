@@ -7,19 +7,17 @@ the panel is still in its cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from typing import final
 
 from lamina.codegen.axes import merged_axes
+from lamina.codegen.matrix import as_matrix
 from lamina.codegen.signatures import Signatures
-from lamina.engines.cpu.decide.matrix import as_matrix
-from lamina.engines.cpu.decide.overlap import LastTouched, extents_of
+from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import GemmSchedule, StepSchedule
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, writes_of
-
-# Whether two buffers share memory.
-Meet = Callable[[str, str], bool]
 
 
 def fused_column_sums(
@@ -34,27 +32,7 @@ def fused_column_sums(
     """
     found: dict[int, int] = {}
     extents = extents_of(program)
-    known: dict[object, bool] = {}
-
-    def meet(one: str, other: str) -> bool:
-        (start, end), (first, last) = extents[one], extents[other]
-        return start < last and first < end
-
-    def carries(carrier: Contraction, loop: Loop) -> bool:
-        (one, other), names = signatures.numbered(carrier, loop)
-        assert isinstance(one, Contraction)
-        assert isinstance(other, Loop)
-        meeting = frozenset(
-            (str(n), str(m))
-            for n, name in enumerate(names)
-            for m, another in enumerate(names)
-            if meet(name, another)
-        )
-        key = (one, other, meeting)
-        if key not in known:
-            known[key] = _carries(one, other, lambda n, m: (n, m) in meeting)
-        return known[key]
-
+    carriers = _Carriers(extents, signatures)
     read, written = LastTouched(extents), LastTouched(extents)
     for number, step in enumerate(program.steps):
         reads, writes = reads_of(step), writes_of(step)
@@ -67,7 +45,7 @@ def fused_column_sums(
                 and program.repeated(made) is None
                 and isinstance(carrier, Contraction)
                 and isinstance(schedules[made], GemmSchedule)
-                and carries(carrier, step)
+                and carriers.carries(carrier, step)
             ):
                 found[number] = made
         read.touch(reads, number)
@@ -75,8 +53,44 @@ def fused_column_sums(
     return found
 
 
-def _carries(step: Contraction, loop: Loop, meet: Meet) -> bool:
-    """Whether each point of the loop needs only one column of what the contraction stores."""
+@final
+class _Carriers:
+    """Says which contractions can have which loops behind them; found once for equal ones.
+
+    Args:
+        extents: where the buffers of a program lie.
+        signatures: of its steps.
+    """
+
+    def __init__(self, extents: Extents, signatures: Signatures) -> None:
+        self._extents = extents
+        self._signatures = signatures
+        self._known: dict[object, bool] = {}
+
+    def carries(self, step: Contraction, loop: Loop) -> bool:
+        """Whether each point of the loop needs only one column of what the contraction stores."""
+        (one, other), names = self._signatures.numbered(step, loop)
+        assert isinstance(one, Contraction)
+        assert isinstance(other, Loop)
+        meeting = frozenset(
+            (str(n), str(m))
+            for n, name in enumerate(names)
+            for m, another in enumerate(names)
+            if self._meet(name, another)
+        )
+        key = (one, other, meeting)
+        if key not in self._known:
+            self._known[key] = _carries(one, other, meeting)
+        return self._known[key]
+
+    def _meet(self, one: str, other: str) -> bool:
+        """Whether two buffers share memory."""
+        (start, end), (first, last) = self._extents[one], self._extents[other]
+        return start < last and first < end
+
+
+def _carries(step: Contraction, loop: Loop, meeting: Collection[tuple[str, str]]) -> bool:
+    """The same for steps whose buffers are called by numbers; `meeting` are those that share."""
     if step.extents[0] != 1:
         return False
     loop = merged_axes(loop)
@@ -86,7 +100,7 @@ def _carries(step: Contraction, loop: Loop, meet: Meet) -> bool:
     matrix = as_matrix(step)
     stores = {store.buffer: store for store in matrix.step.stores}
     for load in loads_of(loop):
-        if any(meet(load.buffer, name) for name in stores):
+        if any((load.buffer, name) in meeting for name in stores):
             store = stores.get(load.buffer)
             if store is None or store.accumulate or axis.extent != matrix.column.extent:
                 return False

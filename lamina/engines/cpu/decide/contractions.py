@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from math import gcd
 
+from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain
 from lamina.engines.cpu.decide.convolutions import schedule_windows
-from lamina.engines.cpu.decide.loops import as_loop, nest_of
-from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_matrix, as_plain
+from lamina.engines.cpu.decide.loops import nest_of
+from lamina.engines.cpu.decide.packing import (
+    Packing,
+    can_be_read_in_vectors,
+    packing_of_all,
+    packing_of_some,
+)
 from lamina.engines.cpu.decide.panels import Panels
 from lamina.engines.cpu.decide.schedule import (
     DIRECT,
@@ -151,11 +157,18 @@ def gemm_schedule(
     left: str,
     right: str,
     prefetch: int,
+    packing: Packing | None = None,
 ) -> GemmSchedule:
-    """A schedule of what was decided, with the work that follows from it."""
+    """A schedule of what was decided, with the work that follows from it.
+
+    By default the right operand is packed in the order that costs least.
+    """
     b, m, n, k = extents = matrix.step.extents
     cycles = float(-(-n // panels.lanes) * b * m * k) * (1.0 if processor.fused else 2.0)
-    packing = Work(b * -(-m // tile[0]), _PACKED_NUMBER * b * m * k)
+    packing_left = Work(b * -(-m // tile[0]), _PACKED_NUMBER * b * m * k)
+    if packing is None and algorithm != "dots":
+        whole = right == PREPACKED
+        packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
     return GemmSchedule(
         algorithm,
         extents,
@@ -165,17 +178,12 @@ def gemm_schedule(
         row_cuts,
         left,
         right,
+        packing,
         prefetch,
         are_short(store.value for store in matrix.step.stores),
         Work(b * panels.count * row_cuts, cycles),
-        packing if left == PACKED else None,
+        packing_left if left == PACKED else None,
     )
-
-
-def can_be_read_in_vectors(matrix: Matrix) -> bool:
-    """Whether the columns of the right operand lie side by side."""
-    plain = as_plain(matrix.right, matrix.column, matrix)
-    return plain is not None and plain.stride == 1
 
 
 def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lamina.engines.cpu.decide.filtering import RESULTS
+from lamina.codegen.filtering import RESULTS
+from lamina.codegen.matrix import Matrix, as_matrix, right_alone
+from lamina.codegen.strides import stride_along
+from lamina.engines.cpu.decide.images import copied_along
+from lamina.engines.cpu.decide.packing import (
+    can_be_read_in_vectors,
+    packing_of_all,
+    packing_of_some,
+)
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
 from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
-from lamina.engines.cpu.decide.schedule import WindowSchedule
-from lamina.engines.cpu.decide.strides import stride_along
-from lamina.engines.cpu.decide.tiles import most_rows
+from lamina.engines.cpu.decide.schedule import (
+    DIRECT,
+    PACKED,
+    PREPACKED,
+    TRANSFORMED,
+    WindowSchedule,
+)
+from lamina.engines.cpu.decide.tiles import UNROLLED, most_rows
 from lamina.engines.cpu.decide.vectors import are_short
 from lamina.engines.cpu.decide.windows import (
     COL2IM,
@@ -129,11 +142,19 @@ def window_schedule(
     channels: int = 0,
 ) -> WindowSchedule:
     """A schedule of what was decided, with the work that follows from it."""
-    step, packed = how.step, None
+    step = how.step
+    packing, packed = None, None
     if algorithm in WINOGRAD.values():
-        packed = packed_weights(how, panels)
+        right, packed = PREPACKED, packed_weights(how, panels)
     elif algorithm in (IMPLICIT_GEMM, COL2IM):
-        packed = PackedRight(panels, step.extents[3])
+        in_order = packing_of_all(as_matrix(right_alone(step)), panels.lanes)
+        right, packed = PREPACKED, PackedRight(panels, step.extents[3], in_order)
+    elif algorithm == WEIGHT_GRADIENT:
+        matrix = matrix_of_positions(how)
+        right = DIRECT if can_be_read_in_vectors(matrix) else PACKED
+        packing = packing_of_some(matrix)
+    else:
+        right = TRANSFORMED
     schedule = WindowSchedule(
         algorithm,
         step.extents,
@@ -144,11 +165,31 @@ def window_schedule(
         row_cuts,
         partial_sums,
         channels,
+        _copied(how, algorithm, block, channels, panels),
+        right,
+        packing,
         packed,
+        UNROLLED,
         are_short(store.value for store in step.stores),
         (),
     )
     return replace(schedule, works=_works(how, schedule, processor))
+
+
+def _copied(how: Windowed, algorithm: str, block: int, channels: int, panels: Panels) -> int | None:
+    """The side of the image of a block along which vectors are copied, if one is made."""
+    if how.image.is_direct:
+        return None
+    lengths = how.image.lengths(block * RESULTS if is_winograd(algorithm) else block)
+    if is_winograd(algorithm):
+        lengths[-1] = channels
+    return copied_along(lengths, panels.lanes)
+
+
+def matrix_of_positions(how: Windowed) -> Matrix:
+    """The right operand of a weight gradient, K running over the positions of the image."""
+    inner = (*how.image.outer, *how.image.places)
+    return as_matrix(replace(right_alone(how.step), inner=inner))
 
 
 # Blocks and cuts ----------------------------------------------------------------------------------

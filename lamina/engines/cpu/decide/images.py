@@ -159,6 +159,15 @@ def image_of(
     )
 
 
+def copied_along(lengths: Sequence[int], lanes: int) -> int:
+    """The side along which vectors of so many lanes are copied, of an image of such lengths.
+
+    Numbers lie side by side along the last one; where it is short, the longest one is taken.
+    """
+    last = len(lengths) - 1
+    return last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)
+
+
 def _side(number: int, window: Window) -> Side:
     """The side along which windows slide."""
     numbers = (window.place, window.element, window.stride, window.dilation)

@@ -12,15 +12,14 @@ from collections.abc import Iterator, Sequence
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.stages import Style, fitting_lanes, is_window
+from lamina.codegen.strides import stride_along
 from lamina.engines.cpu.decide.schedule import LoopSchedule, Nest
 from lamina.engines.cpu.decide.split_reductions import BLOCKS, long_reductions, split_loop
-from lamina.engines.cpu.decide.strides import stride_along
 from lamina.engines.cpu.decide.vectors import lanes_for, widened
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Load, Scalar, indices_of, parts
 from lamina.program.steps import (
-    Contraction,
     Loop,
     Reduce,
     Stage,
@@ -236,14 +235,3 @@ def _cost_of_access(index: Index, lane: Axis | None, lanes: int) -> float:
     if stride == 0:
         return _UNIFORM
     return _CONTIGUOUS if abs(stride) == 1 else _PER_STRIDED_LANE * lanes
-
-
-# Contractions -------------------------------------------------------------------------------------
-
-
-def as_loop(step: Contraction) -> Loop:
-    """The contraction as a loop over its results, each a sum of products; with axes merged."""
-    product = Apply("multiply", (step.left, step.right), step.dtype)
-    axes = (*step.batch, *step.rows, *step.columns)
-    reduce = Reduce(step.result, "sum", step.inner, product, step.dtype)
-    return merged_axes(Loop(step.name, axes, (reduce, Write((), step.stores))))

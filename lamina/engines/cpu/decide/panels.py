@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from lamina.engines.cpu.decide.packing import Packing
 from lamina.engines.cpu.decide.work import Work, counted
 from lamina.records import frozen_dataclass
 
@@ -94,10 +95,12 @@ class PackedRight:
     Attributes:
         panels: how it is cut.
         inner: the extent of K.
+        packing: in which order it is read.
     """
 
     panels: Panels
     inner: int
+    packing: Packing
     # What the steps that pack it or use it call it.
     buffer: ClassVar[str] = "packed"
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.codegen.signatures import Signatures
-from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.overlap import Writes
 from lamina.engines.cpu.decide.panels import PackedRight
 from lamina.engines.cpu.decide.schedule import Prepacking
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
-from lamina.program.scalar import Literal, loads
+from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Step
 from lamina.records import frozen_dataclass
 
@@ -129,12 +128,6 @@ def _prepacking(program: Program, group: _Group) -> Prepacking:
         group.at_load,
         user.packed.work(user.operand.extents[0]),
     )
-
-
-def right_alone(step: Contraction) -> Contraction:
-    """A contraction of which all is left out but the right operand."""
-    left, windows = Literal(0, step.dtype), step.windows_in("right")
-    return replace(step, rows=(), left=left, stores=(), windows=windows)
 
 
 def _needed(program: Program, group: _Group, size: int) -> range:

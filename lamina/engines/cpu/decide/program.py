@@ -22,8 +22,10 @@ from lamina.engines.cpu.decide.schedule import (
     StepSchedule,
     WindowSchedule,
 )
-from lamina.engines.cpu.decide.workers import workers_of
+from lamina.engines.cpu.decide.work import sliced
+from lamina.engines.cpu.decide.workers import workers_of, works_of
 from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.run.jobs import CYCLES_WORTH_SHARING
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Step
 
@@ -83,8 +85,19 @@ class _Deciding:
             behind = schedules[carrier]
             if number not in self._forced and isinstance(behind, GemmSchedule):
                 found[number] = FusedSum(carrier, self._of_columns(number, behind.panels.width))
-        workers = workers_of(program, found, prepackings, self._processor)
-        return Schedule(tuple(found), prepackings, *workers)
+        works = works_of(found)
+        workers, load_workers = workers_of(program, works, prepackings, self._processor)
+        return Schedule(
+            tuple(found),
+            prepackings,
+            workers,
+            load_workers,
+            tuple(tuple(sliced(work, workers) for work in own) for own in works),
+            tuple(
+                sliced(one.work, load_workers if one.at_load else workers) for one in prepackings
+            ),
+            2 * CYCLES_WORTH_SHARING,
+        )
 
     def _of(self, number: int, *, prepacked: bool) -> StepSchedule:
         """How a step is run, apart from all others."""

@@ -8,14 +8,17 @@ the step computes: that is the program.
 from __future__ import annotations
 
 from lamina.codegen.stages import Style
+from lamina.engines.cpu.decide.packing import Packing
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
-from lamina.engines.cpu.decide.work import Work, counted
+from lamina.engines.cpu.decide.work import Slices, Work, counted
 from lamina.program.index import Axis
 from lamina.records import frozen_dataclass
 
 # Where a tile reads an operand: in its buffer, in a copy that the step makes, or in a copy that was
 # made before the step.
 DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
+# Or in matrices that the step makes of it, with Winograd's algorithms.
+TRANSFORMED = "transformed"
 
 
 # Loop nests ---------------------------------------------------------------------------------------
@@ -115,6 +118,8 @@ class GemmSchedule:
         row_cuts: into how many work items the rows of a panel are cut.
         left: DIRECT, or PACKED as a whole before.
         right: DIRECT where vectors are full, PACKED panel by panel, or PREPACKED.
+        packing: in which order the right operand is read where it is packed; None with dots, which
+            have nothing packed.
         prefetch: how many elements ahead the left operand is fetched into the caches; 0 if nothing.
         wide_epilogue: whether the epilogue computes several registers at once.
         work: of the kernel that multiplies.
@@ -130,6 +135,7 @@ class GemmSchedule:
     row_cuts: int
     left: str
     right: str
+    packing: Packing | None
     prefetch: int
     wide_epilogue: bool
     work: Work
@@ -148,9 +154,9 @@ class GemmSchedule:
     @property
     def prepacked(self) -> PackedRight | None:
         """How the right operand is packed before the step, if it is."""
-        if self.right != PREPACKED:
+        if self.right != PREPACKED or self.packing is None:
             return None
-        return PackedRight(self.panels, self.extents[3])
+        return PackedRight(self.panels, self.extents[3], self.packing)
 
     def __str__(self) -> str:
         b, m, n, k = self.extents
@@ -165,7 +171,8 @@ class GemmSchedule:
             said.append(f"rows in {self.row_cuts} cuts")
         fetched = f", fetched {self.prefetch} elements ahead" if self.prefetch else ""
         said.append(f"left {self.left}{fetched}")
-        said.append(f"right {self.right}{' by panel' if self.right == PACKED else ''}")
+        packed = f" by panel, {self.packing}" if self.right == PACKED else ""
+        said.append(f"right {self.right}{packed}")
         return "; ".join([*said, str(self.work)])
 
 
@@ -187,7 +194,12 @@ class WindowSchedule:
         row_cuts: into how many work items the rows of a panel are cut.
         partial_sums: how many sums are made of each result, to be added up at last.
         channels: how many are transformed at once with Winograd's algorithms; otherwise 0.
-        prepacked: how the right operand is packed before the step, if it is.
+        copied: the side of the left operand's image along which vectors of it are copied; None
+            where tiles read the operand in its buffer.
+        right: DIRECT where vectors are full, PACKED or TRANSFORMED block by block, or PREPACKED.
+        packing: in which order the right operand is read where it is packed block by block.
+        prepacked: how it is packed before the step, if it is.
+        unrolled: innermost loops of a register tile over so few K are written out.
         wide_epilogue: whether the epilogue computes several registers at once.
         works: that of its kernels.
     """
@@ -201,7 +213,11 @@ class WindowSchedule:
     row_cuts: int
     partial_sums: int
     channels: int
+    copied: int | None
+    right: str
+    packing: Packing | None
     prepacked: PackedRight | None
+    unrolled: int
     wide_epilogue: bool
     works: tuple[Work, ...]
 
@@ -222,6 +238,9 @@ class WindowSchedule:
             said.append(f"{self.partial_sums} partial sums")
         if self.channels:
             said.append(f"{counted(self.channels, 'channel')} at once")
+        left = "direct" if self.copied is None else f"copied, vectors along side {self.copied}"
+        packed = f" by block, {self.packing}" if self.right == PACKED else ""
+        said += [f"left {left}", f"right {self.right}{packed}"]
         return "; ".join([*said, *map(str, self.works)])
 
 
@@ -286,7 +305,7 @@ class Prepacking:
         when = "when parameters change" if self.at_load else f"before step {self.before}"
         if self.iteration is not None:
             when += ", in each iteration"
-        return f"prepacked {when}, {self.bytes:,} bytes; {self.work}"
+        return f"prepacked {when}, {self.packed.packing}, {self.bytes:,} bytes; {self.work}"
 
 
 @frozen_dataclass
@@ -298,12 +317,20 @@ class Schedule:
         prepackings: which right operands are packed before they are used.
         workers: how many run the program.
         load_workers: how many pack what is packed when parameters change.
+        kernels: how workers share those of each step, in the order in which they run; those of a
+            fused sum are among its carrier's.
+        packing_kernels: the same of each prepacking.
+        least_shared_cycles: kernels that run at the same time are shared if they take so many
+            cycles together; otherwise one worker runs them.
     """
 
     steps: tuple[StepSchedule | FusedSum, ...]
     prepackings: tuple[Prepacking, ...]
     workers: int
     load_workers: int
+    kernels: tuple[tuple[Slices, ...], ...]
+    packing_kernels: tuple[Slices, ...]
+    least_shared_cycles: float
 
     def column_sums(self) -> dict[int, list[int]]:
         """The numbers of the loops that are fused behind steps, by the steps' numbers."""
@@ -316,6 +343,8 @@ class Schedule:
     def text(self, number: int) -> str:
         """What is decided about one step."""
         lines = [str(self.steps[number])]
+        if any(kernel.count > 1 for kernel in self.kernels[number]):
+            lines.append(f"shared in {'; '.join(map(str, self.kernels[number]))}")
         lines += [f"right operand {one}" for one in self.prepackings if number in one.users]
         fused = self.column_sums().get(number, [])
         lines += [f"column sums of step {one} fused behind it" for one in fused]

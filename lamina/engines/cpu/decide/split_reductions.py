@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import final
 
 from lamina.codegen.axes import merged_axes
-from lamina.engines.cpu.decide.strides import stride_along
+from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite

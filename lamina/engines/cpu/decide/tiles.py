@@ -7,6 +7,8 @@ from lamina.engines.cpu.processor import Processor
 # Two vectors of columns: with one, numbers would be broadcast for a single multiply-add each, and
 # with more there were too few rows.
 VECTORS = 2
+# Innermost loops of a tile over so few K are written out.
+UNROLLED = 6
 
 
 def most_rows(processor: Processor, vectors: int) -> int:

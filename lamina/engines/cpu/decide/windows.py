@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import flattened
-from lamina.engines.cpu.decide.filtering import FILTERINGS, RESULTS, Filtering
+from lamina.codegen.filtering import FILTERINGS, RESULTS, Filtering
+from lamina.codegen.matrix import with_single_axes
 from lamina.engines.cpu.decide.images import Image, image_of
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
@@ -79,7 +80,7 @@ class Windowed:
 
 def readings(step: Contraction) -> dict[str, Windowed]:
     """The contraction as each algorithm reads it that can compute it."""
-    step = _with_single_axes(step)
+    step = with_single_axes(step, "batch", "columns")
     found = {
         IMPLICIT_GEMM: _over_positions(step, step.rows, step.inner),
         WEIGHT_GRADIENT: _over_positions(step, step.inner, step.rows),
@@ -129,13 +130,6 @@ def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ())
     image = replace(image, view=change.scalar(image.view))
     stores = tuple(change.store(store) for store in step.stores)
     return Windowed(replace(step, stores=stores), image, outer, spreads)
-
-
-def _with_single_axes(step: Contraction) -> Contraction:
-    batch, of_batch = flattened(step.batch, "b")
-    column, of_columns = flattened(step.columns, "n")
-    changed = Rewrite(of_batch | of_columns).contraction(step)
-    return replace(changed, batch=(batch,), columns=(column,))
 
 
 def _col2im(step: Contraction) -> Windowed | None:

@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
-from lamina.engines.cpu.decide.filtering import FILTERINGS, RESULTS
+from lamina.codegen.filtering import FILTERINGS, RESULTS
+from lamina.codegen.matrix import as_matrix, right_alone
+from lamina.engines.cpu.decide.packing import packing_of_all
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
 from lamina.engines.cpu.decide.windows import (
     WINOGRAD,
@@ -189,4 +191,5 @@ def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
     words = len(taps.first) * taps.channels * _WORD_BYTES
     words = -(-words // (panels.width * how.step.dtype.itemsize))
     inner = FILTERINGS[taps.window].places * taps.channels + 1 + words
-    return PackedWeights(panels, inner, taps)
+    packing = packing_of_all(as_matrix(right_alone(how.step)), panels.lanes)
+    return PackedWeights(panels, inner, packing, taps)

@@ -1,4 +1,4 @@
-"""How many workers a program is worth."""
+"""What the kernels of a program take, and how many workers it is worth."""
 
 from __future__ import annotations
 
@@ -14,23 +14,39 @@ from lamina.program.program import Program
 CYCLES_WORTH_WAKING = 4000.0
 
 
-def workers_of(
-    program: Program,
-    steps: Sequence[StepSchedule | FusedSum],
-    prepackings: Sequence[Prepacking],
-    processor: Processor,
-) -> tuple[int, int]:
-    """How many workers run the program, and how many pack what is packed at load."""
+def works_of(steps: Sequence[StepSchedule | FusedSum]) -> list[list[Work]]:
+    """That of the kernels of each step, in the order in which they run.
+
+    A sum that is fused has none of its own: its work is that of the step that carries it.
+    """
     sums: dict[int, list[Work]] = {}
     for step in steps:
         if isinstance(step, FusedSum):
             sums.setdefault(step.carrier, []).append(step.nest.work)
+    return [
+        [] if isinstance(step, FusedSum) else _works(step, sums.get(number, []))
+        for number, step in enumerate(steps)
+    ]
+
+
+def workers_of(
+    program: Program,
+    kernels: Iterable[Iterable[Work]],
+    prepackings: Sequence[Prepacking],
+    processor: Processor,
+) -> tuple[int, int]:
+    """How many workers run the program, and how many pack what is packed at load.
+
+    Args:
+        program: which one.
+        kernels: those of its steps.
+        prepackings: the operands that are packed before they are used.
+        processor: that has the workers.
+    """
     works: list[Work] = []
-    for number, step in enumerate(steps):
-        if not isinstance(step, FusedSum):
-            repeat = program.repeated(number)
-            often = repeat.axis.extent if repeat is not None else 1
-            works += _repeated(_works(step, sums.get(number, [])), often)
+    for number, own in enumerate(kernels):
+        repeat = program.repeated(number)
+        works += _repeated(own, repeat.axis.extent if repeat is not None else 1)
     for one in prepackings:
         often = one.iteration.extent if one.iteration is not None else 1
         works += _repeated([] if one.at_load else [one.work], often)

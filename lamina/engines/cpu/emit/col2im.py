@@ -43,8 +43,7 @@ class Col2im(WindowWriter):
         code.call_void(f"{self._name}_unit", table, thread, batch, outer)
         code.end_loop(loop)
         code.finish()
-        (work,) = self._schedule.works
-        return [self._part(self._name, work)]
+        return [self._part(self._name)]
 
     def _write_unit(self, lengths: Sequence[int]) -> None:
         points = self._begin(f"{self._name}_unit", ("thread", "batch", "outer"))
@@ -87,6 +86,7 @@ class Col2im(WindowWriter):
                         self._element,
                         loops,
                         panel.width,
+                        self._schedule.unrolled,
                     )
                     at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
                     to = address(

@@ -9,7 +9,6 @@ from typing import ClassVar
 from lamina.codegen import points
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I64, POINTER, Type, Value
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis
@@ -31,16 +30,12 @@ class Part:
     Attributes:
         function: its name; it takes the step's section of the table of addresses, the number of the
             thread, and the first and last work item.
-        work: how many there are, and what they cost.
         reads, writes: the buffers it uses.
-        section: where the addresses of its step begin in the table, in words.
     """
 
     function: str
-    work: Work
     reads: frozenset[str]
     writes: frozenset[str]
-    section: int = 0
 
 
 @dataclass

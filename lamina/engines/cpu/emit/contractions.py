@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import Plain, as_loop, as_matrix, as_plain
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.loops import as_loop
-from lamina.engines.cpu.decide.matrix import Plain, as_matrix, as_plain
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import (
     DIRECT,
@@ -24,12 +23,11 @@ from lamina.engines.cpu.decide.schedule import (
     LoopSchedule,
     StepSchedule,
 )
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.engines.cpu.emit.convolutions import emit_windows
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.loops import emit_nest
-from lamina.engines.cpu.emit.packing import TILE, pack_panel, panel_address, write_pack_left
+from lamina.engines.cpu.emit.packing import TILE, RightPanel, panel_address, write_pack_left
 from lamina.engines.cpu.emit.tiles import Dots, Tile, emit_dots, emit_tile
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.records import frozen_dataclass
@@ -120,24 +118,18 @@ class _Gemm:
         parts: list[Part] = []
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
-            packing = schedule.packing_left
-            parts.append(write_pack_left(self._context, name, matrix, schedule.rows, packing))
+            parts.append(write_pack_left(self._context, name, matrix, schedule.rows))
         for kind, panel, _, _ in self._panels.kinds():
             self._write_panel(kind, panel)
         self._write_compute()
         reads = reads_of(matrix.step) | {name for part in parts for name in part.writes}
         if schedule.prepacked is not None:
             reads |= {schedule.prepacked.buffer}
-        part = Part(self._name, schedule.work, reads, writes_of(matrix.step))
+        part = Part(self._name, reads, writes_of(matrix.step))
         if schedule.row_cuts > 1:
             return [*parts, part, *self._column_sums]
         for one in self._column_sums:
-            part = replace(
-                part,
-                work=Work(part.work.items, part.work.cycles + one.work.cycles),
-                reads=part.reads | one.reads,
-                writes=part.writes | one.writes,
-            )
+            part = replace(part, reads=part.reads | one.reads, writes=part.writes | one.writes)
         return [*parts, part]
 
     def _begin(self, name: str, parameters: Sequence[tuple[str, Type]]) -> Points:
@@ -208,8 +200,10 @@ class _Gemm:
         plain = self._right_as_it_lies(panel)
         if plain is not None:
             return self._address(points, plain, column, chunk.start), plain.inner_stride
-        start = constant(chunk.start, I64)
-        pack_panel(points, self._matrix, panel, own, column, start, len(chunk))
+        packing = self._schedule.packing
+        assert packing is not None
+        packed = RightPanel(points, self._matrix, packing, panel, column, own)
+        packed.write_some(constant(chunk.start, I64), len(chunk))
         return own, panel.width
 
     def _right_as_it_lies(self, panel: Panel) -> Plain | None:

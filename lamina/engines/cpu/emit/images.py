@@ -9,85 +9,87 @@ from lamina.codegen.values import I64, Value, constant
 from lamina.engines.cpu.decide.images import Image
 from lamina.engines.cpu.emit.context import Points
 from lamina.engines.cpu.emit.packing import TILE
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 
-def pack_image(
-    points: Points, image: Image, block: int, first: Value, target: Value, lanes: int
-) -> None:
-    """Writes the copying of the image of a block of places.
+@frozen_dataclass
+class ImageCopy:
+    """The copying of the image of a block of places: a loop nest over its sides.
 
-    Args:
+    Attributes:
         points: inside the outer axes.
         image: which one; not read directly.
-        block: how many places along the first of them.
-        first: the first one.
+        lengths: of its sides, for the block.
+        first: the first place of the block, along the first axis of places.
         target: where the image lies.
+        along: the side along which vectors run, in the innermost loop.
         lanes: of a vector.
     """
-    code, kind = points.code, element(image.view.dtype)
-    lengths = image.lengths(block)
-    pitches = [size_of(lengths[number + 1 :]) for number in range(len(lengths))]
-    # Vectors run along the side that has most neighbours in the buffer: the last or a long one.
-    last = len(lengths) - 1
-    along = last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)
-    order = [number for number in range(len(lengths)) if number != along]
 
-    def fill(remaining: Sequence[int], place: Value) -> None:
-        if remaining:
-            number, *rest = remaining
-            opened = code.begin_loop(0, lengths[number])
-            value = _absolute(points, image, number, opened.index, first)
-            with points.bound(image.sides[number].axis, value, before=opened.before):
-                skipped = code.multiply(opened.index, constant(pitches[number], I64))
-                fill(rest, code.add(place, skipped))
-                code.end_loop(opened)
+    points: Points
+    image: Image
+    lengths: Sequence[int]
+    first: Value
+    target: Value
+    along: int
+    lanes: int
+
+    def write(self) -> None:
+        """Writes the loops."""
+        others = [number for number in range(len(self.lengths)) if number != self.along]
+        self._over(others, constant(0, I64))
+
+    def _over(self, sides: Sequence[int], place: Value) -> None:
+        """Loops over some sides; what is copied inside begins at a place of the image."""
+        if not sides:
+            self._vectors(place)
             return
-        length, pitch = lengths[along], pitches[along]
-        whole = length - length % lanes
+        number, *rest = sides
+        code = self.points.code
+        opened = code.begin_loop(0, self.lengths[number])
+        value = self._absolute(number, opened.index)
+        axis = self.image.sides[number].axis
+        with self.points.bound(axis, value, before=opened.before):
+            skipped = code.multiply(opened.index, constant(self._pitch(number), I64))
+            self._over(rest, code.add(place, skipped))
+            code.end_loop(opened)
+
+    def _vectors(self, place: Value) -> None:
+        """All along the side of the vectors."""
+        code, length = self.points.code, self.lengths[self.along]
+        whole = length - length % self.lanes
         if whole:
-            opened = code.begin_loop(0, whole, lanes)
-            with points.bound(TILE, opened.index, before=opened.before):
-                _copy(points, image, along, first, opened.index, lanes, place, pitch, target, kind)
+            opened = code.begin_loop(0, whole, self.lanes)
+            with self.points.bound(TILE, opened.index, before=opened.before):
+                self._vector(opened.index, self.lanes, place)
                 code.end_loop(opened)
         if whole < length:
-            start = constant(whole, I64)
-            width = length - whole
-            _copy(points, image, along, first, start, width, place, pitch, target, kind)
+            self._vector(constant(whole, I64), length - whole, place)
 
-    fill(order, constant(0, I64))
+    def _vector(self, start: Value, width: int, place: Value) -> None:
+        """One vector."""
+        code, kind = self.points.code, element(self.image.view.dtype)
+        pitch = self._pitch(self.along)
+        position = self._absolute(self.along, start)
+        with self.points.along(self.image.sides[self.along].axis, position, width):
+            value = self.points.vector(self.image.view)
+        at = code.add(place, code.multiply(start, constant(pitch, I64)))
+        address = code.offset(self.target, at, kind)
+        if pitch == 1:
+            code.store(value, address)
+            return
+        for lane in range(width):
+            code.store(code.extract(value, lane), code.offset(address, lane * pitch, kind))
 
+    def _pitch(self, number: int) -> int:
+        """How far apart neighbours along a side lie in the image."""
+        return size_of(self.lengths[number + 1 :])
 
-def _absolute(points: Points, image: Image, number: int, value: Value, first: Value) -> Value:
-    """A position along a side, counted from the first place of all."""
-    side = image.sides[number]
-    if not image.places or side.place != image.places[0]:
-        return value
-    code = points.code
-    return code.add(value, code.multiply(first, constant(side.scale, I64)))
-
-
-def _copy(
-    points: Points,
-    image: Image,
-    along: int,
-    first: Value,
-    start: Value,
-    width: int,
-    place: Value,
-    pitch: int,
-    target: Value,
-    kind: str,
-) -> None:
-    """One vector of the image."""
-    code = points.code
-    position = _absolute(points, image, along, start, first)
-    with points.along(image.sides[along].axis, position, width):
-        value = points.vector(image.view)
-    at = code.add(place, code.multiply(start, constant(pitch, I64)))
-    address = code.offset(target, at, kind)
-    if pitch == 1:
-        code.store(value, address)
-        return
-    for lane in range(width):
-        code.store(code.extract(value, lane), code.offset(address, lane * pitch, kind))
+    def _absolute(self, number: int, value: Value) -> Value:
+        """A position along a side, counted from the first place of all."""
+        side = self.image.sides[number]
+        if not self.image.places or side.place != self.image.places[0]:
+            return value
+        code = self.points.code
+        return code.add(value, code.multiply(self.first, constant(side.scale, I64)))

@@ -12,7 +12,6 @@ from lamina.codegen.values import I64, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.images import pack_image
 from lamina.engines.cpu.emit.row_tiles import address, offsets, over_tiles
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
@@ -77,8 +76,7 @@ class ImplicitGemm(WindowWriter):
                     code.call_void(f"{self._name}_{label}", *operands)
         code.end_loop(loop)
         code.finish()
-        (work,) = self._schedule.works
-        return [self._part(self._name, work)]
+        return [self._part(self._name)]
 
     def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
         places, width = self._image.places, panel.width
@@ -101,7 +99,7 @@ class ImplicitGemm(WindowWriter):
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
                     target = address(code, own, [(past, size)], self._element)
-                    pack_image(points, image, block, start, target, self._panels.lanes)
+                    self._copy_image(points, block, start, target)
                     code.end_loop(loop)
             strides, skipped = image.moves(block)
             first = strides[image.places[0]]
@@ -141,6 +139,7 @@ class ImplicitGemm(WindowWriter):
                 self._element,
                 loops,
                 panel.width,
+                self._schedule.unrolled,
                 fresh=True,
             )
             code.call_void(emit_tile(self._context.module, tile), left, at.right, at.sums)

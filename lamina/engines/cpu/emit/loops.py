@@ -30,7 +30,7 @@ def emit_nest(context: Context, name: str, loop: Loop, nest: Nest) -> Part:
     points = context.begin(name, PART_PARAMETERS, reads | writes)
     _write(points, loop, nest)
     points.code.finish()
-    return Part(name, nest.work, reads, writes)
+    return Part(name, reads, writes)
 
 
 def _write(points: Points, loop: Loop, nest: Nest) -> None:

@@ -13,17 +13,10 @@ from lamina.codegen.builder import OpenLoop
 from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import Schedule
-from lamina.engines.cpu.emit.context import Part
-from lamina.engines.cpu.emit.parts import Parts, RepeatedParts, write_parts
+from lamina.engines.cpu.emit.parts import Parts, PlacedPart, RepeatedParts, write_parts
 from lamina.engines.cpu.emit.workspaces import SLOTS
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.run.jobs import (
-    CYCLES_WORTH_SHARING,
-    KERNEL_PARAMETERS,
-    Kernel,
-    Phase,
-    slices,
-)
+from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
@@ -64,7 +57,7 @@ def write_program(
     load = Entry(0, 0, (), ())
     if written.load:
         load = _entry(written, "load", written.load, (), extents, schedule.load_workers)
-    used = [number for number, part in enumerate(written.parts) if part.work.items]
+    used = [number for number, part in enumerate(written.parts) if part.slices.work.items]
     loops = [
         RepeatedParts(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
         for loop in written.loops
@@ -111,7 +104,7 @@ def _places(program: Program, written: Parts) -> tuple[int, ...]:
 def _entry(
     written: Parts,
     name: str,
-    parts: Sequence[Part],
+    parts: Sequence[PlacedPart],
     loops: Sequence[RepeatedParts],
     extents: Extents,
     threads: int,
@@ -137,22 +130,24 @@ def _entry(
         phase_of[first] = len(phases)
         offset = 0
         for part in parts[first:last]:
-            share, at_once = slices(part.work.items, part.work.cycles, threads)
-            number = numbers[part.function]
+            number, cut = numbers[part.function], part.slices
+            items, share = cut.work.items, cut.count
             # What all threads share, each finds in the same slot all the time.
             where = offset if share < threads else 0
-            kernels.append(Kernel(number, part.section, part.work.items, at_once, share, where))
+            kernels.append(Kernel(number, part.section, items, cut.at_once, share, where))
             offset = (offset + share) % threads
-        cycles = sum(part.work.cycles for part in parts[first:last])
+        cycles = sum(part.slices.work.cycles for part in parts[first:last])
         several = last - first > 1 or kernels[-1].share > 1
-        shared = several and cycles >= 2 * CYCLES_WORTH_SHARING
+        shared = several and cycles >= written.schedule.least_shared_cycles
         loop = ends.get(last)
         back, iterations = (phase_of[loop.first], loop.turns) if loop is not None else (0, 0)
         phases.append(Phase(first, last, shared, back, iterations))
     return Entry(threads, len(numbers), tuple(kernels), tuple(phases))
 
 
-def _begins(extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedParts]) -> list[bool]:
+def _begins(
+    extents: Extents, parts: Sequence[PlacedPart], loops: Sequence[RepeatedParts]
+) -> list[bool]:
     """Whether a phase begins with each part: it needs what others of the last phase have done."""
     # At the beginning of each iteration, and behind the last one.
     edges = {edge for loop in loops for edge in (loop.first, loop.last)}
@@ -170,7 +165,7 @@ def _begins(extents: Extents, parts: Sequence[Part], loops: Sequence[RepeatedPar
 
 
 def _write_sequence(
-    written: Parts, name: str, parts: Sequence[Part], loops: Sequence[RepeatedParts]
+    written: Parts, name: str, parts: Sequence[PlacedPart], loops: Sequence[RepeatedParts]
 ) -> None:
     """A function that calls all parts in order."""
     code = written.module.function(name, KERNEL_PARAMETERS)
@@ -184,7 +179,8 @@ def _write_sequence(
             code.store(opened.index, written.workspaces.iteration_place(code, table))
         section = code.offset(table, part.section, "ptr")
         code.call_void(
-            part.function, section, thread, constant(0, I64), constant(part.work.items, I64)
+            part.function,
+            *(section, thread, constant(0, I64), constant(part.slices.work.items, I64)),
         )
         if number + 1 in last and opened is not None:
             code.end_loop(opened)

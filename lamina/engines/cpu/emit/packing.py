@@ -7,175 +7,159 @@ casts and padding cost nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from lamina.codegen.llvm import Function, Module
+from lamina.codegen.matrix import Matrix, as_plain
 from lamina.codegen.primitives import element
+from lamina.codegen.strides import stride_along
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.matrix import Matrix, Plain, as_plain
+from lamina.engines.cpu.decide.packing import Packing, as_it_lies
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
-from lamina.engines.cpu.decide.strides import stride_along
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Scalar, loads
+from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 # The tile that a loop over tiles is at; no expression depends on it.
 TILE = Axis("tile", 1 << 40)
 
 
-def pack_panel(
-    points: Points,
-    matrix: Matrix,
-    panel: Panel,
-    target: Value,
-    column: Value,
-    start: Value,
-    count: int,
-) -> None:
-    """Writes the packing of the panel from a column on, for some k from `start` on."""
-    plain = as_plain(matrix.right, matrix.column, matrix)
-    done = 0
-    code, name = points.code, element(matrix.step.dtype)
-    if plain is not None and plain.inner_stride == 1 and plain.stride != 1:
-        done = count - count % panel.lanes
-        if done:
-            _transpose(points, matrix, plain, panel, target, column, start, done)
-    if done == count:
-        return
-    first = code.add(start, constant(done, I64))
-    last = code.add(start, constant(count, I64))
-    with points.loop(matrix.inner, (), first, last) as inner:
-        past = code.subtract(inner.index, start)
-        row = code.offset(target, code.multiply(past, constant(panel.width, I64)), name)
-        _pack_row(points, matrix, panel, matrix.right, column, row)
-        code.end_loop(inner)
+@frozen_dataclass
+class RightPanel:
+    """A panel of a right operand, while its packing is written.
 
-
-def _pack_row(
-    points: Points, matrix: Matrix, panel: Panel, view: Scalar, column: Value, row: Value
-) -> None:
-    """Writes what a view of the right operand shows at the current k, from a column on."""
-    code, name = points.code, element(matrix.step.dtype)
-    for number in range(panel.vectors):
-        lanes = panel.present(number)
-        base = code.add(column, constant(number * panel.lanes, I64))
-        with points.along(matrix.column, base, lanes):
-            value = points.vector(view)
-        value = code.padded(value, panel.lanes, 0)
-        code.store(value, code.offset(row, number * panel.lanes, name))
-
-
-def _transpose(
-    points: Points,
-    matrix: Matrix,
-    plain: Plain,
-    panel: Panel,
-    target: Value,
-    column: Value,
-    start: Value,
-    count: int,
-) -> None:
-    """The same where k lies contiguous: squares of numbers are turned in registers."""
-    code, lanes, name = points.code, panel.lanes, element(matrix.step.dtype)
-    first = points.place(plain.start).start
-    first = code.add(first, code.multiply(column, constant(plain.stride, I64)))
-    first = code.add(first, start)
-    source = code.offset(points.base(plain.buffer), first, name)
-    numbers = [constant(number, I64) for number in (plain.stride, panel.width, count)]
-    for number in range(panel.vectors):
-        turn = _emit_turn(code.module, Type(name, lanes), panel.present(number))
-        columns = code.offset(source, number * lanes * plain.stride, name)
-        place = code.offset(target, number * lanes, name)
-        code.call_void(turn, columns, place, *numbers)
-
-
-def pack_whole(
-    points: Points, matrix: Matrix, panel: Panel, target: Value, column: Value, count: int
-) -> None:
-    """Writes the packing of all k, of which there are `count`, from a column on."""
-    if _lies_otherwise(matrix):
-        _pack_as_it_lies(points, matrix, panel, target, column)
-    else:
-        pack_panel(points, matrix, panel, target, column, constant(0, I64), count)
-
-
-def _in_order(matrix: Matrix) -> list[tuple[Axis, int]]:
-    """The inner axes as they lie in the right operand, the widest strides first, with these."""
-    load = matrix.right_by_axes
-    steps = dict(load.index.terms) if isinstance(load, Load) else {}
-    pairs = [(axis, steps.get(axis, 0)) for axis in matrix.inner_axes]
-    return sorted(pairs, key=lambda pair: -abs(pair[1]))
-
-
-def _lies_otherwise(matrix: Matrix) -> bool:
-    """Whether the inner axes lie in another order in the right operand than k has them."""
-    return tuple(axis for axis, _ in _in_order(matrix)) != matrix.inner_axes
-
-
-def _pack_as_it_lies(
-    points: Points, matrix: Matrix, panel: Panel, target: Value, column: Value
-) -> None:
-    """Writes the packing of a whole panel, in the order in which the right operand lies.
-
-    Weights of convolutions have the window's elements side by side, and k its channels: in the
-    order of k every line of the cache would be fetched once for each element.
+    Attributes:
+        points: where it is written.
+        matrix: whose right operand it is.
+        packing: in which order it is read.
+        panel: its columns.
+        column: the first one.
+        target: where it lies when it is packed.
     """
-    code, kind = points.code, element(matrix.step.dtype)
-    ordered = _in_order(matrix)
-    extents = [axis.extent for axis in matrix.inner_axes]
-    pitches = {
-        axis: size_of(extents[number + 1 :]) for number, axis in enumerate(matrix.inner_axes)
-    }
-    load = matrix.right_by_axes
-    size = size_of(extents)
-    stride = stride_along(load.index, matrix.column) if isinstance(load, Load) else None
-    is_run = all(
-        step == size_of([axis.extent for axis, _ in ordered[number + 1 :]])
-        for number, (_, step) in enumerate(ordered)
-    )
-    whole = is_run and size % panel.lanes == 0 and stride != 1
-    if isinstance(load, Load) and not load.bounds and stride is not None and whole:
+
+    points: Points
+    matrix: Matrix
+    packing: Packing
+    panel: Panel
+    column: Value
+    target: Value
+
+    def write_all(self, count: int) -> None:
+        """Packs all k, of which there are `count`."""
+        if not self.packing.as_it_lies:
+            self.write_some(constant(0, I64), count)
+        elif self.packing.turned:
+            self._turn_as_it_lies()
+        else:
+            self._rows_as_they_lie(as_it_lies(self.matrix), constant(0, I64))
+
+    def write_some(self, start: Value, count: int) -> None:
+        """Packs some k, one after the other."""
+        done = count - count % self.panel.lanes if self.packing.turned else 0
+        if done:
+            self._turn(start, done)
+        if done == count:
+            return
+        points, code = self.points, self.points.code
+        first = code.add(start, constant(done, I64))
+        last = code.add(start, constant(count, I64))
+        with points.loop(self.matrix.inner, (), first, last) as inner:
+            past = code.subtract(inner.index, start)
+            row = code.multiply(past, constant(self.panel.width, I64))
+            self._row(self.matrix.right, code.offset(self.target, row, self._kind))
+            code.end_loop(inner)
+
+    @property
+    def _kind(self) -> str:
+        return element(self.matrix.step.dtype)
+
+    def _row(self, view: Scalar, target: Value) -> None:
+        """What a view of the operand shows at the current k."""
+        points, code, panel = self.points, self.points.code, self.panel
+        for number in range(panel.vectors):
+            base = code.add(self.column, constant(number * panel.lanes, I64))
+            with points.along(self.matrix.column, base, panel.present(number)):
+                value = points.vector(view)
+            value = code.padded(value, panel.lanes, 0)
+            code.store(value, code.offset(target, number * panel.lanes, self._kind))
+
+    def _turn(self, start: Value, count: int) -> None:
+        """Some k that lie side by side."""
+        code, matrix = self.points.code, self.matrix
+        plain = as_plain(matrix.right, matrix.column, matrix)
+        assert plain is not None
+        first = self.points.place(plain.start).start
+        first = code.add(first, code.multiply(self.column, constant(plain.stride, I64)))
+        source = code.offset(self.points.base(plain.buffer), code.add(first, start), self._kind)
+        numbers = [constant(number, I64) for number in (plain.stride, self.panel.width, count)]
+        self._turn_columns(source, plain.stride, numbers, listed=False)
+
+    def _turn_columns(
+        self, source: Value, stride: int, numbers: Sequence[Value], *, listed: bool
+    ) -> None:
+        """Calls `turn` with the columns of each vector, which begin at the source."""
+        code, panel = self.points.code, self.panel
+        vector = Type(self._kind, panel.lanes)
+        for number in range(panel.vectors):
+            turn = _emit_turn(code.module, vector, panel.present(number), listed=listed)
+            columns = code.offset(source, number * panel.lanes * stride, self._kind)
+            place = code.offset(self.target, number * panel.lanes, self._kind)
+            code.call_void(turn, columns, place, *numbers)
+
+    def _pitches(self) -> dict[Axis, int]:
+        """How far apart the points of each inner axis are, counted in k."""
+        axes = self.matrix.inner_axes
+        return {
+            axis: size_of([later.extent for later in axes[number + 1 :]])
+            for number, axis in enumerate(axes)
+        }
+
+    def _rows_as_they_lie(self, axes: Sequence[tuple[Axis, int]], row: Value) -> None:
+        """Loops over some inner axes; what is packed inside begins at an element of the target."""
+        code = self.points.code
+        if not axes:
+            self._row(self.matrix.right_by_axes, code.offset(self.target, row, self._kind))
+            return
+        (axis, _), *rest = axes
+        with self.points.loop(axis) as loop:
+            pitch = constant(self._pitches()[axis] * self.panel.width, I64)
+            skipped = code.multiply(loop.index, pitch)
+            self._rows_as_they_lie(rest, code.add(row, skipped))
+            code.end_loop(loop)
+
+    def _turn_as_it_lies(self) -> None:
+        """All k, which are one run of memory; a table has the row of each."""
+        code, matrix = self.points.code, self.matrix
+        load = matrix.right_by_axes
+        assert isinstance(load, Load)
+        stride = stride_along(load.index, matrix.column)
+        assert stride is not None
+        ordered = [(axis, self._pitches()[axis]) for axis, _ in as_it_lies(matrix)]
         rows = [
-            sum(place * pitches[axis] for place, (axis, _) in zip(places, ordered, strict=True))
+            sum(place * pitch for place, (_, pitch) in zip(places, ordered, strict=True))
             for places in np.ndindex(*(axis.extent for axis, _ in ordered))
         ]
         # The same for all operands of this form.
-        said = "_".join(f"{axis.extent}x{pitches[axis]}" for axis, _ in ordered)
+        said = "_".join(f"{axis.extent}x{pitch}" for axis, pitch in ordered)
+        width = self.panel.width
         table = code.module.table_once(
-            f"rows_{said}_{panel.width}",
-            [constant(row * panel.width, I64) for row in rows],
+            f"rows_{said}_{width}", [constant(row * width, I64) for row in rows]
         )
         moving = {axis for axis, _ in ordered} | {matrix.column}
         terms = tuple(term for term in load.index.terms if term[0] not in moving)
-        first = points.place(Index(load.index.constant, terms)).start
-        first = code.add(first, code.multiply(column, constant(stride, I64)))
-        source = code.offset(points.base(load.buffer), first, kind)
-        numbers = [constant(stride, I64), table, constant(size, I64)]
-        for number in range(panel.vectors):
-            turn = _emit_turn(code.module, Type(kind, panel.lanes), panel.present(number), True)
-            columns = code.offset(source, number * panel.lanes * stride, kind)
-            code.call_void(turn, columns, code.offset(target, number * panel.lanes, kind), *numbers)
-        return
-
-    def nest(depth: int, row: Value) -> None:
-        if depth < len(ordered):
-            axis, _ = ordered[depth]
-            with points.loop(axis) as loop:
-                skipped = code.multiply(loop.index, constant(pitches[axis] * panel.width, I64))
-                nest(depth + 1, code.add(row, skipped))
-                code.end_loop(loop)
-            return
-        at = code.offset(target, row, kind)
-        _pack_row(points, matrix, panel, matrix.right_by_axes, column, at)
-
-    nest(0, constant(0, I64))
+        first = self.points.place(Index(load.index.constant, terms)).start
+        first = code.add(first, code.multiply(self.column, constant(stride, I64)))
+        source = code.offset(self.points.base(load.buffer), first, self._kind)
+        numbers = [constant(stride, I64), table, constant(len(rows), I64)]
+        self._turn_columns(source, stride, numbers, listed=True)
 
 
-def _emit_turn(module: Module, vector: Type, present: int, listed: bool = False) -> str:
+def _emit_turn(module: Module, vector: Type, present: int, *, listed: bool) -> str:
     """Writes `turn(source, target, stride, width, count)`, once in a module; gives its name.
 
     It reads some columns that lie `stride` apart, `count` numbers of each, and writes the first
@@ -232,8 +216,11 @@ def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
     return current
 
 
-def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int, work: Work) -> Part:
-    """A part that packs the left operand: for each tile of rows the numbers of one k together."""
+def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> Part:
+    """A part that packs the left operand: for each tile of rows the numbers of one k together.
+
+    Work items are (batch, tile).
+    """
     reads = frozenset(load.buffer for load in loads(matrix.left))
     points = context.begin(name, PART_PARAMETERS, reads)
     code = points.code
@@ -242,7 +229,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int, work
     full, rest = divmod(matrix.row.extent, rows)
     tiles = full + bool(rest)
     size = matrix.inner.extent * rows
-    context.need_shared(work.items * size * matrix.step.dtype.itemsize)
+    context.need_shared(matrix.batch.extent * tiles * size * matrix.step.dtype.itemsize)
     whole = context.address(code, context.SHARED)
     loop = code.begin_loop(first, last)
     batch = code.binary("udiv", loop.index, constant(tiles, I64))
@@ -265,7 +252,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int, work
                 code.end_loop(inner)
     code.end_loop(loop)
     code.finish()
-    return Part(name, work, reads, frozenset([context.SHARED]))
+    return Part(name, reads, frozenset([context.SHARED]))
 
 
 def panel_address(
@@ -277,8 +264,12 @@ def panel_address(
     return code.offset(whole, code.multiply(number, size), kind)
 
 
-# Writes the packing of a panel, from a column on, to a place.
-Fill = Callable[[Points, Panel, Value, Value], None]
+class Fill(Protocol):
+    """Writes the packing of a panel."""
+
+    def write(self, points: Points, panel: Panel, column: Value, target: Value) -> None:
+        """Packs all k of a panel, from a column on, to a place."""
+        ...
 
 
 def write_prepacking(
@@ -301,7 +292,7 @@ def write_prepacking(
                 code.when(code.compare(condition, number, constant(limit, I64))) as before,
                 points.bound(TILE, number, before=before),
             ):
-                fill(points, panel, column, target)
+                fill.write(points, panel, column, target)
     code.end_loop(loop)
     code.finish()
-    return Part(name, packed.work(matrix.batch.extent), reads, frozenset([packed.buffer]))
+    return Part(name, reads, frozenset([packed.buffer]))

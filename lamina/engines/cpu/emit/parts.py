@@ -6,17 +6,16 @@ the places of workspaces, then the addresses of its own buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import final
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.llvm import Module
+from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.codegen.signatures import Signature, Signatures
-from lamina.engines.cpu.decide.matrix import as_matrix
 from lamina.engines.cpu.decide.panels import PackedRight
-from lamina.engines.cpu.decide.prepacking import right_alone
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,
@@ -26,6 +25,7 @@ from lamina.engines.cpu.decide.schedule import (
     Schedule,
     StepSchedule,
 )
+from lamina.engines.cpu.decide.work import Slices
 from lamina.engines.cpu.emit.context import Context, Part
 from lamina.engines.cpu.emit.contractions import emit_contraction
 from lamina.engines.cpu.emit.loops import emit_loops, emit_nest
@@ -56,6 +56,24 @@ class RepeatedParts:
     turns: int
 
 
+@frozen_dataclass
+class PlacedPart:
+    """A part, as one step calls it.
+
+    Attributes:
+        function: its name.
+        section: where the addresses of the step begin in the table, in words.
+        reads, writes: the buffers it uses.
+        slices: how threads share its work items.
+    """
+
+    function: str
+    section: int
+    reads: frozenset[str]
+    writes: frozenset[str]
+    slices: Slices
+
+
 @dataclass
 class Parts:
     """What was written of a program.
@@ -77,8 +95,8 @@ class Parts:
     schedule: Schedule
     module: Module
     workspaces: Workspaces
-    load: list[Part] = field(default_factory=list[Part])
-    parts: list[Part] = field(default_factory=list[Part])
+    load: list[PlacedPart] = field(default_factory=list[PlacedPart])
+    parts: list[PlacedPart] = field(default_factory=list[PlacedPart])
     steps: list[int] = field(default_factory=list[int])
     loops: list[RepeatedParts] = field(default_factory=list[RepeatedParts])
     # The first one, without buffers, is for what is no step.
@@ -135,6 +153,10 @@ class _Writer:
         self._prepacked = {
             number: one for one in written.schedule.prepackings for number in one.users
         }
+        schedule = written.schedule
+        self._packing_kernels = dict(
+            zip(schedule.prepackings, schedule.packing_kernels, strict=True)
+        )
         self._column_sums = written.schedule.column_sums()
 
     def write(self, only: int | None) -> None:
@@ -174,7 +196,8 @@ class _Writer:
         operand = right_alone(step)
         signature, used = self._signatures.of([operand], one.packed, one.iteration)
         write = partial(_prepacking, one.name, one.packed)
-        parts = self._placed(number, signature, used, one, write)
+        kernels = [self._packing_kernels[one]]
+        parts = self._placed(number, signature, used, kernels, one, write)
         if one.at_load:
             self._written.load += parts
         else:
@@ -194,9 +217,10 @@ class _Writer:
         signature, used = self._signatures.of(steps, schedules, iteration)
         write = partial(_parts, names, schedule, nests)
         prepacked = self._prepacked.get(number)
-        self._add(number, self._placed(number, signature, used, prepacked, write))
+        kernels = self._schedule.kernels[number]
+        self._add(number, self._placed(number, signature, used, kernels, prepacked, write))
 
-    def _add(self, number: int, parts: list[Part]) -> None:
+    def _add(self, number: int, parts: list[PlacedPart]) -> None:
         self._written.parts += parts
         self._written.steps += [number] * len(parts)
 
@@ -205,15 +229,17 @@ class _Writer:
         number: int,
         signature: StepSignature,
         used: Sequence[str],
+        kernels: Sequence[Slices],
         prepacked: Prepacking | None,
         write: Callable[[Context, StepSignature], list[Part]],
-    ) -> list[Part]:
+    ) -> list[PlacedPart]:
         """The parts of some steps, with a section of their own in the table of addresses.
 
         Args:
             number: of the step of the program when that happens.
             signature: of what is done.
             used: the buffers that it names by numbers.
+            kernels: how threads share the parts.
             prepacked: the operand that was, or is to be, packed before it is used, if there is one.
             write: writes the functions, where no others of the same signature were written before.
         """
@@ -240,14 +266,20 @@ class _Writer:
             written.placed[names[-1]] = place
         written.add_section(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
-
-        def renamed(buffers: frozenset[str]) -> frozenset[str]:
-            return frozenset(called.get(name, name) for name in buffers)
-
         return [
-            replace(part, reads=renamed(part.reads), writes=renamed(part.writes), section=section)
-            for part in parts
+            PlacedPart(
+                part.function,
+                section,
+                _renamed(part.reads, called),
+                _renamed(part.writes, called),
+                slices,
+            )
+            for part, slices in zip(parts, kernels, strict=True)
         ]
+
+
+def _renamed(buffers: frozenset[str], called: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(called.get(name, name) for name in buffers)
 
 
 # How long it is is written where it is used.

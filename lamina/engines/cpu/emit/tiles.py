@@ -32,6 +32,7 @@ class Tile:
         loops: over k, outermost first: how often, and elements between two k of the left operand.
             0 says that the caller gives the number; k is contiguous in the right operand.
         right_stride: elements between two k of the right operand; its columns are contiguous.
+        unrolled: the innermost loop is written out if it has so few k, and their number is known.
         fresh: whether sums begin at zero, and not with what is there.
         fetched: how many elements beyond what it reads of the left operand a kernel has the caches
             fetch; 0 if nothing.
@@ -45,6 +46,7 @@ class Tile:
     element: str
     loops: tuple[tuple[int, int], ...]
     right_stride: int
+    unrolled: int = 0
     fresh: bool = False
     fetched: int = 0
 
@@ -93,30 +95,14 @@ def emit_dots(module: Module, tile: Dots) -> str:
         return tile.name
     code = module.function(tile.name, (("left", POINTER), ("right", POINTER), ("sums", POINTER)))
     left, right, sums = code.parameters
-    pairs = [(row, column) for row in range(tile.rows) for column in range(tile.columns)]
-
-    def step(position: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
-        """The sums after some more k."""
-        kind = Type(tile.element, lanes)
-
-        def vector(base: Value, offset: int) -> Value:
-            place = code.offset(code.offset(base, position, tile.element), offset, tile.element)
-            return code.padded(code.load(place, kind), tile.lanes, 0)
-
-        columns = [vector(right, number * tile.column_stride) for number in range(tile.columns)]
-        rows = [vector(left, number * tile.row_stride) for number in range(tile.rows)]
-        return [
-            code.multiply_add(rows[row], columns[column], total)
-            for (row, column), total in zip(pairs, totals, strict=True)
-        ]
-
-    totals = [constant(0, Type(tile.element, tile.lanes)) for _ in pairs]
+    dots = _DotKernel(code, tile, left, right)
+    totals = [constant(0, Type(tile.element, tile.lanes)) for _ in range(tile.rows * tile.columns)]
     whole = tile.inner - tile.inner % tile.lanes
     if whole:
         loop = code.begin_loop(0, whole, tile.lanes, totals)
-        totals = list(code.end_loop(loop, step(loop.index, tile.lanes, loop.carried)))
+        totals = list(code.end_loop(loop, dots.added(loop.index, tile.lanes, loop.carried)))
     if whole < tile.inner:
-        totals = step(constant(whole, I64), tile.inner - whole, totals)
+        totals = dots.added(constant(whole, I64), tile.inner - whole, totals)
     for row in range(tile.rows):
         of_row = totals[row * tile.columns : (row + 1) * tile.columns]
         for first in range(0, tile.columns, tile.lanes):
@@ -124,6 +110,46 @@ def emit_dots(module: Module, tile: Dots) -> str:
             code.store(_sums_of_lanes(code, of_row[first : first + tile.lanes]), place)
     code.finish()
     return tile.name
+
+
+@frozen_dataclass
+class _DotKernel:
+    """A tile of dot products, while its kernel is written.
+
+    Attributes:
+        code: of the kernel.
+        tile: which one.
+        left, right: where the operands begin.
+    """
+
+    code: Function
+    tile: Dots
+    left: Value
+    right: Value
+
+    def added(self, position: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
+        """The sums after some more k, from a position on."""
+        tile = self.tile
+        columns = self._vectors(self.right, tile.columns, tile.column_stride, position, lanes)
+        rows = self._vectors(self.left, tile.rows, tile.row_stride, position, lanes)
+        pairs = ((row, column) for row in rows for column in columns)
+        return [
+            self.code.multiply_add(row, column, total)
+            for (row, column), total in zip(pairs, totals, strict=True)
+        ]
+
+    def _vectors(
+        self, base: Value, count: int, stride: int, position: Value, lanes: int
+    ) -> list[Value]:
+        """Some k of each row of the left operand, or of each column of the right one."""
+        code, tile = self.code, self.tile
+        found: list[Value] = []
+        for number in range(count):
+            place = code.offset(base, position, tile.element)
+            place = code.offset(place, number * stride, tile.element)
+            vector = code.load(place, Type(tile.element, lanes))
+            found.append(code.padded(vector, tile.lanes, 0))
+        return found
 
 
 def _sums_of_lanes(code: Function, vectors: Sequence[Value]) -> Value:
@@ -179,10 +205,6 @@ def emit_tile(module: Module, tile: Tile) -> str:
     return tile.name
 
 
-# Loops of so few turns are written one turn after the other.
-_UNROLLED = 6
-
-
 class _Kernel:
     """Writes the loops over k."""
 
@@ -200,7 +222,7 @@ class _Kernel:
             return self._products(left, right, totals)
         extent, left_step = tile.loops[depth]
         right_step = self._right_step(depth)
-        if 0 < extent <= _UNROLLED and depth == len(tile.loops) - 1:
+        if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
             for turn in range(extent):
                 one = code.offset(left, turn * left_step, tile.element)
                 another = self._ahead(right, constant(turn, I64), right_step)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
+from lamina.codegen.filtering import Rows
 from lamina.codegen.llvm import Function
-from lamina.codegen.values import Value, constant
-from lamina.engines.cpu.decide.filtering import Rows
+from lamina.codegen.values import Type, Value, constant
+from lamina.records import frozen_dataclass
 
 
 def _transformed(code: Function, matrix: Rows, values: Sequence[Value]) -> list[Value]:
@@ -47,10 +49,60 @@ def _combined(code: Function, factors: Sequence[float], values: Sequence[Value])
     return total
 
 
-def along_both(
-    code: Function, matrix: Rows, number: Callable[[int, int], Value]
-) -> list[list[Value]]:
+def along_both(code: Function, matrix: Rows, square: Square) -> list[list[Value]]:
     """A transform along both axes of a square of numbers; gives its rows."""
     size = range(len(matrix[0]))
-    columns = [_transformed(code, matrix, [number(row, column) for row in size]) for column in size]
+    columns = [
+        _transformed(code, matrix, [square.number(row, column) for row in size]) for column in size
+    ]
     return [_transformed(code, matrix, row) for row in zip(*columns, strict=True)]
+
+
+class Square(Protocol):
+    """A square of numbers, or of vectors of them, which are asked for when they are needed."""
+
+    def number(self, row: int, column: int) -> Value:
+        """One of them."""
+        ...
+
+
+@frozen_dataclass
+class Listed:
+    """Numbers that are there already.
+
+    Attributes:
+        numbers: row by row.
+        width: of a row.
+    """
+
+    numbers: Sequence[Value]
+    width: int
+
+    def number(self, row: int, column: int) -> Value:
+        """One of them."""
+        return self.numbers[row * self.width + column]
+
+
+@frozen_dataclass
+class Stored:
+    """Numbers that lie in memory.
+
+    Attributes:
+        code: where they are loaded.
+        start: an address.
+        first: where the first one lies, in elements behind it.
+        down, right: how many elements lie between two rows, and between two columns.
+        type: of what is loaded.
+    """
+
+    code: Function
+    start: Value
+    first: int
+    down: int
+    right: int
+    type: Type
+
+    def number(self, row: int, column: int) -> Value:
+        """One of them."""
+        place = self.first + row * self.down + column * self.right
+        return self.code.load(self.code.offset(self.start, place, self.type.element), self.type)

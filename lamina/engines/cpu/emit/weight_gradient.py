@@ -7,17 +7,19 @@ from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import as_plain
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.convolutions import outer_stride, row_tiles_of
-from lamina.engines.cpu.decide.matrix import as_matrix, as_plain
+from lamina.engines.cpu.decide.convolutions import (
+    matrix_of_positions,
+    outer_stride,
+    row_tiles_of,
+)
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.row_tiles import merged
-from lamina.engines.cpu.decide.schedule import WindowSchedule
+from lamina.engines.cpu.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part
-from lamina.engines.cpu.emit.images import pack_image
-from lamina.engines.cpu.emit.packing import pack_panel
+from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.row_tiles import (
     address,
     offsets,
@@ -48,7 +50,7 @@ class WeightGradient(WindowWriter):
         self._row, of_rows = flattened(step.rows, "m")
         change = Rewrite(of_rows)
         self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
-        self._matrix = as_matrix(replace(step, inner=(*image.outer, *image.places)))
+        self._matrix = matrix_of_positions(how)
         whole, rest = divmod(image.places[0].extent, block)
         # The chunks that differ: how long they are, and how many there are.
         self._sizes = {"whole": (block, whole)} | ({"rest": (rest, 1)} if rest else {})
@@ -61,7 +63,7 @@ class WeightGradient(WindowWriter):
         self._sums = self._rights + -(-chunk * self._panels.width * self._bytes // 64) * 64
 
     def write(self) -> list[Part]:
-        schedule, work = self._schedule, self._schedule.works[0]
+        schedule = self._schedule
         rows_bytes = self._row.extent * self._panels.width * self._bytes
         self._context.workspaces.need_own(self._sums + rows_bytes)
         matrices = self._batch.extent * self._panels.count
@@ -73,16 +75,16 @@ class WeightGradient(WindowWriter):
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
             self._write_panel(kind, panel)
         cuts, sums = schedule.row_cuts, schedule.partial_sums
-        part = self._over_items(self._name, "sums", cuts, sums, work)
+        part = self._over_items(self._name, "sums", cuts, sums)
         if sums == 1:
             return [part]
         for kind, panel, _, _ in self._panels.kinds():
             self._write_total(kind, panel)
         shared = frozenset([self._context.SHARED])
-        total = self._over_items(f"{self._name}_total", "total", 1, 1, schedule.works[1])
+        total = self._over_items(f"{self._name}_total", "total", 1, 1)
         return [replace(part, writes=shared), replace(total, reads=total.reads | shared)]
 
-    def _over_items(self, name: str, what: str, cuts: int, blocks: int, work: Work) -> Part:
+    def _over_items(self, name: str, what: str, cuts: int, blocks: int) -> Part:
         """A part that calls `what(table, thread, batch, panel, low, high, block)` for all items."""
         code = self._context.module.function(name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
@@ -101,7 +103,7 @@ class WeightGradient(WindowWriter):
                 code.call_void(f"{self._name}_{kind}_{what}", *operands)
         code.end_loop(loop)
         code.finish()
-        return self._part(name, work)
+        return self._part(name)
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
         """`sums(table, thread, batch, panel, low, high, block)`: all chunks, then the rows."""
@@ -214,11 +216,12 @@ class WeightGradient(WindowWriter):
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
                     target = address(code, own, [(past, size)], self._element)
-                    pack_image(points, image, block, start, target, panel.lanes)
+                    self._copy_image(points, block, start, target)
                     code.end_loop(loop)
                 left, slot = code.offset(own, skipped, self._element), size
-            plain = as_plain(self._matrix.right, self._matrix.column, self._matrix)
-            if plain is not None and plain.stride == 1 and panel.last == panel.lanes:
+            if self._schedule.right == DIRECT and panel.last == panel.lanes:
+                plain = as_plain(self._matrix.right, self._matrix.column, self._matrix)
+                assert plain is not None
                 place = points.place(plain.start).start
                 right = code.offset(points.base(plain.buffer), place, self._element)
                 right = address(
@@ -228,7 +231,10 @@ class WeightGradient(WindowWriter):
             else:
                 right, right_stride = code.offset(own, self._rights, "i8"), panel.width
                 count = self._schedule.images * block * run
-                pack_panel(points, self._matrix, panel, right, column, first, count)
+                packing = self._schedule.packing
+                assert packing is not None
+                packed = RightPanel(points, self._matrix, packing, panel, column, right)
+                packed.write_some(first, count)
         loops = merged(
             [
                 (self._schedule.images, slot),
@@ -250,6 +256,7 @@ class WeightGradient(WindowWriter):
                 self._element,
                 loops,
                 right_stride,
+                self._schedule.unrolled,
             )
             at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
             to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)

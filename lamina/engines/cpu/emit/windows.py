@@ -11,9 +11,9 @@ from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import Context, Part, Points
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
+from lamina.engines.cpu.emit.images import ImageCopy
 from lamina.engines.cpu.emit.packing import TILE, panel_address
 from lamina.program.index import Axis
 from lamina.program.scalar import Load
@@ -45,11 +45,11 @@ class WindowWriter(ABC):
         parameters = (("table", POINTER), *((number, I64) for number in numbers))
         return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
 
-    def _part(self, name: str, work: Work) -> Part:
+    def _part(self, name: str) -> Part:
         reads = reads_of(self._step)
         if self._schedule.prepacked is not None:
             reads |= {self._schedule.prepacked.buffer}
-        return Part(name, work, reads, writes_of(self._step))
+        return Part(name, reads, writes_of(self._step))
 
     def _own(self, code: Function) -> Value:
         """The thread's own memory; its number is the second parameter."""
@@ -78,6 +78,13 @@ class WindowWriter(ABC):
         batch = code.parameters[2]
         before = code.multiply(batch, constant(self._panels.count, I64))
         return panel_address(self._context, code, packed, code.add(before, number), self._element)
+
+    def _copy_image(self, points: Points, block: int, first: Value, target: Value) -> None:
+        """Copies the image of a block of places, from the first one on, inside the outer axes."""
+        along = self._schedule.copied
+        assert along is not None
+        lengths = self._image.lengths(block)
+        ImageCopy(points, self._image, lengths, first, target, along, self._panels.lanes).write()
 
     def _image_start(self, points: Points) -> Value:
         """Where a view that is read directly begins."""

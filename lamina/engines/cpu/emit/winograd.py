@@ -8,20 +8,20 @@ on it may be NaN instead.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from lamina.codegen.filtering import RESULTS, Filtering
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import RESULTS, Filtering
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.tiles import rows_of_tiles
 from lamina.engines.cpu.decide.windows import Windowed, filtering_of
 from lamina.engines.cpu.decide.winograd import chunks_of
 from lamina.engines.cpu.emit.context import Context, Points
-from lamina.engines.cpu.emit.images import pack_image
 from lamina.engines.cpu.emit.row_tiles import address
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
-from lamina.engines.cpu.emit.transforms import along_both
+from lamina.engines.cpu.emit.transforms import Stored, along_both
 from lamina.engines.cpu.emit.windows import WindowWriter
 from lamina.engines.cpu.processor import LINE_BYTES
 from lamina.records import frozen_dataclass
@@ -53,6 +53,22 @@ class Matrices:
 
     start: Value
     apart: int
+
+
+@frozen_dataclass
+class _TileOfNumbers:
+    """A tile of all channels, while it is transformed.
+
+    Attributes:
+        source: where its numbers begin.
+        down, right: how many elements lie between two rows, and between two columns.
+        target: where the transformed ones begin.
+    """
+
+    source: Value
+    down: int
+    right: int
+    target: Matrices
 
 
 class TransformedTiles(WindowWriter):
@@ -113,7 +129,7 @@ class TransformedTiles(WindowWriter):
         with points.loop(self._outer, (), chunk.outer, end) as loop:
             past = code.subtract(loop.index, chunk.outer)
             image = address(code, copied, [(past, self._image.size(places))], self._element)
-            pack_image(points, self._image, places, first, image, self._panels.lanes)
+            self._copy_image(points, places, first, image)
             skipped = chunk.block * self._wide * self._channels
             target = address(code, numbers.start, [(past, skipped)], self._element)
             self._transform(code, image, chunk.block, Matrices(target, numbers.apart))
@@ -130,26 +146,26 @@ class TransformedTiles(WindowWriter):
         tile = code.add(code.multiply(rows.index, constant(self._wide, I64)), columns.index)
         target = address(code, numbers.start, [(tile, self._channels)], self._element)
 
-        def some(channel: Value, lanes: int) -> None:
-            here = code.offset(source, channel, self._element)
-
-            def number(row: int, column: int) -> Value:
-                place = code.offset(here, row * down + column * right, self._element)
-                return code.load(place, Type(self._element, lanes))
-
-            to = Matrices(code.offset(target, channel, self._element), numbers.apart)
-            self._scatter(code, along_both(code, self._filtering.of_numbers, number), to)
-
+        one = _TileOfNumbers(source, down, right, Matrices(target, numbers.apart))
         lanes = self._panels.lanes
         whole = self._channels - self._channels % lanes
         if whole:
             channels = code.begin_loop(0, whole, lanes)
-            some(channels.index, lanes)
+            self._transform_some(code, one, channels.index, lanes)
             code.end_loop(channels)
         if whole < self._channels:
-            some(constant(whole, I64), self._channels - whole)
+            self._transform_some(code, one, constant(whole, I64), self._channels - whole)
         code.end_loop(columns)
         code.end_loop(rows)
+
+    def _transform_some(
+        self, code: Function, one: _TileOfNumbers, channel: Value, lanes: int
+    ) -> None:
+        """Transforms some channels of a tile, from one on."""
+        here = code.offset(one.source, channel, self._element)
+        square = Stored(code, here, 0, one.down, one.right, Type(self._element, lanes))
+        to = Matrices(code.offset(one.target.start, channel, self._element), one.target.apart)
+        self._scatter(code, along_both(code, self._filtering.of_numbers, square), to)
 
     def _scatter(self, code: Function, tile: Sequence[Sequence[Value]], to: Matrices) -> None:
         """Stores a transformed tile, each of its places in a matrix of its own."""
@@ -189,21 +205,18 @@ class TransformedTiles(WindowWriter):
         """
         count, stride = rows
         size = rows_of_tiles(count, self._schedule.rows)
-
-        def kernel(present: int) -> str:
-            tile = Tile(
-                tuple(row * stride for row in range(present)),
-                tuple(row * panel.width for row in range(present)),
-                panel.vectors,
-                panel.lanes,
-                panel.last_lanes,
-                self._element,
-                (inner,),
-                panel.width,
-                fresh=fresh,
-            )
-            return emit_tile(self._context.module, tile)
-
+        tile = Tile(
+            tuple(row * stride for row in range(size)),
+            tuple(row * panel.width for row in range(size)),
+            panel.vectors,
+            panel.lanes,
+            panel.last_lanes,
+            self._element,
+            (inner,),
+            panel.width,
+            self._schedule.unrolled,
+            fresh=fresh,
+        )
         places = code.begin_loop(0, self._products)
         left, right, sums = (
             address(code, one.start, [(places.index, one.apart)], self._element) for one in operands
@@ -212,12 +225,13 @@ class TransformedTiles(WindowWriter):
         loop = code.begin_loop(0, whole)
         at = address(code, left, [(loop.index, size * stride)], self._element)
         to = address(code, sums, [(loop.index, size * panel.width)], self._element)
-        code.call_void(kernel(size), at, right, to)
+        code.call_void(emit_tile(self._context.module, tile), at, right, to)
         code.end_loop(loop)
         if rest:
             at = code.offset(left, whole * size * stride, self._element)
             to = code.offset(sums, whole * size * panel.width, self._element)
-            code.call_void(kernel(rest), at, right, to)
+            last = replace(tile, rows=tile.rows[:rest], sums=tile.sums[:rest])
+            code.call_void(emit_tile(self._context.module, last), at, right, to)
         code.end_loop(places)
 
 

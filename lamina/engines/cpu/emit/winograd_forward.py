@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.codegen.filtering import RESULTS
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import RESULTS
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
 from lamina.engines.cpu.emit.row_tiles import address
-from lamina.engines.cpu.emit.transforms import along_both
+from lamina.engines.cpu.emit.transforms import Stored, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
 from lamina.engines.cpu.emit.zeros import cleared, columns_set
 
@@ -37,8 +37,7 @@ class WinogradForward(TransformedTiles):
             code.call_void(f"{self._name}_{label}", table, thread, batch, outer, start)
         code.end_loop(loop)
         code.finish()
-        (work,) = self._schedule.works
-        return [self._part(self._name, work)]
+        return [self._part(self._name)]
 
     def _write_chunk(self, label: str, block: int, slots: int) -> None:
         """`chunk(table, thread, batch, outer, start)`: all results of some rows of tiles."""
@@ -142,15 +141,6 @@ class WinogradForward(TransformedTiles):
         """The bits of a word whose results have no number and weight that are both not zero."""
         lanes, channels = self._panels.lanes, self._channels
         whole = channels - channels % lanes
-
-        def narrowed(zeros: Value, start: Value, factors: Value, present: int) -> Value:
-            number = code.load(start, Type(self._element, present))
-            weights = code.load(factors, Type("i32", present))
-            is_set = code.compare("une", number, constant(0, number.type))
-            weights = code.select(is_set, weights, constant(0, weights.type))
-            others = code.binary("xor", weights, constant(-1, weights.type))
-            return code.binary("and", zeros, code.padded(others, lanes, -1))
-
         down = code.begin_loop(0, self._window, 1, [code.splat(word, lanes)])
         right = code.begin_loop(0, self._window, 1, down.carried)
         moves = [(down.index, steps[0]), (right.index, steps[1])]
@@ -162,15 +152,36 @@ class WinogradForward(TransformedTiles):
             loop = code.begin_loop(0, whole, lanes, [zeros])
             here = code.offset(start, loop.index, self._element)
             there = code.offset(factors, loop.index, "i32")
-            (zeros,) = code.end_loop(loop, [narrowed(loop.carried[0], here, there, lanes)])
+            (zeros,) = code.end_loop(
+                loop, [self._zeros_of(code, loop.carried[0], here, there, lanes)]
+            )
         if whole < channels:
             here = code.offset(start, whole, self._element)
             there = code.offset(factors, whole, "i32")
-            zeros = narrowed(zeros, here, there, channels - whole)
+            zeros = self._zeros_of(code, zeros, here, there, channels - whole)
         for loop in (right, down):
             going = code.compare("ne", code.all_bits(zeros), constant(0, I32))
             (zeros,) = code.end_loop(loop, [zeros], going)
         return code.all_bits(zeros)
+
+    def _zeros_of(
+        self, code: Function, zeros: Value, start: Value, factors: Value, present: int
+    ) -> Value:
+        """The bits whose results have no number and weight that are both not zero in some channels.
+
+        Args:
+            code: where to write.
+            zeros: the bits for each lane.
+            start: the numbers.
+            factors: for each a word that says in which columns weights are not zero.
+            present: how many there are.
+        """
+        number = code.load(start, Type(self._element, present))
+        weights = code.load(factors, Type("i32", present))
+        is_set = code.compare("une", number, constant(0, number.type))
+        weights = code.select(is_set, weights, constant(0, weights.type))
+        others = code.binary("xor", weights, constant(-1, weights.type))
+        return code.binary("and", zeros, code.padded(others, self._panels.lanes, -1))
 
     def _transform_back(
         self, code: Function, panel: Panel, products: Matrices, results: Value
@@ -183,14 +194,9 @@ class WinogradForward(TransformedTiles):
             last = number == panel.vectors - 1
             vector = Type(self._element, panel.last_lanes if last else panel.lanes)
             skipped = number * panel.lanes
-
-            def product(
-                row: int, column: int, skipped: int = skipped, vector: Type = vector
-            ) -> Value:
-                place = (row * self._filtering.numbers + column) * products.apart + skipped
-                return code.load(code.offset(source, place, self._element), vector)
-
-            for row, values in enumerate(along_both(code, self._filtering.of_products, product)):
+            down = self._filtering.numbers * products.apart
+            square = Stored(code, source, skipped, down, products.apart, vector)
+            for row, values in enumerate(along_both(code, self._filtering.of_products, square)):
                 for column, value in enumerate(values):
                     place = (row * RESULTS * self._wide + column) * panel.width + skipped
                     code.store(value, code.offset(target, place, self._element))

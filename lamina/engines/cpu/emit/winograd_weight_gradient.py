@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import final
 
 from lamina.codegen.axes import flattened
+from lamina.codegen.filtering import RESULTS
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import RESULTS
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed, tiled
-from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.engines.cpu.emit.row_tiles import address, start_of_part
-from lamina.engines.cpu.emit.transforms import along_both
+from lamina.engines.cpu.emit.transforms import Listed, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
 from lamina.engines.cpu.emit.zeros import cleared, columns_seen, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Bound, Load, Scalar
+from lamina.program.scalar import Bound, Scalar
 from lamina.program.steps import reads_of
+from lamina.records import frozen_dataclass
 
 
 @final
@@ -52,7 +52,7 @@ class WinogradWeightGradient(TransformedTiles):
         self._sums_apart = self._apart(schedule.channels * schedule.panels.width)
 
     def write(self) -> list[Part]:
-        cut, (work, finishing) = self._chunks, self._schedule.works
+        cut, (work, _) = self._chunks, self._schedule.works
         chunks = self._outer.extent // cut.images * cut.each
         self._context.need_shared(work.items * self._products * self._sums_apart * self._bytes)
         for kind, panel, _, _ in self._panels.kinds():
@@ -60,9 +60,9 @@ class WinogradWeightGradient(TransformedTiles):
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, rows, cut.images)
             self._write_unit(f"{self._name}_{kind}", panel, chunks)
             self._write_gradients(f"{self._name}_{kind}", panel)
-        return [self._summing(work), self._finishing(finishing)]
+        return [self._summing(), self._finishing()]
 
-    def _summing(self, work: Work) -> Part:
+    def _summing(self) -> Part:
         """The part that makes sums of products."""
         code = self._context.module.function(self._name, PART_PARAMETERS)
         table, thread, begin, end = code.parameters
@@ -76,7 +76,7 @@ class WinogradWeightGradient(TransformedTiles):
                 code.call_void(f"{self._name}_{kind}", *operands)
         code.end_loop(loop)
         code.finish()
-        part = self._part(self._name, work)
+        part = self._part(self._name)
         return replace(part, writes=frozenset([self._context.SHARED]))
 
     def _write_unit(self, name: str, panel: Panel, chunks: int) -> None:
@@ -149,20 +149,10 @@ class WinogradWeightGradient(TransformedTiles):
             for number in range(panel.vectors):
                 skipped = number * panel.lanes
                 base = code.add(column, constant(skipped, I64))
-                present = panel.present(number)
-
-                def factor(
-                    down: int, right: int, base: Value = base, present: int = present
-                ) -> Value:
-                    with (
-                        points.bound(high, code.add(row, constant(down, I64))),
-                        points.bound(wide, code.add(place, constant(right, I64))),
-                        points.along(self._column, base, present),
-                    ):
-                        return code.padded(points.vector(view), panel.lanes, 0)
-
+                columns_ = (self._column, base, panel.present(number), panel.lanes)
+                square = _Factors(points, view, (high, row), (wide, place), *columns_)
                 to = Matrices(code.offset(target, skipped, self._element), factors.apart)
-                self._scatter(code, along_both(code, self._filtering.of_factors, factor), to)
+                self._scatter(code, along_both(code, self._filtering.of_factors, square), to)
             code.end_loop(columns)
             code.end_loop(rows)
             code.end_loop(outers)
@@ -173,13 +163,10 @@ class WinogradWeightGradient(TransformedTiles):
         _, of_outer = flattened(self._image.outer, self._outer.name)
         change = Rewrite(of_outer | {axis: axis_index(tiled(axis)) for axis in places})
         bounds = tuple(Bound(axis_index(one), 0, one.extent) for one in places if tiled(one) != one)
+        within = Rewrite(load=lambda load: replace(load, bounds=(*load.bounds, *bounds)))
+        return change.scalar(within.scalar(self._step.right))
 
-        def bounded(load: Load) -> Load:
-            return replace(load, bounds=(*load.bounds, *bounds))
-
-        return change.scalar(Rewrite(load=bounded).scalar(self._step.right))
-
-    def _finishing(self, work: Work) -> Part:
+    def _finishing(self) -> Part:
         """The part that makes gradients of the sums."""
         name = f"{self._name}_gradients"
         code = self._context.module.function(name, PART_PARAMETERS)
@@ -194,7 +181,7 @@ class WinogradWeightGradient(TransformedTiles):
                 code.call_void(f"{self._name}_{kind}_gradients", *operands)
         code.end_loop(loop)
         code.finish()
-        part = self._part(name, work)
+        part = self._part(name)
         return replace(part, reads=part.reads | {self._context.SHARED})
 
     def _write_gradients(self, name: str, panel: Panel) -> None:
@@ -309,11 +296,8 @@ class WinogradWeightGradient(TransformedTiles):
         for vector in range(panel.vectors):
             here = code.offset(source, vector * panel.lanes, self._element)
             totals = self._totals(code, here, Type(self._element, panel.lanes))
-
-            def total(row: int, column: int, totals: Sequence[Value] = totals) -> Value:
-                return totals[row * self._filtering.numbers + column]
-
-            gradients = along_both(code, self._filtering.of_sums, total)
+            square = Listed(totals, self._filtering.numbers)
+            gradients = along_both(code, self._filtering.of_sums, square)
             # Where windows are mirrored, their elements are.
             for row_, values in zip(down, gradients, strict=True):
                 for column_, value in zip(right, values, strict=True):
@@ -330,3 +314,38 @@ class WinogradWeightGradient(TransformedTiles):
             at = code.offset(block, place * self._sums_apart, self._element)
             added.append(code.add(total, code.load(at, vector)))
         return code.end_loop(loop, added)
+
+
+@frozen_dataclass
+class _Factors:
+    """A tile of the right operand: vectors of its columns.
+
+    Attributes:
+        points: where they are read.
+        view: the operand.
+        high, wide: the axes of the places, and where the tile begins along each.
+        column: the axis of the columns.
+        base: the first column.
+        present: how many columns there are.
+        lanes: of the vectors; those without a column are zero.
+    """
+
+    points: Points
+    view: Scalar
+    high: tuple[Axis, Value]
+    wide: tuple[Axis, Value]
+    column: Axis
+    base: Value
+    present: int
+    lanes: int
+
+    def number(self, row: int, column: int) -> Value:
+        """One of the vectors."""
+        points, code = self.points, self.points.code
+        (high, first), (wide, place) = self.high, self.wide
+        with (
+            points.bound(high, code.add(first, constant(row, I64))),
+            points.bound(wide, code.add(place, constant(column, I64))),
+            points.along(self.column, self.base, self.present),
+        ):
+            return code.padded(points.vector(self.view), self.lanes, 0)

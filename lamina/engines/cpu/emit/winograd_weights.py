@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from lamina.codegen.filtering import FILTERINGS
 from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import Matrix
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.cpu.decide.filtering import FILTERINGS
-from lamina.engines.cpu.decide.matrix import Matrix
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights, Taps
 from lamina.engines.cpu.emit.context import Context, Points
-from lamina.engines.cpu.emit.packing import Fill, pack_whole
+from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.row_tiles import address
-from lamina.engines.cpu.emit.transforms import along_both
+from lamina.engines.cpu.emit.transforms import Listed, along_both
 from lamina.engines.cpu.emit.zeros import columns_set
+from lamina.records import frozen_dataclass
 
 
-def fill_with_weights(context: Context, packed: PackedWeights, matrix: Matrix) -> Fill:
-    """Writes the transforming of the weights of a panel."""
-    size = packed.unpacked * packed.panels.width * matrix.step.dtype.itemsize
-    context.workspaces.need_own(size)
-    taps = packed.taps
+@frozen_dataclass
+class WeightsFill:
+    """Packs a panel of weights, transformed.
 
-    def fill(points: Points, panel: Panel, column: Value, target: Value) -> None:
-        code, kind = points.code, element(matrix.step.dtype)
+    Attributes:
+        context: where functions are written.
+        packed: the operand.
+        matrix: whose it is.
+    """
+
+    context: Context
+    packed: PackedWeights
+    matrix: Matrix
+
+    def write(self, points: Points, panel: Panel, column: Value, target: Value) -> None:
+        """Packs all k of a panel, from a column on, to a place."""
+        code, packed, matrix = points.code, self.packed, self.matrix
+        kind, taps = element(matrix.step.dtype), packed.taps
         table, thread, *_ = code.parameters
-        own = context.workspaces.own(code, table, thread)
-        pack_whole(points, matrix, panel, own, column, packed.unpacked)
+        size = packed.unpacked * packed.panels.width * matrix.step.dtype.itemsize
+        self.context.workspaces.need_own(size)
+        own = self.context.workspaces.own(code, table, thread)
+        RightPanel(points, matrix, packed.packing, panel, column, own).write_all(packed.unpacked)
         vector = Type(kind, panel.lanes)
-        apart = taps.channels * panel.width
-        none, one = constant(0, vector), constant(1, vector)
-        loop = code.begin_loop(0, taps.channels, 1, [none] * panel.vectors)
-        source = address(code, own, [(loop.index, taps.pitch * panel.width)], kind)
-        here = address(code, target, [(loop.index, panel.width)], kind)
-        with_zeros: list[Value] = []
-        for number, found in enumerate(loop.carried):
-            skipped = number * panel.lanes
-            weights: list[Value] = []
-            for tap in taps.first:
-                place = code.offset(source, tap * panel.width + skipped, kind)
-                weights.append(code.load(place, vector))
-                found = code.select(code.compare("oeq", weights[-1], none), one, found)
-            with_zeros.append(found)
-
-            def weight(row: int, column: int, weights: Sequence[Value] = weights) -> Value:
-                return weights[row * taps.window + column]
-
-            rows = along_both(code, FILTERINGS[taps.window].of_weights, weight)
-            for place, value in enumerate(value for row in rows for value in row):
-                code.store(value, code.offset(here, place * apart + skipped, kind))
-        with_zeros = list(code.end_loop(loop, with_zeros))
+        with_zeros = _transform(taps, code, panel, own, target, vector)
         # Columns that are not there are zeros.
         present = constant((1 << panel.columns) - 1, I64)
         word = code.convert("zext", columns_set(code, panel, with_zeros), "i64")
@@ -61,7 +51,35 @@ def fill_with_weights(context: Context, packed: PackedWeights, matrix: Matrix) -
         with code.when(code.compare("ne", word, constant(0, I64))):
             _write_words(taps, code, panel, own, code.offset(at, panel.width, kind), vector)
 
-    return fill
+
+def _transform(
+    taps: Taps, code: Function, panel: Panel, weights: Value, target: Value, vector: Type
+) -> list[Value]:
+    """Transforms the weights of all channels.
+
+    Returns:
+        For each vector of columns, which of them have a weight that is zero: 1, and otherwise 0.
+    """
+    kind = vector.element
+    apart = taps.channels * panel.width
+    none, one = constant(0, vector), constant(1, vector)
+    loop = code.begin_loop(0, taps.channels, 1, [none] * panel.vectors)
+    source = address(code, weights, [(loop.index, taps.pitch * panel.width)], kind)
+    here = address(code, target, [(loop.index, panel.width)], kind)
+    with_zeros: list[Value] = []
+    for number, found in enumerate(loop.carried):
+        skipped = number * panel.lanes
+        loaded: list[Value] = []
+        for tap in taps.first:
+            place = code.offset(source, tap * panel.width + skipped, kind)
+            loaded.append(code.load(place, vector))
+            found = code.select(code.compare("oeq", loaded[-1], none), one, found)
+        with_zeros.append(found)
+        square = Listed(loaded, taps.window)
+        rows = along_both(code, FILTERINGS[taps.window].of_weights, square)
+        for place, value in enumerate(value for row in rows for value in row):
+            code.store(value, code.offset(here, place * apart + skipped, kind))
+    return list(code.end_loop(loop, with_zeros))
 
 
 def _write_words(

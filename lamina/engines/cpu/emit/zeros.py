@@ -24,6 +24,7 @@ from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar, loads
 from lamina.program.steps import Contraction
+from lamina.records import frozen_dataclass
 
 
 def columns_set(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
@@ -98,47 +99,74 @@ def write_narrowing(
         Rewrite(dict(zip(others, map(Index, place), strict=True))).scalar(step.left)
         for place in product(*(range(axis.extent) for axis in others))
     ]
+    terms = _Terms(points, step, along, first, panel, column, places, lefts)
+    with points.bound(step.batch[0], batch):
+        starts = [code.offset(words, number * lanes, "i32") for number in range(len(lefts))]
+        zeros = [code.load(start, Type("i32", lanes)) for start in starts]
+        for start, value in zip(starts, terms.over(step.inner, zeros), strict=True):
+            code.store(value, start)
+    code.finish()
 
-    def narrowed(zeros: Sequence[Value]) -> list[Value]:
-        word = _columns_at(points, panel, step.columns[0], column, step.right)
-        kept = code.splat(code.binary("xor", word, constant(-1, I32)), lanes)
-        results: list[Value] = []
-        for view, one in zip(lefts, zeros, strict=True):
-            with points.along(axis_along, first, lanes):
-                left = points.vector(view)
-            is_set = code.compare("une", left, constant(0, left.type))
-            results.append(code.select(is_set, code.binary("and", one, kept), one))
-        return results
 
-    def over(axes: Sequence[Axis], zeros: Sequence[Value]) -> Sequence[Value]:
+@frozen_dataclass
+class _Terms:
+    """The terms of some results, while the loops over k that look at them are written.
+
+    Attributes:
+        points: where they are written, inside the batch.
+        step: the contraction.
+        along: the axis of the rows that lanes run along, and how many.
+        first: the first row.
+        panel: the columns.
+        column: the first one.
+        places: axes of k that windows move along, each of which is begun in the middle.
+        lefts: the left operand at all places of the other axes of the rows.
+    """
+
+    points: Points
+    step: Contraction
+    along: tuple[Axis, int]
+    first: Value
+    panel: Panel
+    column: Value
+    places: Sequence[Axis]
+    lefts: Sequence[Scalar]
+
+    def over(self, axes: Sequence[Axis], zeros: Sequence[Value]) -> Sequence[Value]:
+        """What is left of the bits after loops over some axes of k."""
         if not axes:
-            return narrowed(zeros)
-        axis, *rest = axes
+            return self._narrowed(zeros)
+        code, (axis, *rest) = self.points.code, axes
         loop = code.begin_loop(0, axis.extent, 1, zeros)
         place = loop.index
-        if axis in places:
+        if axis in self.places:
             place = code.add(place, constant(axis.extent // 2, I64))
             place = code.binary("urem", place, constant(axis.extent, I64))
-        with points.bound(axis, place):
-            following = over(rest, loop.carried)
+        with self.points.bound(axis, place):
+            following = self.over(rest, loop.carried)
             left = following[0]
             for one in following[1:]:
                 left = code.binary("or", left, one)
             return code.end_loop(loop, following, code.any_of(left))
 
-    with points.bound(step.batch[0], batch):
-        starts = [code.offset(words, number * lanes, "i32") for number in range(len(lefts))]
-        zeros = [code.load(start, Type("i32", lanes)) for start in starts]
-        for start, value in zip(starts, over(step.inner, zeros), strict=True):
-            code.store(value, start)
-    code.finish()
+    def _narrowed(self, zeros: Sequence[Value]) -> list[Value]:
+        """What is left of the bits after the current k."""
+        code, (axis, lanes) = self.points.code, self.along
+        kept = code.splat(code.binary("xor", self._columns(), constant(-1, I32)), lanes)
+        results: list[Value] = []
+        for view, one in zip(self.lefts, zeros, strict=True):
+            with self.points.along(axis, self.first, lanes):
+                left = self.points.vector(view)
+            is_set = code.compare("une", left, constant(0, left.type))
+            results.append(code.select(is_set, code.binary("and", one, kept), one))
+        return results
 
-
-def _columns_at(points: Points, panel: Panel, axis: Axis, column: Value, view: Scalar) -> Value:
-    """Which numbers of the right operand are not zero, at the current k."""
-    vectors: list[Value] = []
-    for number in range(panel.vectors):
-        base = points.code.add(column, constant(number * panel.lanes, I64))
-        with points.along(axis, base, panel.present(number)):
-            vectors.append(points.vector(view))
-    return columns_set(points.code, panel, vectors)
+    def _columns(self) -> Value:
+        """Which numbers of the right operand are not zero, at the current k."""
+        code, panel, axis = self.points.code, self.panel, self.step.columns[0]
+        vectors: list[Value] = []
+        for number in range(panel.vectors):
+            base = code.add(self.column, constant(number * panel.lanes, I64))
+            with self.points.along(axis, base, panel.present(number)):
+                vectors.append(self.points.vector(self.step.right))
+        return columns_set(code, panel, vectors)

@@ -1,0 +1,119 @@
+"""Contractions in other forms: over single axes, with views that are plain, as loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lamina.codegen.axes import flattened, merged_axes
+from lamina.codegen.strides import stride_along
+from lamina.program.index import Axis, Index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Apply, Literal, Load, Scalar
+from lamina.program.steps import Contraction, Loop, Reduce, Write
+from lamina.records import frozen_dataclass
+
+# The groups of axes of a contraction, and what the single axis of each is called.
+_NAMES = {"batch": "b", "rows": "m", "columns": "n", "inner": "k"}
+
+
+@frozen_dataclass
+class Matrix:
+    """A contraction over single axes.
+
+    Attributes:
+        batch, row, column, inner: the axes; of extent 1 where there is none.
+        left, right: the views over them.
+        step: the contraction with its stores over them.
+        inner_axes: those that `inner` was made of.
+        right_by_axes: the right view over those, and over batch and column.
+    """
+
+    batch: Axis
+    row: Axis
+    column: Axis
+    inner: Axis
+    left: Scalar
+    right: Scalar
+    step: Contraction
+    inner_axes: tuple[Axis, ...]
+    right_by_axes: Scalar
+
+
+@frozen_dataclass
+class Plain:
+    """A view that is an address and strides.
+
+    Attributes:
+        buffer: where it lies.
+        start: the position of its first element, over the batch axis.
+        stride: between rows (of the left operand) or columns (of the right one).
+        inner_stride: between two k.
+    """
+
+    buffer: str
+    start: Index
+    stride: int
+    inner_stride: int
+
+
+def as_matrix(step: Contraction) -> Matrix:
+    """The contraction with every group of axes made one."""
+    merged = with_single_axes(step, *_NAMES)
+    (batch,), (row,), (column,), (inner,) = merged.batch, merged.rows, merged.columns, merged.inner
+    _, replacements = _single_axes(step, ("batch", "columns"))
+    by_axes = Rewrite(replacements).scalar(step.right)
+    return Matrix(batch, row, column, inner, merged.left, merged.right, merged, step.inner, by_axes)
+
+
+def with_single_axes(step: Contraction, *groups: str) -> Contraction:
+    """The contraction with some groups of axes made one each, of extent 1 where there is none.
+
+    Args:
+        step: which one.
+        groups: of `"batch"`, `"rows"`, `"columns"` and `"inner"`.
+    """
+    axes, replacements = _single_axes(step, groups)
+    return replace(Rewrite(replacements).contraction(step), **axes)
+
+
+def _single_axes(
+    step: Contraction, groups: Iterable[str]
+) -> tuple[dict[str, tuple[Axis]], dict[Axis, Index]]:
+    """By groups their single axes, and what the axes of the contraction are in their terms."""
+    axes: dict[str, tuple[Axis]] = {}
+    replacements: dict[Axis, Index] = {}
+    for group in groups:
+        single, replaced = flattened(getattr(step, group), _NAMES[group])
+        axes[group] = (single,)
+        replacements |= replaced
+    return axes, replacements
+
+
+def right_alone(step: Contraction) -> Contraction:
+    """A contraction of which all is left out but the right operand."""
+    left, windows = Literal(0, step.dtype), step.windows_in("right")
+    return replace(step, rows=(), left=left, stores=(), windows=windows)
+
+
+def as_loop(step: Contraction) -> Loop:
+    """The contraction as a loop over its results, each a sum of products; with axes merged."""
+    product = Apply("multiply", (step.left, step.right), step.dtype)
+    axes = (*step.batch, *step.rows, *step.columns)
+    reduce = Reduce(step.result, "sum", step.inner, product, step.dtype)
+    return merged_axes(Loop(step.name, axes, (reduce, Write((), step.stores))))
+
+
+def as_plain(view: Scalar, outer: Axis, matrix: Matrix) -> Plain | None:
+    """The view as an address and strides; None if it is more than that."""
+    if not isinstance(view, Load) or view.bounds:
+        return None
+    stride = stride_along(view.index, outer)
+    inner_stride = stride_along(view.index, matrix.inner)
+    if stride is None or inner_stride is None:
+        return None
+    start = Index(
+        view.index.constant,
+        tuple(term for term in view.index.terms if term[0] not in (outer, matrix.inner)),
+    )
+    return Plain(view.buffer, start, stride, inner_stride)
