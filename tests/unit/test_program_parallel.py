@@ -268,17 +268,31 @@ def test_rows_that_are_overwritten_behind_their_sum_are_not_split() -> None:
     assert result(program(step), poison=True) == result(program(step), poison=False)
 
 
+def test_rows_that_are_split_all_the_same_are_found_by_their_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = program(by_rows("b", load("a")))
+    right = result(step, poison=True)
+    engine = "lamina.engines.interpreter.engine"
+    monkeypatch.setattr(f"{engine}.parallel_axes", lambda *_: (POINT, INNER))
+    assert result(step, poison=True) != right
+
+
 def test_rows_may_be_split_where_each_stage_reads_its_own_part() -> None:
     first = Write((INNER,), (Store("p", HERE, load("a")),))
     second = Write((INNER,), (Store("b", HERE, load("x")),))
-    assert names(program(Loop("1.step", (POINT,), (first, second)))) == ["i", "k"]
+    one = program(Loop("1.step", (POINT,), (first, second)))
+    assert names(one) == ["i", "k"]
+    assert result(one, poison=True) == result(one, poison=False)
 
 
 def test_rows_are_not_split_where_all_of_a_row_reads_what_is_stored_once() -> None:
     corner = axis_index(POINT) * COLUMNS
     first = Write((INNER,), (Store("b", HERE, load("p", corner)),))
     second = Write((), (Store("p", corner, load("x", corner)),))
-    assert names(program(Loop("1.step", (POINT,), (first, second)), in_place=False)) == ["i"]
+    one = program(Loop("1.step", (POINT,), (first, second)), in_place=False)
+    assert names(one) == ["i"]
+    assert result(one, poison=True) == result(one, poison=False)
 
 
 def test_a_contraction_is_split_along_all_axes_of_its_result() -> None:

@@ -20,7 +20,8 @@ from lamina.engines.host import (
     host_arena,
     host_array,
 )
-from lamina.engines.interpreter.run import Dealer, Flat, Turn, run_step
+from lamina.engines.interpreter.run import Adversary, Flat, Turn, run_step
+from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import Array, DType
@@ -110,6 +111,9 @@ class InterpretedProgram:
     ) -> None:
         self._program = program
         self._poison = poison
+        # Along which axes the workers of each step may be split; nobody asks for it in order.
+        steps = range(len(program.steps)) if poison else ()
+        self._parallel = [parallel_axes(program, number) for number in steps]
         self._memories = memories
         self._inputs = program.of_kind("input")
         self._own: dict[str, Array] = {
@@ -154,9 +158,12 @@ class InterpretedProgram:
             number = repeat.last
         self._last = flat
 
-    def _run_step(self, number: int, flat: Flat, turn: Turn, dealer: Dealer) -> None:
+    def _run_step(
+        self, number: int, flat: Flat, turn: Turn, dealer: np.random.Generator | None
+    ) -> None:
+        adversary = None if dealer is None else Adversary(dealer, self._parallel[number])
         started = time.perf_counter()
-        run_step(self._program.steps[number], flat, turn, dealer)
+        run_step(self._program.steps[number], flat, turn, adversary)
         self._seconds[number] += time.perf_counter() - started
 
     def run_many(

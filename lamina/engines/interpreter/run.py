@@ -3,10 +3,11 @@
 A scalar expression is computed for all points of an iteration space at once: an array with one
 axis for each loop axis, of extent 1 where the expression does not depend on it.
 
-In an adversarial order, parallel points are dealt out to a few chunks at random, one of which is
-run after the other. For each chunk everything is computed anew from what memory then holds, and
-stored at the points of that chunk alone. So a program in which points depend on each other gives
-wrong results, and any other one gives the same bits as in order.
+In an adversarial order, the points along all axes that workers may be split along
+(`lamina.program.parallel`) are dealt out to a few workers at random, one of which runs after the
+other. For each worker all stages are computed anew from what memory then holds, and stored at its
+own points alone. So a program in which points depend on each other gives wrong results, and any
+other one gives the same bits as in order.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from lamina.program.steps import (
     Store,
     Write,
 )
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, converted, size_of
 
 Flat = Mapping[str, Array]
@@ -48,53 +50,106 @@ Flat = Mapping[str, Array]
 Turn = Mapping[Axis, int]
 
 
-# Into how many chunks the points of a step, and the inner points of a write, are dealt out.
-CHUNKS = 3
-# What deals points out; None: in order.
-Dealer = np.random.Generator | None
+# To how many workers the points of a step are dealt out, and into how many chunks the inner points
+# of a write.
+WORKERS = 3
 
 
-def run_step(step: Step, buffers: Flat, turn: Turn | None = None, dealer: Dealer = None) -> None:
+@frozen_dataclass
+class Adversary:
+    """Deals out the points of a step to workers.
+
+    Attributes:
+        dealer: gives the worker of each point.
+        axes: along which the workers may be split: the step's own, and inner ones of its writes.
+    """
+
+    dealer: np.random.Generator
+    axes: tuple[Axis, ...]
+
+
+@frozen_dataclass
+class _Share:
+    """The points of one worker.
+
+    Attributes:
+        axes: along which workers are split, the step's own ones first.
+        chosen: over these, which points are the worker's; of extent 1 where all are.
+        adversary: whoever dealt them out, if that was done.
+    """
+
+    axes: tuple[Axis, ...]
+    chosen: Array
+    adversary: Adversary | None
+
+    def of_stage(self, outer: int, inner: Sequence[Axis]) -> Array:
+        """Which points of a stage are the worker's, over the outer axes of the step and inner ones.
+
+        One worker stores what a stage has once for all points of other axes.
+        """
+        chosen = self.chosen
+        for number in reversed(range(outer, len(self.axes))):
+            if self.axes[number] not in inner:
+                chosen = chosen.take(0, number)
+        split = [axis for axis in self.axes[outer:] if axis in inner]
+        order = [outer + split.index(axis) for axis in inner if axis in split]
+        chosen = chosen.transpose(*range(outer), *order)
+        missing = [outer + number for number, axis in enumerate(inner) if axis not in split]
+        return np.expand_dims(chosen, missing)
+
+
+def run_step(
+    step: Step, buffers: Flat, turn: Turn | None = None, adversary: Adversary | None = None
+) -> None:
     """Runs one step.
 
     Args:
         step: of a program.
         buffers: a flat array for each buffer.
         turn: of a repeated step, the iteration.
-        dealer: makes the order adversarial.
+        adversary: makes the order adversarial.
     """
-    axes = step.axes if isinstance(step, Loop) else step.result_axes
+    own = step.axes if isinstance(step, Loop) else step.result_axes
     with np.errstate(all="ignore"):
-        for chosen in _chunks(axes, dealer):
+        for share in _shares(own, adversary):
             if isinstance(step, Loop):
-                _run_loop(step, buffers, turn or {}, chosen, dealer)
+                _run_loop(step, buffers, turn or {}, share)
             else:
-                _run_contraction(step, buffers, turn or {}, chosen)
+                _run_contraction(step, buffers, turn or {}, share.chosen)
 
 
-def _chunks(axes: Sequence[Axis], dealer: Dealer) -> list[Array]:
+def _shares(own: tuple[Axis, ...], adversary: Adversary | None) -> list[_Share]:
+    """The points of each worker; in order there is one."""
+    if adversary is None:
+        return [_Share(own, np.ones((1,) * len(own), bool), None)]
+    axes = (*own, *(axis for axis in adversary.axes if axis not in own and axis.extent))
+    return [_Share(axes, chosen, adversary) for chosen in _chunks(axes, adversary)]
+
+
+def _chunks(axes: Sequence[Axis], adversary: Adversary | None) -> list[Array]:
     """Which points each chunk has: arrays of bools, of extent 1 where all points are chosen."""
     extents = [axis.extent for axis in axes]
-    if dealer is None or size_of(extents) < 2:
+    if adversary is None or size_of(extents) < 2:
         return [np.ones((1,) * len(extents), bool)]
-    owners = dealer.integers(0, CHUNKS, extents)
-    return [owners == number for number in range(CHUNKS)]
+    owners = adversary.dealer.integers(0, WORKERS, extents)
+    return [owners == number for number in range(WORKERS)]
 
 
-def _run_loop(loop: Loop, buffers: Flat, turn: Turn, chosen: Array, dealer: Dealer) -> None:
+def _run_loop(loop: Loop, buffers: Flat, turn: Turn, share: _Share) -> None:
     locals_: dict[str, Array] = {}
     for stage in loop.stages:
         if isinstance(stage, Reduce):
             locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_, turn)
         elif isinstance(stage, Write):
-            outer = chosen.reshape(chosen.shape + (1,) * len(stage.axes))
-            for inner in _chunks(stage.axes, None if stage.sequential else dealer):
+            own = share.of_stage(len(loop.axes), stage.axes)
+            for inner in _chunks(stage.axes, None if stage.sequential else share.adversary):
                 points = _Points((*loop.axes, *stage.axes), buffers, locals_, turn)
-                _store(stage.stores, points, outer & inner)
+                _store(stage.stores, points, own & inner)
         elif isinstance(stage, SegmentSum):
             locals_[stage.local] = _segment_sum(stage, loop.axes, buffers, locals_, turn)
         else:
-            _along(stage, loop.axes, buffers, locals_, turn, chosen)
+            own = share.of_stage(len(loop.axes), (stage.axis,))
+            _along(stage, loop.axes, buffers, locals_, turn, own)
 
 
 def _run_contraction(step: Contraction, buffers: Flat, turn: Turn, chosen: Array) -> None:
@@ -164,7 +219,7 @@ def _along(
         values, dtype = points.everywhere(stage.value), stage.dtype.numpy
         points.locals["found"] = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=dtype)
     store = Store(stage.buffer, stage.index, Local("found", stage.dtype))
-    _store((store,), points, chosen[..., None])
+    _store((store,), points, chosen)
 
 
 def _store(stores: Sequence[Store], points: _Points, chosen: Array) -> None:

@@ -1,0 +1,11 @@
+"""LLVM's text as tests look at it: what functions do, whatever they are called."""
+
+from __future__ import annotations
+
+import re
+
+
+def functions(text: str) -> set[str]:
+    """The bodies of the functions of a module, without names."""
+    bodies = re.findall(r"^define .*?^}", text, re.MULTILINE | re.DOTALL)
+    return {re.sub(r"@[\w.]+", "@", body) for body in bodies}
