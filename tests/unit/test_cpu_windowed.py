@@ -134,7 +134,8 @@ def test_the_conformance_suite_takes_every_algorithm(
         **{f"{name}, several outer positions": 10 for name in direct},
         **{f"{name}, several outer axes": 2 for name in direct},
         **{f"{name}, groups": 5 for name in direct},
-        **dict.fromkeys((*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values()), 5),
+        # How often they pay depends on the processor.
+        **dict.fromkeys((*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values()), 3),
         COL2IM: 8,
         f"{COL2IM}, f64": 1,
         f"{COL2IM}, several outer positions": 5,
