@@ -34,6 +34,7 @@ from lamina.engines.cpu.decide.windows import (
     WEIGHT_GRADIENT,
     WINOGRAD,
     WINOGRAD_WEIGHT_GRADIENT,
+    readings,
 )
 from lamina.engines.cpu.decide.work import Slices
 from lamina.engines.cpu.emit.native_program import write_program
@@ -117,6 +118,20 @@ def test_every_algorithm_is_among_the_alternatives_whatever_the_size(
         for way in alternatives_of(step, PROCESSOR)
     }
     assert wanted | {"loop", "tiles"} <= found
+
+
+def test_without_sliding_windows_both_orders_are_right_and_memory_decides() -> None:
+    # Windows of 4 that lie side by side: none of them slides.
+    net = lm.Sequential(lm.Input(16, 32, 32), lm.Conv2d(64, 4, stride=4))
+    program = net.plan(16, lm.MSE(), lm.SGD(0.1)).program
+    steps = decide(program, PROCESSOR).steps
+    chosen = {
+        how.algorithm: set(readings(step))
+        for step, how in zip(program.steps, steps, strict=True)
+        if isinstance(step, Contraction) and not step.windows
+    }
+    both = {IMPLICIT_GEMM, WEIGHT_GRADIENT}
+    assert chosen == {IMPLICIT_GEMM: both, WEIGHT_GRADIENT: both}
 
 
 def test_legal_schedules_run_every_step_in_each_of_its_ways() -> None:

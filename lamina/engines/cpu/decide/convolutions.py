@@ -32,7 +32,6 @@ from lamina.engines.cpu.decide.windows import (
     Windowed,
     filtering_of,
     readings,
-    sums_over_positions,
 )
 from lamina.engines.cpu.decide.winograd import (
     channels_at_once,
@@ -47,6 +46,8 @@ from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.processor import Processor
 from lamina.program.scalar import Load
 from lamina.program.steps import Contraction
+from lamina.program.windows import WEIGHT_GRADIENT as OF_WEIGHTS
+from lamina.program.windows import loaded
 from lamina.shapes import size_of
 
 # A work item has about so many rows, so that a panel that comes from a far cache is worth it.
@@ -80,9 +81,26 @@ def schedule_windows(
             return schedule_by(how, algorithm, panels, processor)
     if spread is not None:
         return schedule_by(spread, COL2IM, panels, processor)
-    algorithm = WEIGHT_GRADIENT if sums_over_positions(step) else IMPLICIT_GEMM
+    algorithm = WEIGHT_GRADIENT if _all_sums_wait(step) else IMPLICIT_GEMM
     how = known.get(algorithm)
     return None if how is None else schedule_by(how, algorithm, panels, processor)
+
+
+def _all_sums_wait(step: Contraction) -> bool:
+    """Whether K runs outermost, while the sums of all rows wait, and not within each row.
+
+    It does for gradients of weights: the program says of windows that slide whether positions are
+    summed up. Where none slide, as where windows lie side by side, both algorithms compute the
+    contraction, and nothing is to be known of windows. The one is taken whose blocks are whole runs
+    of memory: blocks are cut out of the positions, so these must not be the axis along which
+    numbers lie side by side. That one is among the rows of a gradient, and in K otherwise.
+    """
+    kinds = {window.kind for window in step.windows_in("left")}
+    if kinds:
+        return OF_WEIGHTS in kinds
+    load = loaded(step.left)
+    terms = load.index.terms if load is not None else ()
+    return any(stride == 1 and atom in step.rows for atom, stride in terms)
 
 
 def _col2im_pays(how: Windowed) -> bool:

@@ -27,8 +27,7 @@ from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Load, Scalar
 from lamina.program.steps import Contraction
-from lamina.program.windows import DATA_GRADIENT, Window, loaded
-from lamina.program.windows import WEIGHT_GRADIENT as OF_WEIGHTS
+from lamina.program.windows import DATA_GRADIENT, Window
 from lamina.records import frozen_dataclass
 
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
@@ -99,20 +98,6 @@ def readings(step: Contraction) -> dict[str, Windowed]:
 def reading(step: Contraction, algorithm: str) -> Windowed:
     """The contraction as an algorithm reads it that can compute it."""
     return readings(step)[algorithm]
-
-
-def sums_over_positions(step: Contraction) -> bool:
-    """Whether k runs over the output positions of windows, as in the gradient of a weight.
-
-    Windows that lie side by side are no more than axes. Their channels tell, which lie side by
-    side, too: those of a gradient are rows.
-    """
-    kinds = {window.kind for window in step.windows_in("left")}
-    if kinds:
-        return OF_WEIGHTS in kinds
-    load = loaded(step.left)
-    terms = load.index.terms if load is not None else ()
-    return any(stride == 1 and atom in step.rows for atom, stride in terms)
 
 
 def _over_positions(
