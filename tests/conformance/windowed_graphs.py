@@ -22,7 +22,7 @@ from lamina.shapes import DType, float32, float64, static
 
 T = TypeVar("T")
 
-SEEDS, FILTERED_SEEDS = range(150), range(40)
+SEEDS, FILTERED_SEEDS = range(100), range(40)
 SMALLEST_WORK, LARGEST_WORK = 10_000, 1_500_000
 CHANNELS = (1, 2, 3, 5, 8, 16, 17, 33)
 USUAL = (
