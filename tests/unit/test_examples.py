@@ -199,7 +199,7 @@ def test_two_networks_are_trained_against_each_other(run):
 def test_what_the_generator_writes_is_read_as_digits(run, monkeypatch):
     sheets = []
     monkeypatch.setattr("lamina.reports.plot_images", lambda made, *_, **__: sheets.append(made))
-    run("gan_digits", "--samples", "samples.png")
+    run("gan_digits", "--epochs", 40, "--samples", "samples.png")
     reader = lm.Model(
         lm.Sequential(
             *(lm.Input(1, 8, 8), lm.Conv2d(16, 3), lm.ReLU(), lm.MaxPool2d(2), lm.Flatten()),
