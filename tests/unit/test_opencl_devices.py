@@ -115,6 +115,8 @@ def test_a_machine_without_drivers_says_what_to_install() -> None:
     assert "['there is no OpenCL device on this machine (expected a driver, " in output
     assert "for any processor pocl-opencl-icd" in output
     assert "for Intel intel-opencl-icd" in output
+    assert "OCL_ICD_VENDORS  /nonexistent" in output
+    assert "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver" in output
 
 
 def test_a_missing_package_says_what_to_install() -> None:

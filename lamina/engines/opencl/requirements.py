@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from lamina.errors import EngineError
 
 # The names are those of Debian's packages.
@@ -35,12 +37,21 @@ def require_package() -> None:
 
 def no_device(found: str) -> EngineError:
     """The error for a machine without OpenCL devices; `found` says what there is instead."""
+    facts = [
+        ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
+        ("found", found),
+    ]
+    advice = f"Install {_DRIVERS}"
+    named = os.environ.get("OCL_ICD_VENDORS")
+    if named is not None:
+        facts.append(("OCL_ICD_VENDORS", named))
+        advice = (
+            "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver that is there and "
+            f"can be loaded. Or install {_DRIVERS}"
+        )
     return EngineError(
         "there is no OpenCL device on this machine",
-        facts=(
-            ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
-            ("found", found),
-        ),
+        facts=tuple(facts),
         where="opencl",
-        advice=f"Install {_DRIVERS}",
+        advice=advice,
     )
