@@ -239,8 +239,9 @@ class _Builder:
                 lambda: ops.flip(x, self.axes(x)),
                 lambda: ops.concat([x, self.like(x), x][: self.number(2, 3)], self.axes(x)[0]),
                 lambda: ops.stack([x, self.like(x)], self.number(0, x.rank)),
-                lambda: ops.concat(ops.split(x, 1, 0)[::-1], 0),
             ]
+        if x.rank and x.shape[0]:  # An empty axis has no equal parts.
+            kinds.append(lambda: ops.concat(ops.split(x, 1, 0)[::-1], 0))
         return self.choose(kinds)()
 
     def like(self, x: Tensor) -> Tensor:
