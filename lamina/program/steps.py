@@ -41,9 +41,6 @@ COMBINERS: dict[str, float | None] = {
     "argmin": None,  # the first position of the minimum, NaN counting as smaller than any number
 }
 
-# Those that give a position; no running combination does.
-POSITIONAL = ("argmax", "argmin")
-
 
 @frozen_dataclass
 class Store:
