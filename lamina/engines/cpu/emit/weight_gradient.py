@@ -18,7 +18,7 @@ from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.row_tiles import merged
 from lamina.engines.cpu.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part
+from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
 from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.row_tiles import (
     address,
@@ -219,22 +219,8 @@ class WeightGradient(WindowWriter):
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
                 left, slot = code.offset(own, skipped, self._element), size
-            if self._schedule.right == DIRECT and panel.last == panel.lanes:
-                plain = as_plain(self._matrix.right, self._matrix.column, self._matrix)
-                assert plain is not None
-                place = points.place(plain.start).start
-                right = code.offset(points.base(plain.buffer), place, self._element)
-                right = address(
-                    code, right, [(first, plain.inner_stride), (column, 1)], self._element
-                )
-                right_stride = plain.inner_stride
-            else:
-                right, right_stride = code.offset(own, self._rights, "i8"), panel.width
-                count = self._schedule.images * block * run
-                packing = self._schedule.packing
-                assert packing is not None
-                packed = RightPanel(points, self._matrix, packing, panel, column, right)
-                packed.write_some(first, count)
+            count = self._schedule.images * block * run
+            right, right_stride = self._right_of_chunk(points, panel, own, column, first, count)
         loops = merged(
             [
                 (self._schedule.images, slot),
@@ -262,6 +248,24 @@ class WeightGradient(WindowWriter):
             to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
             code.call_void(emit_tile(self._context.module, tile), at, right, to)
         code.finish()
+
+    def _right_of_chunk(
+        self, points: Points, panel: Panel, own: Value, column: Value, first: Value, count: int
+    ) -> tuple[Value, int]:
+        """Where some positions of a panel are read, and how far apart two are; packs them first."""
+        code, matrix, schedule = points.code, self._matrix, self._schedule
+        if schedule.right == DIRECT and panel.last == panel.lanes:
+            plain = as_plain(matrix.right, matrix.column, matrix)
+            assert plain is not None
+            place = points.place(plain.start).start
+            right = code.offset(points.base(plain.buffer), place, self._element)
+            moves = [(first, plain.inner_stride), (column, 1)]
+            return address(code, right, moves, self._element), plain.inner_stride
+        assert schedule.packing is not None
+        right = code.offset(own, self._rights, "i8")
+        packed = RightPanel(points, matrix, schedule.packing, panel, column, right)
+        packed.write_some(first, count)
+        return right, panel.width
 
 
 # What functions of units are called with, beside the table.
