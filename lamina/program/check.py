@@ -8,25 +8,24 @@ from heapq import heappop, heappush
 from itertools import combinations
 
 from lamina.errors import InternalError
-from lamina.program.index import Axis, Gathered, Index, axes_of
+from lamina.program.distinct import meet_at_one_point, never_meet
+from lamina.program.dtypes import check_scalars
+from lamina.program.index import Axis, Gathered, Index
 from lamina.program.parallel import may_overlap, meetings, memory_of
 from lamina.program.program import KINDS, Allocation, Program, Repeat
-from lamina.program.scalar import PRIMITIVES, Apply, Load, Position, indices, parts
+from lamina.program.ranges import range_of, unguarded
+from lamina.program.scalar import Load, Position, indices
 from lamina.program.steps import (
-    COMBINERS,
     Contraction,
     Loop,
-    Reduce,
-    Scan,
     SegmentSum,
     Sort,
     Step,
     Store,
+    Write,
     inner_axes,
     loads_of,
-    position_dtype,
     reads_of,
-    scalars_of,
     stage_stores,
     stage_values,
     stores_of,
@@ -50,15 +49,21 @@ def verify(program: Program) -> None:
             _check_number("an extent", extent, 0, buffer.name)
     _check_repeats(program)
     written = {b.name for b in program.buffers.values() if b.kind != "temporary"}
+    names: dict[str, int] = {}
     for number, step in enumerate(program.steps):
         where = f"step {number}, {step.name}"
-        _check_axes(step, program.repeated(number), where)
+        same = names.setdefault(step.name, number)
+        if same != number:
+            raise InternalError(f"step {same} has the same name", where=where)
+        repeat = program.repeated(number)
+        _check_axes(step, repeat, where)
         for store in stores_of(step):
             _check_access(program, store, where)
         for load in loads_of(step):
             _check_access(program, load, where)
-        _check_words(step, where)
-        _check_stores(step, where)
+        check_scalars(step, where)
+        _check_sort(step, where)
+        _check_stores(step, repeat, where)
         own = writes_of(step)
         missing = _read_before(step) - written
         if missing:
@@ -146,22 +151,6 @@ def _check_places(places: Iterable[Index], known: set[Axis], where: str) -> None
             raise InternalError(f"reaches beyond 64 bits: {index}", where=where)
 
 
-def _check_words(step: Step, where: str) -> None:
-    """Engines know the words of `scalar.PRIMITIVES` and `steps.COMBINERS`, and no others."""
-    for scalar in parts(*scalars_of(step)):
-        if isinstance(scalar, Apply):
-            operands = PRIMITIVES.get(scalar.primitive)
-            if operands != len(scalar.operands):
-                raise InternalError(f"there is no primitive like {scalar}", where=where)
-    for stage in step.stages if isinstance(step, Loop) else ():
-        if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
-            raise InternalError(f"there is no way to combine by {stage.combine!r}", where=where)
-        if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
-            raise InternalError(f"a key is no integer: {stage.key}", where=where)
-        if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
-            raise InternalError(f"positions cannot be {stage.dtype}: {stage}", where=where)
-
-
 def _read_before(step: Step) -> set[str]:
     """The buffers of which a step reads what was there before it."""
     read = {load.buffer for load in loads_of(step)}
@@ -174,27 +163,65 @@ def _read_before(step: Step) -> set[str]:
     return read
 
 
-def _check_stores(step: Step, where: str) -> None:
-    """Plain stores of different points go to different places, as far as axes tell."""
-    for axes, stores in _stores_by_axes(step):
+def _check_sort(step: Step, where: str) -> None:
+    """A sort is run by kernels of its own."""
+    stages = step.stages if isinstance(step, Loop) else ()
+    if len(stages) > 1 and any(isinstance(stage, Sort) for stage in stages):
+        raise InternalError("a sort is a loop of its own, not beside other stages", where=where)
+
+
+def _check_stores(step: Step, repeat: Repeat | None, where: str) -> None:
+    """Stores of different points go to different elements, but for additions in order."""
+    fixed = None if repeat is None else repeat.axis
+    outer = step.result_axes if isinstance(step, Contraction) else step.axes
+    earlier: list[Store] = []
+    for inner, stores, in_order in _stores_by_axes(step):
+        axes = (*outer, *inner)
         # Where there are no points, indices say little.
-        several = [axis for axis in axes if axis.extent > 1] if all(a.extent for a in axes) else []
-        for store in stores:
-            used = axes_of(store.index)
-            for axis in several:
-                if not store.accumulate and axis not in used:
-                    raise InternalError(
-                        f"stores one place of {store.buffer} along all of axis {axis.name}",
-                        where=where,
-                    )
+        if not all(axis.extent for axis in axes):
+            continue
+        for number, store in enumerate(stores):
+            apart = outer if in_order and store.accumulate else axes
+            if not _meet_at_one_point(store, store, apart, fixed):
+                raise InternalError(
+                    f"several points may store in one element, {store.buffer}[{store.index}]",
+                    where=where,
+                )
+            for other in stores[:number]:
+                both_add = store.accumulate and other.accumulate
+                if not (
+                    other.buffer != store.buffer
+                    or never_meet(other.index, store.index, fixed)
+                    or (both_add and _meet_at_one_point(other, store, apart, fixed))
+                ):
+                    raise _shared(other, store, where)
+            for other in earlier:
+                meets = other.buffer == store.buffer
+                if meets and not _meet_at_one_point(other, store, outer, fixed):
+                    raise _shared(other, store, where)
+        earlier += stores
 
 
-def _stores_by_axes(step: Step) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...]]]:
+def _meet_at_one_point(one: Store, other: Store, axes: Sequence[Axis], fixed: Axis | None) -> bool:
+    several = tuple(axis for axis in axes if axis.extent > 1)
+    return meet_at_one_point(one.index, other.index, several, fixed)
+
+
+def _shared(one: Store, other: Store, where: str) -> InternalError:
+    places = " and ".join(f"{store.buffer}[{store.index}]" for store in (one, other))
+    return InternalError(f"stores {places}, which several points may share", where=where)
+
+
+def _stores_by_axes(
+    step: Step,
+) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]:
+    """The inner axes of each stage, its stores, and whether its points are run in order."""
     if isinstance(step, Contraction):
-        yield step.result_axes, step.stores
+        yield (), step.stores, False
         return
     for stage in step.stages:
-        yield (*step.axes, *inner_axes(stage)), stage_stores(stage)
+        in_order = isinstance(stage, Write) and stage.sequential
+        yield inner_axes(stage), stage_stores(stage), in_order
 
 
 def _check_access(program: Program, access: Load | Store, where: str) -> None:
@@ -204,10 +231,19 @@ def _check_access(program: Program, access: Load | Store, where: str) -> None:
     dtype = access.dtype if isinstance(access, Load) else access.value.dtype
     if dtype != buffer.dtype:
         raise InternalError(f"accesses {buffer} as {dtype}", where=where)
-    guarded = isinstance(access, Load) and access.bounds
     low, high = access.index.bounds
-    if buffer.size and not guarded and (low < 0 or high >= buffer.size):
+    if not buffer.size or (low >= 0 and high < buffer.size):
+        return
+    if isinstance(access, Store) or not access.bounds:
         raise InternalError(f"reaches outside {buffer}: {access.index}", where=where)
+    low, high = range_of(access.index, access.bounds)
+    if low <= high and (low < 0 or high >= buffer.size) and access.index.values:
+        access = unguarded(access)
+        low, high = range_of(access.index, access.bounds)
+    if low <= high and (low < 0 or high >= buffer.size):
+        raise InternalError(
+            f"reaches outside {buffer}: {access}, from {low} to {high}", where=where
+        )
 
 
 def _check_plan(program: Program) -> None:

@@ -5,6 +5,7 @@ order, in which vectors and by how many threads is the engine's business. What e
 
 - The points of a loop's own axes, and of a contraction's batch, rows and columns, are independent:
   they may be computed in any order and at the same time.
+- They store in different elements: none twice, but for additions in order at one point.
 - The stages of one point run one after the other. What a `Sort` stores, and the sums of a
   `SegmentSum`, do not depend on how the work on one point is divided.
 - The inner axes of a `Write` that is not sequential are parallel among themselves, once all
@@ -41,13 +42,17 @@ COMBINERS: dict[str, float | None] = {
     "argmin": None,  # the first position of the minimum, NaN counting as smaller than any number
 }
 
+# Those that give a position; no running combination does.
+POSITIONAL = ("argmax", "argmin")
+
 
 @frozen_dataclass
 class Store:
     """Writes a value to a buffer; with accumulate, adds it to what is there.
 
-    The index of a plain store is different for every point of the iteration space. Accumulating
-    stores may meet in one element only within a sequential `Write` at one point of the loop.
+    The index is different for every point of the iteration space, and for every store of a stage.
+    Accumulating stores alone may meet in one element, within a sequential `Write` at one point of
+    the loop; and stages store in what earlier ones of the same point have stored.
     """
 
     buffer: str
@@ -136,7 +141,7 @@ class Scan:
 
 @frozen_dataclass
 class Sort:
-    """Stores the order of an integer key along one axis.
+    """Stores the order of an integer key along one axis; it is the only stage of its loop.
 
     The first slot takes the position of the smallest key, and so on; equal keys stay in the order
     in which they come. All keys of a point are read before any slot is stored.
