@@ -83,6 +83,10 @@ class EngineError(LaminaError):
     """An unknown engine, or a device that is missing or too small."""
 
 
+class LargestBlockError(EngineError):
+    """A buffer that is larger than what a device allocates at once."""
+
+
 class MissingExtraError(LaminaError):
     """An optional package that is needed for this and not installed."""
 

@@ -46,7 +46,8 @@ class Model:
 
     Args:
         network: the definition.
-        engine: `"cpu"` or `"interpreter"`; `lamina.devices()` lists what there is.
+        engine: `"cpu"`, `"interpreter"`, or `"opencl"`, also with the number of a device or a part
+            of its name behind it: `"opencl:1"`; `lamina.devices()` lists what there is.
         seed: of the initial parameters and of training; the same seed gives the same model on
             every engine.
         dtype: `"float32"` or `"float64"`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, cast, final
 
@@ -10,7 +11,14 @@ from lamina.bill import Memory, MemoryBill
 from lamina.compiler.expand import expand
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import target_of
-from lamina.errors import DefinitionError, EngineError, LaminaError, ShapeError, UnknownNameError
+from lamina.errors import (
+    DefinitionError,
+    EngineError,
+    LaminaError,
+    LargestBlockError,
+    ShapeError,
+    UnknownNameError,
+)
 from lamina.graph import (
     CONSTANT,
     LEAF,
@@ -302,7 +310,7 @@ class Network:
         frozen: Sequence[str] = (),
         engine: str = DEFAULT_ENGINE,
     ) -> int:
-        """The largest batch whose step fits.
+        """The largest batch whose step fits, each of its tensors as the device allocates it.
 
         Args:
             memory: bytes, or text such as `"2 GiB"`.
@@ -314,12 +322,19 @@ class Network:
         limit = int(memory)
         wanted, target = as_dtype(dtype), target_of(engine)
 
-        def needed(batch_size: int) -> int:
+        def billed(batch_size: int) -> int:
             step = (self, batch_size, loss, optimizer)
             bill = bill_of(*step, dtype=wanted, clip=clip, frozen=frozen, target=target)
             return bill.peak_bytes
 
-        low, low_bytes = 1, needed(1)
+        low, low_bytes = 1, billed(1)
+
+        def needed(batch_size: int) -> float:
+            try:
+                return billed(batch_size)
+            except LargestBlockError:
+                return math.inf
+
         if low_bytes > limit:
             raise EngineError(
                 "not even a batch of one example fits",

@@ -33,6 +33,9 @@ Result = TypeVar("Result")
 # Faults of the thread itself: blocked, they would end the process without a word.
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
+# So many handlers may raise one right after the other, and one more.
+_LOOPS = 3
+
 
 @final
 class _Task(Generic[Result]):
@@ -123,11 +126,18 @@ class ShieldedThread:
         finally:
             del raised, held
 
-    def _finish(self, task: _Task[Any]) -> BaseException | None:
-        """Has something done; gives what was raised here meanwhile."""
+    def _finish(self, task: _Task[Any], around: int = _LOOPS) -> BaseException | None:
+        """Has something done; gives what was raised here meanwhile.
+
+        Python runs handlers before a loop begins anew, too. What one raises there, right after
+        another one, the loop around this one catches; there are `around` of them.
+        """
         held: BaseException | None = None
         while not task.finished:
             try:
+                if around:
+                    held = self._finish(task, around - 1) or held
+                    continue
                 # Once more after each interruption: it may have come before any of these.
                 self._tasks.append(task)
                 self._wake.put(None)

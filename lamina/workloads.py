@@ -7,6 +7,7 @@ other frameworks as plain data. Data is synthetic and already in memory.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast, final
@@ -370,18 +371,20 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
         run: does so many steps, waits for the last, and returns the seconds they took. The calls
             that find out how many make a group warm it up as well; they are no samples.
         seconds: how long to measure.
-        run_length: the number of steps in a group, if it is given; a group so long that it would
-            take much longer than `seconds` is shorter all the same.
+        run_length: the number of steps in a group, if it is given. A group that would take more
+            than ten times `seconds` is cut to about `seconds`.
 
     Example:
         >>> samples(lambda steps: steps * 0.25, seconds=0.5)
         [0.25, 0.25]
     """
     steps, taken = 1, run(1)
-    while taken < SHORTEST_SAMPLE:
+    shortest = seconds if run_length else SHORTEST_SAMPLE
+    most = run_length or sys.maxsize
+    while taken < shortest and steps < most:
         # The first calls are slower than those that follow: a guess from them is not trusted far.
-        guess = int(1.2 * SHORTEST_SAMPLE / max(taken, 1e-9) * steps)
-        steps = min(max(guess, 2 * steps), 16 * steps)
+        guess = int(1.2 * shortest / max(taken, 1e-9) * steps)
+        steps = min(max(guess, 2 * steps), 16 * steps, most)
         taken = run(steps)
     if run_length and run_length * taken / steps <= LONGEST_RUN * seconds:
         steps = run_length

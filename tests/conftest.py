@@ -16,6 +16,7 @@ from zlib import crc32
 import pytest
 
 import lamina as lm
+from lamina import verification
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import devices, open_engine
@@ -39,19 +40,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="run one in N of the tests that are sampled, always the same ones: those on OpenCL, "
-        "where drivers take a quarter of a second to compile what a test needs, and those that are "
-        "marked so (default: 1 with --engine, else 32)",
+        help="run one in N of the conformance tests that take an engine and of the tests that are "
+        "marked as sampled (default: all with --engine; else one in 8, and one in 32 of those that "
+        "are sampled or on OpenCL, where drivers take a quarter of a second to compile each)",
+    )
+    parser.addoption(
+        "--part",
+        type=int,
+        default=0,
+        metavar="K",
+        help="which of the N parts of these tests, from 0 on; each test is in one of them",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compiled programs are kept for these tests alone, also by processes that they start."""
+    """Compiled programs are kept for these tests alone, also by processes that they start.
+
+    Raises:
+        pytest.UsageError: if there is no such engine, or no such part.
+    """
     # PoCL, which keeps one of its own, may still write to it in the end.
     folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
     os.environ["LAMINA_CACHE"] = folder.name
     os.environ["POCL_CACHE_DIR"] = str(Path(folder.name) / "pocl")
     config.add_cleanup(folder.cleanup)
+    engine, share, part = (config.getoption(f"--{name}") for name in ("engine", "share", "part"))
+    if share < 0 or part < 0 or (share and part >= share):
+        raise pytest.UsageError(f"--share {share} --part {part}: there are parts 0 to N - 1 of N")
+    if engine:
+        try:
+            open_engine(engine)
+        except EngineError as error:
+            raise pytest.UsageError(f"--engine: {error}") from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -63,19 +83,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests that are sampled, as `--share` says."""
-    share = config.getoption("--share") or (1 if config.getoption("--engine") else 32)
+    """Leaves out tests of which only a share is run, as `--share` says."""
+    part = config.getoption("--part")
 
     def is_chosen(item: pytest.Item) -> bool:
-        parameters = getattr(item, "callspec", None)
-        engine = parameters.params.get("engine_name", "") if parameters is not None else ""
-        name = item.nodeid.replace(str(engine), "")
-        is_dear = str(engine).startswith("opencl") or item.get_closest_marker("sampled")
-        return not is_dear or crc32(name.encode()) % share == 0
+        share = _share_of(item, config)
+        name = item.nodeid.replace(_engine_of(item), "")
+        return crc32(name.encode()) % share == part % share
 
     left_out = [item for item in items if not is_chosen(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if is_chosen(item)]
+
+
+def _engine_of(item: pytest.Item) -> str:
+    """The engine that a test is run on; "" if it takes none."""
+    parameters = getattr(item, "callspec", None)
+    return str(parameters.params.get("engine_name", "")) if parameters is not None else ""
+
+
+def _share_of(item: pytest.Item, config: pytest.Config) -> int:
+    """One in so many of a test's kind is run."""
+    asked, engine = config.getoption("--share"), _engine_of(item)
+    takes_long = engine.startswith("opencl") or item.get_closest_marker("sampled")
+    if not takes_long and not (engine and "conformance" in item.path.parts):
+        return 1
+    if asked or config.getoption("--engine"):
+        return asked or 1
+    return 32 if takes_long else 8
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,6 +131,13 @@ def engine(engine_name: str) -> Engine:
     if engine_name == "interpreter":
         return InterpreterEngine(poison=True)
     return open_engine(engine_name)
+
+
+@pytest.fixture
+def quick_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` compares no engines that take seconds to compile."""
+    found = [one for one in devices() if one.engine in ("cpu", "interpreter")]
+    monkeypatch.setattr(verification, "devices", lambda: found)
 
 
 @pytest.fixture(scope="session")

@@ -128,27 +128,49 @@ class Sources:
 
     def __init__(self, *packages: str) -> None:
         self._packages = packages
+        self._status = _status_of(*packages)
         self.checksum = sources_checksum(*packages)
 
     @cached_property
     def are_unchanged(self) -> bool:
         """Whether what was imported later is of the same version; asked once."""
-        return sources_checksum(*self._packages) == self.checksum
+        # Files that nobody wrote to need not be read.
+        same = bool(self._status) and _status_of(*self._packages) == self._status
+        return same or sources_checksum(*self._packages) == self.checksum
 
 
 def sources_checksum(*packages: str) -> str:
     """A checksum of the modules of some packages, without those below; "" if they are hidden."""
     found = [
         (f"{package}/{file.name}", file.read_bytes())
-        # Sources; in some installations compiled ones, or an archive of them.
         for package in packages
         for file in _folder_of(package).iterdir()
-        if file.is_file() and file.name.endswith((".py", ".pyc"))
+        if _is_module(file.name) and file.is_file()
     ]
     digest = hashlib.sha256()
     for name, content in sorted(found):
         digest.update(name.encode() + content)
     return digest.hexdigest() if found else ""
+
+
+def _status_of(*packages: str) -> list[tuple[str, int, int, int]]:
+    """What changes when a module of these packages is written; nothing if that cannot be seen."""
+    found: list[tuple[str, int, int, int]] = []
+    for package in packages:
+        folder = _folder_of(package)
+        if not isinstance(folder, Path):
+            return []
+        with os.scandir(folder) as entries:
+            for entry in filter(lambda one: _is_module(one.name), entries):
+                status = entry.stat()
+                name = f"{package}/{entry.name}"
+                found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return sorted(found)
+
+
+def _is_module(name: str) -> bool:
+    """Whether a file is a source; in some installations there are compiled ones."""
+    return name.endswith((".py", ".pyc"))
 
 
 def _folder_of(package: str) -> Traversable:

@@ -10,6 +10,7 @@ import numpy as np
 
 import lamina as lm
 from lamina.cli.progress import epoch_lines, on_terminal
+from lamina.engines.discovery import open_engine
 from lamina.errors import DataError, MissingExtraError
 from lamina.reports import bytes_text, map_text
 from lamina.shapes import Array
@@ -33,6 +34,7 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
             where=str(folder),
             advice="Choose another with --out.",
         ) from error
+    open_engine(engine)
     train, test = lm.data.digits().split(0.8, seed=seed)
     network = lm.Sequential(
         lm.Input(1, 8, 8),

@@ -21,13 +21,12 @@ from itertools import accumulate
 
 import numpy as np
 
-from lamina.errors import EngineError
+from lamina.errors import LargestBlockError
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Sort, Step, loads_of, reads_of, stores_of, writes_of
 from lamina.records import frozen_dataclass
-from lamina.reports import bytes_text
 
 # Large buffers start at cache lines; small ones need no more than their elements do.
 CACHE_LINE_BYTES = 64
@@ -88,15 +87,16 @@ def plan_memory(
             one block.
 
     Raises:
-        EngineError: if a buffer does not fit into the largest block.
+        LargestBlockError: if an input or a temporary does not fit into the largest block.
     """
     lifetimes = _lifetimes(buffers, steps, outputs, repeats)
     # Blocks are whole units, so that they can lie one behind the other.
     unit = math.lcm(alignment, CACHE_LINE_BYTES)
     edge = _NO_EDGE if largest_block is None else largest_block // unit * unit
-    for lifetime in lifetimes.values():
-        if lifetime.buffer.bytes > edge:
-            raise _too_large(lifetime.buffer, edge)
+    for name, buffer in buffers.items():
+        limit = largest_block if buffer.kind == "input" else edge if name in lifetimes else None
+        if limit is not None and buffer.bytes > limit:
+            raise _too_large(buffer, limit)
     slots = _slots(lifetimes, steps, alignment)
     largest = _largest_alive(slots, len(steps))
     offsets, blocks = _pack(_Range(tuple(slots), max(edge, unit), unit), largest)
@@ -112,14 +112,15 @@ def plan_memory(
     return Plan(blocks, largest, tuple(allocations))
 
 
-def _too_large(buffer: Buffer, limit: int) -> EngineError:
-    return EngineError(
+def _too_large(buffer: Buffer, limit: int) -> LargestBlockError:
+    return LargestBlockError(
         f"{buffer.name} is larger than the largest block of memory on this device",
         facts=(
-            ("buffer", f"{buffer}, {bytes_text(buffer.bytes)}"),
-            ("limit", f"{bytes_text(limit)} in one block"),
+            ("buffer", f"{buffer}, {buffer.bytes:,} bytes"),
+            ("limit", f"{limit:,} bytes in one block"),
         ),
-        advice="Use a smaller batch, or the cpu engine, which has no such limit.",
+        advice="Take a smaller batch (Network.max_batch_size says which one fits), or another "
+        "engine: not all have such a limit.",
     )
 
 

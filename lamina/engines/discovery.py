@@ -27,6 +27,10 @@ class _Kind:
     devices: Callable[[], Sequence[Device]]
     has_devices: bool = False
 
+    def may_have(self, device: str) -> bool:
+        """Whether what stands behind the colon may name a device."""
+        return bool(device) if self.has_devices else device == "0"
+
 
 # Each engine is imported when it is asked for: their packages take longer than all of Lamina.
 def _cpu(name: str = "cpu") -> Engine:
@@ -70,9 +74,11 @@ def open_engine(name: str) -> Engine:
     Raises:
         EngineError: if there is none, or its device is missing.
     """
-    kind, _, device = name.partition(":")
-    if kind not in _KINDS or not (_KINDS[kind].has_devices or device in ("", "0")):
-        raise unknown_engine(name, list(_KINDS))
+    kind, colon, device = name.partition(":")
+    if kind not in _KINDS or (colon and not _KINDS[kind].may_have(device)):
+        several = [one for one in _KINDS if _KINDS[one].has_devices]
+        named = [f"{one}:{what}" for one in several for what in ("NUMBER", "NAME")]
+        raise unknown_engine(name, [*_KINDS, *named])
     return _KINDS[kind].open(name)
 
 

@@ -214,10 +214,14 @@ class Engine(Protocol):
         ...
 
 
+# How people see what there is, from Python and from a shell.
+LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
+
+
 def unknown_engine(name: str, known: Sequence[str]) -> EngineError:
     """The error for a name that no engine answers to."""
     return EngineError(
         f"there is no engine {name!r}",
         facts=(("expected", " or ".join(known)), ("found", repr(name))),
-        advice="lamina.devices() lists what this machine offers.",
+        advice=f"{LISTING} what this machine offers.",
     )

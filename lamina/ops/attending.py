@@ -270,8 +270,7 @@ def attention(
         factors: what the weights are multiplied with, such as a dropout's mask; broadcasts as well.
         blocks: into how many blocks the queries are cut, which are computed one after the other.
             The more, the less memory the weights take, and the more steps the program has. By
-            default the compiler decides: on the cpu there is one for every 128 queries, at most 8,
-            and at least 2 for 128 queries that are causal.
+            default the compiler decides, from what the target says.
 
     Returns:
         Floats [batch, heads, queries, features of the result].

@@ -8,25 +8,25 @@ from heapq import heappop, heappush
 from itertools import combinations
 
 from lamina.errors import InternalError
-from lamina.program.index import Axis, Gathered, Index, axes_of
+from lamina.program.distinct import meet_at_one_point, never_meet
+from lamina.program.dtypes import check_scalars
+from lamina.program.index import Axis, Gathered, Index
 from lamina.program.parallel import may_overlap, meetings, memory_of
+from lamina.program.points import meeting, outside
 from lamina.program.program import KINDS, Allocation, Program, Repeat
-from lamina.program.scalar import PRIMITIVES, Apply, Load, Position, indices, parts
+from lamina.program.ranges import range_of
+from lamina.program.scalar import Load, Position, indices
 from lamina.program.steps import (
-    COMBINERS,
     Contraction,
     Loop,
-    Reduce,
-    Scan,
     SegmentSum,
     Sort,
     Step,
     Store,
+    Write,
     inner_axes,
     loads_of,
-    position_dtype,
     reads_of,
-    scalars_of,
     stage_stores,
     stage_values,
     stores_of,
@@ -36,7 +36,10 @@ from lamina.program.windows import check_window
 
 
 def verify(program: Program) -> None:
-    """Checks that the program means something: what is read was written, and lies in its buffer.
+    """Checks that a program keeps the rules of `lamina.program.steps`, and lies in its memory.
+
+    A buffer counts as written once any element of it is. Of a step that may store twice in one
+    element, or load beyond a bound, so many points are computed as `points.MOST_POINTS` says.
 
     Raises:
         InternalError: naming the step and the rule it breaks.
@@ -48,17 +51,24 @@ def verify(program: Program) -> None:
             raise InternalError(f"goes by the name {name}", where=buffer.name)
         for extent in buffer.shape:
             _check_number("an extent", extent, 0, buffer.name)
+    _check_constants(program)
     _check_repeats(program)
     written = {b.name for b in program.buffers.values() if b.kind != "temporary"}
+    names: dict[str, int] = {}
     for number, step in enumerate(program.steps):
         where = f"step {number}, {step.name}"
-        _check_axes(step, program.repeated(number), where)
+        same = names.setdefault(step.name, number)
+        if same != number:
+            raise InternalError(f"step {same} has the same name", where=where)
+        repeat = program.repeated(number)
+        _check_axes(step, repeat, where)
         for store in stores_of(step):
             _check_access(program, store, where)
         for load in loads_of(step):
             _check_access(program, load, where)
-        _check_words(step, where)
-        _check_stores(step, where)
+        check_scalars(step, where)
+        _check_sort(step, where)
+        _check_stores(program, step, repeat, where)
         own = writes_of(step)
         missing = _read_before(step) - written
         if missing:
@@ -82,6 +92,20 @@ _LARGEST = 2**63 - 1
 def _check_number(what: str, value: object, least: int, where: str) -> None:
     if type(value) is not int or not least <= value <= _LARGEST:
         raise InternalError(f"{what} cannot be {value!r}", where=where)
+
+
+def _check_constants(program: Program) -> None:
+    """Each constant buffer has a value of its dtype and shape, and nothing else has."""
+    for name in program.constants:
+        if name not in program.buffers or program.buffers[name].kind != "constant":
+            raise InternalError("has a value, and is no constant buffer", where=name)
+    for buffer in program.of_kind("constant"):
+        value = program.constants.get(buffer.name)
+        if value is None:
+            raise InternalError("this constant has no value", where=buffer.name)
+        if (value.dtype, value.shape) != (buffer.dtype.numpy, buffer.shape):
+            found = f"{value.dtype}{list(value.shape)}"
+            raise InternalError(f"{buffer} has the value of a {found}", where=buffer.name)
 
 
 def _check_repeats(program: Program) -> None:
@@ -132,6 +156,7 @@ def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> No
 
 def _check_places(places: Iterable[Index], known: set[Axis], where: str) -> None:
     for index in places:
+        _check_number("a constant", index.constant, -_LARGEST, where)
         for atom, coefficient in index.terms:
             _check_number("a coefficient", coefficient, -_LARGEST, where)
             if isinstance(atom, Axis):
@@ -146,22 +171,6 @@ def _check_places(places: Iterable[Index], known: set[Axis], where: str) -> None
             raise InternalError(f"reaches beyond 64 bits: {index}", where=where)
 
 
-def _check_words(step: Step, where: str) -> None:
-    """Engines know the words of `scalar.PRIMITIVES` and `steps.COMBINERS`, and no others."""
-    for scalar in parts(*scalars_of(step)):
-        if isinstance(scalar, Apply):
-            operands = PRIMITIVES.get(scalar.primitive)
-            if operands != len(scalar.operands):
-                raise InternalError(f"there is no primitive like {scalar}", where=where)
-    for stage in step.stages if isinstance(step, Loop) else ():
-        if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
-            raise InternalError(f"there is no way to combine by {stage.combine!r}", where=where)
-        if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
-            raise InternalError(f"a key is no integer: {stage.key}", where=where)
-        if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
-            raise InternalError(f"positions cannot be {stage.dtype}: {stage}", where=where)
-
-
 def _read_before(step: Step) -> set[str]:
     """The buffers of which a step reads what was there before it."""
     read = {load.buffer for load in loads_of(step)}
@@ -174,27 +183,73 @@ def _read_before(step: Step) -> set[str]:
     return read
 
 
-def _check_stores(step: Step, where: str) -> None:
-    """Plain stores of different points go to different places, as far as axes tell."""
-    for axes, stores in _stores_by_axes(step):
+def _check_sort(step: Step, where: str) -> None:
+    """A sort is run by kernels of its own."""
+    stages = step.stages if isinstance(step, Loop) else ()
+    if len(stages) > 1 and any(isinstance(stage, Sort) for stage in stages):
+        raise InternalError("a sort is a loop of its own, not beside other stages", where=where)
+
+
+def _check_stores(program: Program, step: Step, repeat: Repeat | None, where: str) -> None:
+    """Stores have an element; different points another one, but for additions in order."""
+    outer = step.result_axes if isinstance(step, Contraction) else step.axes
+    earlier: list[tuple[Store, tuple[Axis, ...]]] = []
+    for axes, stores, in_order in _stores_by_axes(step):
         # Where there are no points, indices say little.
-        several = [axis for axis in axes if axis.extent > 1] if all(a.extent for a in axes) else []
-        for store in stores:
-            used = axes_of(store.index)
-            for axis in several:
-                if not store.accumulate and axis not in used:
-                    raise InternalError(
-                        f"stores one place of {store.buffer} along all of axis {axis.name}",
-                        where=where,
-                    )
+        if not all(axis.extent for axis in (*axes, *([repeat.axis] if repeat else ()))):
+            continue
+        for number, store in enumerate(stores):
+            if not program.buffers[store.buffer].size:
+                raise InternalError(f"stores in {store.buffer}, which is empty", where=where)
+            apart = outer if in_order and store.accumulate else axes
+            _check_apart_at(repeat, where, (store, axes), (store, axes), apart)
+            for other in stores[:number]:
+                both_add = store.accumulate and other.accumulate
+                told_by = apart if both_add else None
+                _check_apart_at(repeat, where, (other, axes), (store, axes), told_by)
+            for other, other_axes in earlier:
+                _check_apart_at(repeat, where, (other, other_axes), (store, axes), outer)
+        earlier += [(store, axes) for store in stores]
 
 
-def _stores_by_axes(step: Step) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...]]]:
+def _check_apart_at(
+    repeat: Repeat | None,
+    where: str,
+    one: tuple[Store, tuple[Axis, ...]],
+    other: tuple[Store, tuple[Axis, ...]],
+    apart: tuple[Axis, ...] | None,
+) -> None:
+    """Two stores, with the axes around them, share no element at points that some axes tell apart.
+
+    With None for these axes, they share none at all.
+    """
+    (first, first_axes), (second, second_axes) = one, other
+    if first.buffer != second.buffer:
+        return
+    fixed = None if repeat is None else repeat.axis
+    if apart is None:
+        proved = never_meet(first.index, second.index, fixed)
+    else:
+        several = tuple(axis for axis in apart if axis.extent > 1)
+        proved = meet_at_one_point(first.index, second.index, several, fixed)
+    if proved:
+        return
+    points = meeting(first.index, first_axes, second.index, second_axes, apart, fixed)
+    if points:
+        places = dict.fromkeys(f"{store.buffer}[{store.index}]" for store in (first, second))
+        raise InternalError(f"stores {' and '.join(places)} in one element, {points}", where=where)
+
+
+def _stores_by_axes(
+    step: Step,
+) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]:
+    """The axes around the stores of each stage, these, and whether its points are run in order."""
     if isinstance(step, Contraction):
-        yield step.result_axes, step.stores
+        yield step.result_axes, step.stores, False
         return
     for stage in step.stages:
-        yield (*step.axes, *inner_axes(stage)), stage_stores(stage)
+        in_order = isinstance(stage, Write) and stage.sequential
+        yield (*step.axes, *inner_axes(stage)), stage_stores(stage), in_order
 
 
 def _check_access(program: Program, access: Load | Store, where: str) -> None:
@@ -204,10 +259,16 @@ def _check_access(program: Program, access: Load | Store, where: str) -> None:
     dtype = access.dtype if isinstance(access, Load) else access.value.dtype
     if dtype != buffer.dtype:
         raise InternalError(f"accesses {buffer} as {dtype}", where=where)
-    guarded = isinstance(access, Load) and access.bounds
     low, high = access.index.bounds
-    if buffer.size and not guarded and (low < 0 or high >= buffer.size):
+    if not buffer.size or (low >= 0 and high < buffer.size):
+        return
+    if isinstance(access, Store) or not access.bounds:
         raise InternalError(f"reaches outside {buffer}: {access.index}", where=where)
+    low, high = range_of(access.index, access.bounds)
+    if low <= high and (low < 0 or high >= buffer.size):
+        reached = outside(access, buffer.size)
+        if reached:
+            raise InternalError(f"reaches outside {buffer}: {access}, {reached}", where=where)
 
 
 def _check_plan(program: Program) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lamina.program.index import Atom, Axis, Index, Quotient
+from lamina.program.index import Axis, Index
 from lamina.program.program import Program
-from lamina.program.scalar import Bound, Load, Position, loads
+from lamina.program.ranges import range_of
+from lamina.program.scalar import Load, Position, loads
 from lamina.program.steps import (
     Contraction,
     Loop,
@@ -77,7 +78,7 @@ def meetings(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterat
                         one_place = (
                             memory[load.buffer][:2] == memory[store.buffer][:2]
                             and load.index == store.index
-                            and not load.bounds
+                            and all(bound.always for bound in load.bounds)
                             and not store.accumulate
                         )
                         first = reading < writing and not isinstance(step, Contraction)
@@ -180,8 +181,8 @@ def may_overlap(
         other_step, other_rest = _without(other_index, repeated)
         if step * size == other_step * other_size:
             index, other_index = rest, other_rest
-    low, high = _range(index, one.bounds if isinstance(one, Load) else ())
-    other_low, other_high = _range(other_index, other.bounds if isinstance(other, Load) else ())
+    low, high = range_of(index, one.bounds if isinstance(one, Load) else ())
+    other_low, other_high = range_of(other_index, other.bounds if isinstance(other, Load) else ())
     return (
         start + low * size < other_start + (other_high + 1) * other_size
         and other_start + other_low * other_size < start + (high + 1) * size
@@ -193,70 +194,3 @@ def _without(index: Index, axis: Axis) -> tuple[int, Index]:
     terms = dict(index.terms)
     step = terms.pop(axis, 0)
     return step, Index(index.constant, tuple(terms.items()))
-
-
-def _range(index: Index, bounds: Sequence[Bound]) -> tuple[int, int]:
-    """The smallest and the largest value of an index where bounds hold.
-
-    Bounds of different atoms say nothing about each other: each such group is looked at by itself.
-    """
-    if not bounds:
-        return index.bounds
-    low = high = index.constant
-    for part, own in _apart(index, bounds):
-        one, other = _range_together(part, own, {})
-        low, high = low + one, high + other
-    return low, high
-
-
-def _apart(index: Index, bounds: Sequence[Bound]) -> Iterator[tuple[Index, tuple[Bound, ...]]]:
-    """The terms of an index in groups that have no bound in common, and the bounds of each."""
-    groups: list[tuple[set[Atom], list[Bound]]] = [({atom}, []) for atom, _ in index.terms]
-    for bound in bounds:
-        atoms = {atom for atom, _ in bound.index.terms}
-        atoms |= {a for a, _ in index.terms if isinstance(a, Quotient) and a.index == bound.index}
-        joined: tuple[set[Atom], list[Bound]] = atoms, []
-        for group in [group for group in groups if not atoms.isdisjoint(group[0])]:
-            joined[0].update(group[0])
-            joined[1].extend(group[1])
-            groups.remove(group)
-        groups.append((joined[0], [*joined[1], bound]))
-    for atoms, own in groups:
-        terms = tuple(term for term in index.terms if term[0] in atoms)
-        if terms:
-            yield Index(0, terms), tuple(own)
-
-
-def _range_together(
-    index: Index,
-    bounds: tuple[Bound, ...],
-    known: dict[tuple[Index, tuple[Bound, ...]], tuple[int, int]],
-) -> tuple[int, int]:
-    """The same for bounds that may say something about each other.
-
-    Each of them is used first, then those that are left. The same are left whatever the order of
-    those before, so what is `known` of them is looked up.
-    """
-    key = index, bounds
-    if key not in known:
-        low, high = index.bounds
-        for number, bound in enumerate(bounds):
-            others = (*bounds[:number], *bounds[number + 1 :])
-            for factor, limits in _multiples(index, bound):
-                ends = sorted((factor * limits.low, factor * (limits.high - 1)))
-                rest = _range_together(index - limits.index * factor, others, known)
-                low, high = max(low, rest[0] + ends[0]), min(high, rest[1] + ends[1])
-        known[key] = low, high
-    return known[key]
-
-
-def _multiples(index: Index, bound: Bound) -> Iterator[tuple[int, Bound]]:
-    """What an index contains of a bounded one, or of a quotient of that, and how often."""
-    for atom, step in bound.index.terms[:1]:
-        factor, rest = divmod(dict(index.terms).get(atom, 0), step)
-        if factor and not rest:
-            yield factor, bound
-    for atom, step in index.terms:
-        if isinstance(atom, Quotient) and atom.index == bound.index:
-            low, high = bound.low // atom.divisor, (bound.high - 1) // atom.divisor
-            yield step, Bound(Index(0, ((atom, 1),)), low, high + 1)

@@ -110,7 +110,10 @@ class Literal:
 
 @frozen_dataclass
 class Load:
-    """An element of a buffer, or zero (without touching memory) where a bound fails."""
+    """An element of a buffer; zero, without touching memory, where a bound fails.
+
+    In a buffer without elements it is zero everywhere.
+    """
 
     buffer: str
     index: Index

@@ -5,6 +5,7 @@ order, in which vectors and by how many threads is the engine's business. What e
 
 - The points of a loop's own axes, and of a contraction's batch, rows and columns, are independent:
   they may be computed in any order and at the same time.
+- They store in different elements: none twice, but for additions in order at one point.
 - The stages of one point run one after the other. What a `Sort` stores, and the sums of a
   `SegmentSum`, do not depend on how the work on one point is divided.
 - The inner axes of a `Write` that is not sequential are parallel among themselves, once all
@@ -15,7 +16,8 @@ order, in which vectors and by how many threads is the engine's business. What e
 
 So a point whose earlier stages read what a later one overwrites must not be split over workers
 that each repeat the earlier stages. `lamina.program.parallel` says along which axes the workers of
-a step may be split without a barrier, and `lamina.program.check` holds programs to these rules.
+a step may be split without a barrier. `lamina.program.check` refuses programs that can be shown to
+break these rules.
 """
 
 from __future__ import annotations
@@ -41,13 +43,18 @@ COMBINERS: dict[str, float | None] = {
     "argmin": None,  # the first position of the minimum, NaN counting as smaller than any number
 }
 
+# Those that give a position; no running combination does.
+POSITIONAL = ("argmax", "argmin")
+
 
 @frozen_dataclass
 class Store:
     """Writes a value to a buffer; with accumulate, adds it to what is there.
 
-    The index of a plain store is different for every point of the iteration space. Accumulating
-    stores may meet in one element only within a sequential `Write` at one point of the loop.
+    The index is different for every point of the iteration space, and for every store of a stage.
+    Accumulating stores alone may share an element: within a sequential `Write` at one point of the
+    loop, and two of one point of any stage. A later stage may overwrite what an earlier one of the
+    same point stored.
     """
 
     buffer: str
@@ -136,7 +143,7 @@ class Scan:
 
 @frozen_dataclass
 class Sort:
-    """Stores the order of an integer key along one axis.
+    """Stores the order of an integer key along one axis; it is the only stage of its loop.
 
     The first slot takes the position of the smallest key, and so on; equal keys stay in the order
     in which they come. All keys of a point are read before any slot is stored.

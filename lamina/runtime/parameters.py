@@ -156,7 +156,7 @@ class Parameters:
             self.engine.available_bytes,
             most=self.engine.target.largest_block_bytes,
             where=self.engine.device.engine,
-            advice="Make the layer of the largest tensor smaller, or free memory.",
+            advice="Make the layer of the largest tensor smaller.",
         )
 
     def part(self, network: Network) -> Parameters:

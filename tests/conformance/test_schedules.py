@@ -31,8 +31,13 @@ CONTRACTING = [
     for number, sample in enumerate(op.samples)
 ]
 LOOPS = [op for op in ops.ALL if op.name not in CONTRACTIONS]
-# So many of the ways of a program of loops alone.
-MOST_OF_LOOPS = 2
+LOOPING = [
+    pytest.param(op, sample, id=f"{op.name}-{number}")
+    for op in LOOPS
+    for number, sample in enumerate(op.samples)
+]
+# So many of the ways of a program of loops alone, where not all are tried.
+SOME_OF_LOOPS = 2
 
 
 def results(op: Op, sample: Sample, dtype: DType, leaves: Leaves) -> list[Tensor]:
@@ -56,11 +61,20 @@ def test_contraction_is_right_in_every_way(
 @pytest.mark.parametrize("op", LOOPS, ids=lambda op: op.name)
 def test_loops_are_right_in_other_ways(op: Op, engine: Engine) -> None:
     def some(program: Program) -> Iterator[Any]:
-        return islice(engine.schedules(program), MOST_OF_LOOPS)
+        return islice(engine.schedules(program), SOME_OF_LOOPS)
 
     leaves = Leaves()
     graph = leaves.graph(results(op, op.samples[-1], float32, leaves))
     check(graph, engine, leaves.feeds, schedules=some)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("op", "sample"), LOOPING)
+def test_loops_are_right_in_every_way(op: Op, sample: Sample, engine: Engine) -> None:
+    dtype = float64 if sample.differentiable else float32
+    leaves = Leaves()
+    graph = leaves.graph(results(op, sample, dtype, leaves))
+    check(graph, engine, leaves.feeds, schedules=engine.schedules)
 
 
 @pytest.mark.parametrize("seed", range(5))

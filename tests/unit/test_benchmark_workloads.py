@@ -189,6 +189,13 @@ def test_a_run_has_its_length_unless_it_takes_far_too_long(
 
     samples(run, seconds=0.1, run_length=1000)
     assert (groups[-1] == 1000) == whole
+    assert max(groups) <= 1000
+
+
+def test_what_a_run_costs_beside_its_steps_is_divided_by_many() -> None:
+    found = samples(lambda steps: 0.03 + steps * 1e-4, seconds=0.3, run_length=100_000)
+    # With the first step alone it would be 300 times as much.
+    assert max(found) < 1.2e-4
 
 
 # The command --------------------------------------------------------------------------------------

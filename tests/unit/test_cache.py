@@ -71,13 +71,19 @@ def unused(make: Maker) -> None:
 # Entries ------------------------------------------------------------------------------------------
 
 
+def package_in(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    """A package that can be imported."""
+    monkeypatch.syspath_prepend(str(folder))
+    package = folder / name
+    package.mkdir()
+    (package / "__init__.py").write_text("OLD = True")
+    return package
+
+
 def test_sources_that_change_after_they_were_imported_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    package = tmp_path / "upgraded"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
+    package = package_in(tmp_path, monkeypatch, "upgraded")
     before, unasked = Sources("upgraded"), Sources("upgraded")
     assert before.checksum == unasked.checksum != ""
     assert before.are_unchanged
@@ -85,6 +91,17 @@ def test_sources_that_change_after_they_were_imported_are_noticed(
     assert before.are_unchanged, "it was asked once, and is not asked again"
     assert not unasked.are_unchanged
     assert Sources("upgraded").checksum != before.checksum
+
+
+def test_sources_that_are_written_as_they_were_have_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = package_in(tmp_path, monkeypatch, "repaired")
+    one, other = Sources("repaired"), Sources("repaired")
+    os.utime(package / "__init__.py", ns=(0, 0))
+    assert one.are_unchanged
+    (package / "__init__.py").write_text("NEW = True")
+    assert not other.are_unchanged
 
 
 def test_what_was_made_once_is_found_again() -> None:

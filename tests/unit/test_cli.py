@@ -530,6 +530,13 @@ def test_demo_without_matplotlib_says_so_and_goes_on(monkeypatch):
     assert output.splitlines()[-1].startswith("accuracy on held-out digits: ")
 
 
+def test_demo_says_that_an_engine_is_missing_before_it_says_anything_else():
+    failed = run("demo", "--engine", "cpux")
+    assert failed.exit_code == 1
+    assert not failed.stdout
+    assert "there is no engine 'cpux'" in failed.stderr
+
+
 def test_demo_says_if_its_folder_cannot_be_made():
     write("file", "")
     assert fail("demo", "--out", "file/folder").startswith("DataError in file/folder: ")

@@ -196,6 +196,7 @@ def test_two_networks_are_trained_against_each_other(run):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 def test_what_the_generator_writes_is_read_as_digits(run, monkeypatch):
     sheets = []
     monkeypatch.setattr("lamina.reports.plot_images", lambda made, *_, **__: sheets.append(made))

@@ -13,12 +13,14 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.compiler.fusion import trials
+from lamina.compiler.fusion.costs import Narrowing
 from lamina.compiler.lowering.lower import lower_group
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.simplify import simplify
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.program.cost import cost_of
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, loads, parts
 from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, stores_of, writes_of
@@ -316,6 +318,62 @@ def test_a_mask_that_several_need_is_stored_if_it_is_long_to_compute() -> None:
         rows = ops.sum(ops.where(mask, y, 0.0), 0)
         program = compiled([rows, ops.sum(ops.where(mask, 1.0, y), 1) * ops.sum(rows)])
         assert sum(b.dtype == bool_ for b in program.of_kind("temporary")) == stored
+
+
+def narrowings(make: Callable[[Tensor, Tensor], Sequence[Tensor]]) -> tuple[Program, Program]:
+    """Programs for tensors made of a float64 sum and its cast to float32.
+
+    In one of them the cast is stored if that costs less, in the other in any case.
+    """
+    x = leaf("x", "parameter", (500, 40), float64)
+    wide = ops.sum(x, 1)
+    outputs = list(make(wide, ops.cast(wide, "float32")))
+    chosen = compiled(outputs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Narrowing, "stored", lambda self, target: -1.0)
+        return chosen, compiled(outputs)
+
+
+def moved(program: Program) -> int:
+    return sum(cost_of(step, program.buffers).bytes for step in program.steps)
+
+
+def test_a_cast_to_fewer_bytes_is_stored_instead_of_what_it_is_made_of() -> None:
+    chosen, always = narrowings(lambda wide, narrow: [ops.cumsum(narrow, 0)])
+    assert chosen == always
+    assert [buffer.dtype for buffer in temporaries(chosen, 500)] == [float32, float32]
+
+
+def test_a_cast_is_stored_beside_what_it_is_made_of_if_enough_steps_read_it() -> None:
+    def two(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
+        return [wide, ops.cumsum(narrow, 0), ops.cumsum(narrow * 2, 0)]
+
+    chosen, always = narrowings(two)
+    assert chosen == always
+    assert len([one for one in temporaries(chosen, 500) if one.dtype == float32]) == 3
+
+
+def test_a_cast_is_not_stored_for_a_step_that_reads_what_it_is_made_of() -> None:
+    def rounded(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
+        return [ops.cumsum(wide - ops.cast(narrow, "float64"), 0)]
+
+    chosen, always = narrowings(rounded)
+    # It would be written once and read once.
+    assert moved(chosen) == moved(always) - 2 * 500 * 4
+
+
+def test_a_cast_is_not_stored_where_that_moves_as_many_bytes_and_holds_more() -> None:
+    chosen, always = narrowings(lambda wide, narrow: [wide, ops.cumsum(narrow, 0)])
+    assert moved(chosen) == moved(always)
+    assert len(temporaries(chosen, 500)) == len(temporaries(always, 500)) - 1
+
+
+def test_a_cast_is_stored_beside_what_its_own_step_alone_needs_wide() -> None:
+    def normalised(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
+        return [ops.mean(wide * wide), ops.cumsum(narrow, 0)]
+
+    chosen, always = narrowings(normalised)
+    assert chosen == always
 
 
 def test_small_results_share_a_step_and_large_ones_that_share_nothing_do_not() -> None:

@@ -119,6 +119,7 @@ def test_masks_of_a_decoder_belong_to_the_memory_and_then_to_itself() -> None:
 # Training -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_gradients_are_right() -> None:
     net = lm.Sequential(
         lm.Input(4, 6),

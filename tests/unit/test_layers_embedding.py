@@ -208,6 +208,7 @@ def test_learned_positions_add_their_table() -> None:
     np.testing.assert_allclose(model.predict(x), x + weight, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_gradients_are_right() -> None:
     net = lm.Sequential(
         lm.Input(4, dtype="int64"),

@@ -145,6 +145,7 @@ def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
     np.testing.assert_allclose(mean, 0.25 * x[:8].mean(0) + 0.5 * x[8:].mean(0), rtol=1e-12)
 
 
+@pytest.mark.usefixtures("quick_verification")
 @pytest.mark.parametrize(
     "layer",
     [lm.BatchNorm(), lm.LayerNorm((1, 2)), lm.GroupNorm(2), lm.InstanceNorm(), lm.RMSNorm()],

@@ -131,6 +131,7 @@ def test_dropout_does_nothing_in_inference_nor_behind_the_last_layer() -> None:
 # The layer as a part of a network -----------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("quick_verification")
 @KINDS
 def test_the_gradients_of_a_network_with_lengths_pass_verification(kind: Any) -> None:
     x, lengths = lm.Input(4, INPUTS), lm.Input(dtype="int64")

@@ -146,9 +146,10 @@ def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
         program_of(large_rows(), alignment=128, largest_block=8000)
     assert str(caught.value) == (
         "b0 is larger than the largest block of memory on this device\n"
-        "  buffer  temporary b0 f64[1000], 7.81 KiB\n"
-        "  limit   7.75 KiB in one block\n"
-        "  Use a smaller batch, or the cpu engine, which has no such limit."
+        "  buffer  temporary b0 f64[1000], 8,000 bytes\n"
+        "  limit   7,936 bytes in one block\n"
+        "  Take a smaller batch (Network.max_batch_size says which one fits), or another engine: "
+        "not all have such a limit."
     )
 
 

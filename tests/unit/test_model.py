@@ -397,7 +397,9 @@ def test_seeds_from_end_to_end_work(seed: int) -> None:
 # Mistakes at the start ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["cpux", "", "interpreter:1", "interpreter:x"])
+@pytest.mark.parametrize(
+    "engine", ["cpux", "", "interpreter:1", "interpreter:x", "cpu:", "opencl:"]
+)
 def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
     with pytest.raises(EngineError) as caught:
         lm.Model(network(), engine=engine)
@@ -405,7 +407,8 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
     expected, found = caught.value.facts
     assert "interpreter" in expected[1]
     assert found == ("found", repr(engine))
-    assert caught.value.advice == "lamina.devices() lists what this machine offers."
+    listing = "lamina.devices(), or `lamina devices` on the command line, lists"
+    assert caught.value.advice == f"{listing} what this machine offers."
 
 
 def test_a_model_of_something_else_is_refused() -> None:

@@ -178,7 +178,7 @@ def test_a_network_learns(name: str) -> None:
     assert loss_falls(SMALL[name]())
 
 
-@pytest.mark.slow
+@pytest.mark.sampled
 def test_a_network_of_bottlenecks_learns() -> None:
     # To make machine code of its 400 steps takes longer than to run some without.
     network = resnet(50, 3, input=(1, 16, 16))

@@ -50,7 +50,11 @@ def test_a_device_is_named_by_number_or_by_a_part_of_its_name() -> None:
     ("name", "said"),
     [
         ("opencl:0", "cannot be used\n  opencl:0  Broken: no compiler"),
-        ("opencl:9", "no OpenCL device is named '9'\n  opencl:0  Broken: no compiler\n  opencl:1"),
+        (
+            "opencl:9",
+            "there is no OpenCL device number 9\n  opencl:0  Broken: no compiler\n  opencl:1",
+        ),
+        ("opencl:01", "there is no OpenCL device number 01"),
         ("opencl:arc", "no OpenCL device is named 'arc'"),
     ],
 )
@@ -71,13 +75,20 @@ def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> 
         ({"compiler_available": 0}, "no compiler"),
         ({"endian_little": 0}, "big-endian"),
         ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
+        (
+            {"name": "llvmpipe (LLVM 15.0.6, 256 bits)", "driver_version": "22.3.6"},
+            "driver 22.3.6 computes wrongly; docs/opencl.md says what",
+        ),
+        ({"name": "llvmpipe (LLVM 19)", "driver_version": "25.0.1"}, ""),
     ],
 )
 def test_why_a_device_cannot_be_used(change: dict[str, Any], said: str) -> None:
     from lamina.engines.opencl import devices as module
 
     whole = {
+        "name": "cpu",
         "version": "OpenCL 3.0 PoCL",
+        "driver_version": "3.1",
         "available": 1,
         "compiler_available": 1,
         "endian_little": 1,

@@ -255,6 +255,51 @@ def test_programs_whose_memory_is_gone_ask_for_it_again(
     np.testing.assert_array_equal(first.output("result"), expected(X, 0))
 
 
+class Counting:
+    """A program that only knows its blocks."""
+
+    blocks: Any = "none yet"
+
+    def let_go(self) -> None:
+        self.blocks = None
+
+    def move_to(self, blocks: Any) -> None:
+        self.blocks = blocks
+
+
+def test_every_program_is_moved_when_blocks_are_exchanged(engine: Any) -> None:
+    arena = engine.arena()
+    one, other = Counting(), Counting()
+    arena.enter(one, (64,))
+    before = one.blocks
+    arena.enter(other, (4096, 64))
+    assert one.blocks == other.blocks != before
+    assert len(one.blocks) == 2
+    arena.leave(other)
+    assert len(one.blocks) == 1
+    arena.leave(one)
+
+
+def test_programs_without_blocks_go_on_after_a_failure(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = engine.arena()
+    alone = Counting()
+    arena.enter(alone, ())
+    first, _ = made(engine, arena)
+    second, _ = made(engine, arena, of=program(5000))
+
+    def refuse(size: int) -> None:
+        raise failure("MEM_OBJECT_ALLOCATION_FAILURE", "clCreateBuffer")
+
+    monkeypatch.setattr(arena.driver, "allocate", refuse)
+    second.release()
+    first.release()
+    assert alone.blocks is None
+    arena.restore()
+    assert alone.blocks == []
+
+
 def failure(status: str, routine: str) -> Exception:
     code = getattr(cl.status_code, status)
     return cl.RuntimeError(cl._cl._ErrorRecord(msg="", code=code, routine=routine))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lamina.errors import InternalError
@@ -219,3 +220,53 @@ def test_a_repetition_of_other_steps_than_there_are_is_found() -> None:
 def test_a_temporary_without_room_in_the_arena_is_found() -> None:
     broken = placed(Allocation("a", 0, 8, 0, 1), Allocation("b", 16, 16, 1, 2))
     assert "there is no room in the arena for temporary a f32[4]" in problem_of(broken)
+
+
+def test_a_store_in_a_buffer_without_elements_is_found() -> None:
+    sound = program()
+    buffers = {**sound.buffers, "p": Buffer("p", "parameter", (0,), float32)}
+    broken = longer(replace(sound, buffers=buffers), loop("third", "p", load("b")))
+    assert "in step 2, third: stores in p, which is empty" in problem_of(broken)
+    store = Store("p", constant_index(0), Literal(0.0, float32))
+    nowhere = Loop("third", (Axis("k", 0),), (Write((), (store,)),))
+    verify(longer(replace(sound, buffers=buffers), nowhere))
+
+
+def test_a_place_that_is_no_whole_number_is_found() -> None:
+    value = Load("x", Index(1.5, ()), float32)
+    broken = longer(program(), loop("third", "p", value))
+    assert "a constant cannot be 1.5" in problem_of(broken)
+
+
+def test_a_bound_beyond_64_bits_is_found() -> None:
+    value = Load("x", HERE, float32, (Bound(HERE, -(2**70), 4),))
+    text = problem_of(longer(program(), loop("third", "p", value)))
+    assert "a bound reaches beyond 64 bits: -1180591620717411303424 <= i < 4" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, "this constant has no value"),
+        (np.zeros(3, "float32"), "has the value of a float32[3]"),
+        (np.zeros(4, "float64"), "has the value of a float64[4]"),
+    ],
+    ids=["none", "shape", "dtype"],
+)
+def test_a_constant_without_its_value_is_found(value: np.ndarray | None, problem: str) -> None:
+    sound = program()
+    buffers = {**sound.buffers, "c": Buffer("c", "constant", (4,), float32)}
+    values = {} if value is None else {"c": value}
+    text = problem_of(replace(sound, buffers=buffers, constants=values))
+    assert f"in c: {problem}" in text or f"constant c f32[4] {problem}" in text
+
+
+def test_a_value_of_what_is_no_constant_is_found() -> None:
+    broken = replace(program(), constants={"x": np.zeros(4, "float32")})
+    assert "in x: has a value, and is no constant buffer" in problem_of(broken)
+
+
+def test_an_update_under_a_bound_that_always_holds_is_allowed() -> None:
+    value = Load("p", HERE, float32, (Bound(HERE, 0, 4),))
+    doubling = loop("third", "p", Apply("add", (value, value), float32))
+    verify(longer(program(), doubling))

@@ -85,7 +85,7 @@ def test_a_model_that_does_not_fit_is_refused(engine: str, leave: Callable[[int]
         "  needed      12 TiB\n"
         "  needed for  drawing initial values: 8 TiB, parameters: 4 TiB, states of layers: 8 MiB\n"
         "  largest     parameter 2.weight f32[1048576, 1048576], 4 TiB\n"
-        "  Make the layer of the largest tensor smaller, or free memory."
+        "  Make the layer of the largest tensor smaller."
     )
 
 

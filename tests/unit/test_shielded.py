@@ -188,6 +188,35 @@ def script(text: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@posix_only
+@pytest.mark.parametrize("several", [2, 3])
+def test_what_several_handlers_raise_one_right_after_the_other_is_held(several: int) -> None:
+    # All come while this thread has the interpreter's lock: the main thread then runs the first
+    # handler, and another one wherever it looks next. In a process of its own: what is raised in a
+    # callback of the garbage collector is lost there, and pytest's plugins have such callbacks.
+    text = f"""
+numbers = (signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)[:{several}]
+class Alarm(Exception):
+    pass
+def handle(*_):
+    raise Alarm
+def press_all_and_work():
+    for number in numbers:
+        signal.pthread_kill(threading.main_thread().ident, number)
+    time.sleep(0.02)
+    done.append("all of it")
+for number in numbers:
+    signal.signal(number, handle)
+done = []
+for times in range(1, 6):
+    try:
+        thread.call(press_all_and_work)
+    except Alarm:
+        print(len(done) == times)
+"""
+    assert script(text) == (0, "True\n" * 5, "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_has_a_thread_of_its_own_and_forks_wait_for_what_is_under_way() -> None:
     text = """

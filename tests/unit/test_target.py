@@ -21,6 +21,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET, discovery
 from lamina.engines.cpu.target import CPU
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, leaf
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
@@ -198,7 +199,12 @@ def test_the_arena_is_cut_and_aligned_as_the_target_asks() -> None:
 @pytest.fixture
 def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
     """The interpreter, when it is asked for by its name, has another target."""
-    engine = InterpreterEngine(target=RECOMPUTING)
+    return interpreter_for(RECOMPUTING, monkeypatch)
+
+
+def interpreter_for(target: Target, monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
+    """The interpreter of that target, which now answers to its name."""
+    engine = InterpreterEngine(target=target)
     kind = discovery._Kind(lambda name: engine, lambda: [engine.device])
     monkeypatch.setitem(discovery._KINDS, "interpreter", kind)
     return engine
@@ -221,6 +227,31 @@ def test_plans_are_made_for_the_engine_that_is_named(recomputing: InterpreterEng
         assert contractions(other) > contractions(default)
     peak = net.plan(8, **TRAINING, engine="interpreter").peak_bytes
     assert net.max_batch_size(peak, **TRAINING, engine="interpreter") == 8
+
+
+@pytest.mark.parametrize(
+    ("layers", "batch"),
+    [
+        ((lm.Input(4), lm.Linear(32), lm.ReLU(), lm.Linear(2)), 512),  # 128 bytes are hidden
+        ((lm.Input(64), lm.Linear(2)), 256),  # 256 bytes are read
+    ],
+    ids=("temporaries", "inputs"),
+)
+@pytest.mark.parametrize("memory", ["10 MiB", "64 GiB"])
+def test_the_largest_batch_is_one_whose_every_tensor_can_be_allocated(
+    layers: tuple[Any, ...], batch: int, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = replace(DEFAULT_TARGET, name="limited", largest_block_bytes=64 << 10)
+    interpreter_for(limited, monkeypatch)
+    net = lm.Sequential(*layers)
+    how: dict[str, Any] = {"engine": "interpreter"}
+    assert 1 < net.max_batch_size("20 KiB", **how) < batch
+    assert net.max_batch_size(memory, **how) == batch
+    net.plan(batch, **how)
+    with pytest.raises(EngineError) as caught:
+        net.plan(batch + 1, **how)
+    assert "is larger than the largest block of memory on this device" in caught.value.problem
+    assert dict(caught.value.facts)["limit"] == "65,536 bytes in one block"
 
 
 @pytest.mark.parametrize("engine", ["cpu", "interpreter"])
@@ -249,6 +280,7 @@ def test_whatever_has_an_engine_compiles_for_its_target(
     assert contractions(profile.explanation.program) == expected(2)
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_models_learn_the_same_on_every_target(recomputing: InterpreterEngine) -> None:
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(8, 4, 6, 6)).astype("float32"), generator.integers(0, 3, 8)

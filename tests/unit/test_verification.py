@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
+from lamina import ops, verification
+from lamina.engines.engine import Device
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Op, Tensor, apply
 from lamina.ops.elementwise import EXP
+from lamina.shapes import Array
+
+
+@pytest.fixture(autouse=True)
+def quick_engines(request: pytest.FixtureRequest) -> None:
+    """Only engines that compile at once, but where every engine is asked for."""
+    if "every_engine" not in request.node.name:
+        request.getfixturevalue("quick_verification")
 
 
 def branches() -> lm.Network:
@@ -58,6 +68,39 @@ def test_every_parameter_and_every_engine_is_checked() -> None:
     found = [finding.what for finding in report.findings]
     assert found[:4] == [f"gradient of {n}.{name}" for n in (1, 3) for name in ("weight", "bias")]
     assert "training step on interpreter" in found[4:]
+
+
+def test_an_engine_that_leaves_one_parameter_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = [layer for _ in range(8) for layer in (lm.Linear(16), lm.Tanh())]
+    network = lm.Sequential(lm.Input(8), *layers, lm.Linear(4))
+    steps = verification._changes
+
+    def spoilt(*arguments: Any) -> dict[str, tuple[Array, Array]]:
+        found = steps(*arguments)
+        if arguments[3] == "cpu":
+            start, change = found["1.weight"]
+            found["1.weight"] = start, 0 * change
+        return found
+
+    assert lm.verify(network, lm.MSE()).passed
+    monkeypatch.setattr(verification, "_changes", spoilt)
+    report = lm.verify(network, lm.MSE())
+    assert [one.what for one in report.findings if not one.passed] == ["training step on cpu"]
+
+
+def test_an_engine_that_cannot_run_is_said_to_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = [device for device in lm.devices() if device.engine == "cpu"]
+    broken = Device("opencl:0", "Radeon RX", None, "the driver has no compiler")
+    monkeypatch.setattr(verification, "devices", lambda: (*usable, broken))
+    report = lm.verify(*SOUND["a regression"])
+    assert report.skipped == (broken,)
+    lines = str(report).splitlines()
+    assert lines[-2:] == [
+        "not checked on opencl:0: the driver has no compiler",
+        "all checks passed",
+    ]
 
 
 def test_the_report_is_shown_as_a_table() -> None:

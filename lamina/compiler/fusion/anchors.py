@@ -6,12 +6,13 @@ memory only if another step needs it. `CHOOSING` lists the passes, in the order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from lamina.compiler.buffers import is_leaf
+from lamina.compiler.fusion.costs import Narrowing, Operations
 from lamina.compiler.fusion.results import Prepared, users_of
-from lamina.compiler.fusion.views import Views, viewed_operands
+from lamina.compiler.fusion.views import Views, reached_ends, viewed_operands
 from lamina.graph import Tensor
 from lamina.ops.lowering import (
     Contracting,
@@ -24,6 +25,7 @@ from lamina.ops.lowering import (
 )
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
+from lamina.shapes import size_of, static
 
 # A set whose order is that in which tensors were added.
 Anchors = dict[Tensor, None]
@@ -60,6 +62,9 @@ class Choosing:
 
 
 Pass = Callable[[Choosing, Anchors], Anchors]
+
+# What is computed in another step than what it reads.
+_APART = Contracting | Scanning | Scattering | Repeating
 
 
 def required(choosing: Choosing, anchors: Anchors) -> Anchors:
@@ -99,14 +104,41 @@ def running_sums(choosing: Choosing, anchors: Anchors) -> Anchors:
 
 
 def narrowed(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """Casts of anchors to fewer bytes: what is narrower moves fewer where it is stored."""
+    """Casts of anchors to fewer bytes, where to store them moves fewer than to cast again."""
+    operations = Operations(choosing.target)
     found: Anchors = {}
     for node in choosing.nodes:
         if node.op.name == "cast" and choosing.users[node]:
             (source,) = node.operands
-            if source in anchors and node.dtype.itemsize < source.dtype.itemsize:
+            if source not in anchors or node.dtype.itemsize >= source.dtype.itemsize:
+                continue
+            narrow = _readers(choosing.users[node], anchors, choosing.users)
+            others = [user for user in choosing.users[source] if user is not node]
+            # All others may be computed in the step of the anchor, and then read nothing.
+            wide = {
+                reader
+                for reader in _readers(others, anchors, choosing.users)
+                if isinstance(reader.op.lowering, _APART)
+            }
+            cost = Narrowing(
+                elements=size_of(static(node.shape)),
+                wide=source.dtype.itemsize,
+                narrow=node.dtype.itemsize,
+                steps=len(narrow),
+                also_wide=len(narrow & wide),
+                is_stored=bool(wide) or source in choosing.wanted,
+                operations=operations.of(node),
+            )
+            if cost.stored(choosing.target) < cost.again():
                 found[node] = None
     return anchors | found
+
+
+def _readers(
+    users: Iterable[Tensor], anchors: Anchors, all_users: Mapping[Tensor, Sequence[Tensor]]
+) -> set[Tensor]:
+    """The anchors that are made of what directly has these users."""
+    return reached_ends(users, anchors.__contains__, all_users.__getitem__)
 
 
 def readable_below(choosing: Choosing, anchors: Anchors) -> Anchors:

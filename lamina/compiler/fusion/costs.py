@@ -3,12 +3,16 @@
 A program costs
 
     the bytes that its steps read from memory and write to it,
-    + the operations that are repeated where a tensor is computed again,
+    + the operations that are repeated where a tensor is computed again or a narrow one is packed,
     + the launches of its steps,
 
-all in one unit, the time in which a byte is moved. Every decision between two choices compares this
-cost for both (`Sharing` for a tensor that is stored or computed again). Of two choices that cost
-the same, the one that holds fewer bytes at a time is taken.
+all in one unit, the time in which a byte is moved. Two decisions have to count: whether a tensor is
+stored or computed again (`Sharing`), and whether a cast to fewer bytes is stored beside what it is
+made of or instead of that (`Narrowing`). The others need not: a sum so far and another order move
+the same bytes, and a join repeats nothing and saves a launch.
+
+Of two choices that cost the same, the one that holds fewer bytes at a time is taken. For that
+alone is a launch given up: by `join_small`, where a join would hold more bytes than it costs.
 
 What is legal is no cost: a group has to be one step, which lowering decides; contractions read
 their operands through views; expressions have a greatest depth. Nor is what is promised: what is
@@ -68,7 +72,7 @@ class Sharing:
     """A tensor that is needed several times: what it costs to store it, or to compute it again.
 
     Either way each step that needs it reads one tensor: itself, or the largest of those that it is
-    made of. That counts the same and is left out.
+    made of. That counts the same and is left out, which is not exact where they differ in width.
 
     Attributes:
         elements: of the tensor.
@@ -97,3 +101,38 @@ class Sharing:
     def again(self) -> float:
         """Each step reads the other tensors that it is made of, and repeats its operations."""
         return self.elements * (self.steps * self.others + (self.times - 1) * self.operations)
+
+
+@frozen_dataclass
+class Narrowing:
+    """A cast of an anchor to fewer bytes: what it costs to store it, or to cast again.
+
+    Only what differs is counted: what others read of the wide tensor, they read either way.
+
+    Attributes:
+        elements: of the tensor.
+        wide, narrow: bytes of an element, before and after.
+        steps: how many need the cast.
+        also_wide: how many of them read the wide tensor as well, whatever becomes of the cast.
+        is_stored: whether the wide tensor is stored whatever becomes of the cast.
+        operations: the cost of one cast.
+    """
+
+    elements: int
+    wide: int
+    narrow: int
+    steps: int
+    also_wide: int
+    is_stored: bool
+    operations: float
+
+    def stored(self, target: Target) -> float:
+        """The narrow tensor is written once and read by each step."""
+        packing = target.packing_bytes if self.narrow < UNIT_BYTES else 0
+        return self.elements * (1 + self.steps) * (self.narrow + packing)
+
+    def again(self) -> float:
+        """The wide tensor is read by each step, which casts it, and written if it is not yet."""
+        written = 0 if self.is_stored else self.wide
+        read = (self.steps - self.also_wide) * self.wide
+        return self.elements * (written + read + (self.steps - 1) * self.operations)

@@ -34,7 +34,9 @@ from lamina.ops.lowering import Repeating
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
-# The passes that choose anchors, in the order in which they run.
+# The passes that choose anchors, in the order in which they run. What has to be stored comes first:
+# the cost of storing anything else depends on it. `readable` comes last: it looks at the operands
+# that no other pass has made views.
 CHOOSING: tuple[Pass, ...] = (
     required,
     running_sums,
@@ -46,7 +48,7 @@ CHOOSING: tuple[Pass, ...] = (
 )
 
 
-# The passes that join them, likewise.
+# The passes that join them, likewise: those that save the most bytes come first.
 JOINING: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
 
 

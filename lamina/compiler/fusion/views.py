@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import final
 
 from lamina.compiler.buffers import is_leaf
@@ -30,6 +30,15 @@ def is_number(node: Tensor) -> bool:
 
 def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]:
     """The leaves and anchors that the expressions of some tensors end at."""
+    return reached_ends(nodes, lambda one: is_leaf(one) or one in anchors, lambda one: one.operands)
+
+
+def reached_ends(
+    nodes: Iterable[Tensor],
+    is_end: Callable[[Tensor], bool],
+    onward: Callable[[Tensor], Iterable[Tensor]],
+) -> set[Tensor]:
+    """Where the ways from some tensors end; the tensors themselves may be ends."""
     found: set[Tensor] = set()
     seen: set[Tensor] = set()
     pending = list(nodes)
@@ -38,10 +47,10 @@ def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]
         if one in seen:
             continue
         seen.add(one)
-        if is_leaf(one) or one in anchors:
+        if is_end(one):
             found.add(one)
         else:
-            pending.extend(one.operands)
+            pending.extend(onward(one))
     return found
 
 

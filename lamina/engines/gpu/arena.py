@@ -73,7 +73,13 @@ class DeviceArena:
 
     def restore(self) -> None:
         """Makes the blocks that a device has refused before, for all executables."""
-        shielded(lambda: self._resize())
+        shielded(self._restore)
+
+    def _restore(self) -> None:
+        if not self._resize():
+            # The blocks are there, but for those who were refused.
+            for tenant in list(self._needs):
+                tenant.move_to([block.buffer for block in self._blocks])
 
     def leave(self, tenant: Tenant) -> None:
         """Takes the blocks of an executable back, which must not use them any more."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lamina.program.index import Axis, Gathered, Index
 from lamina.program.program import Program
-from lamina.program.scalar import indices
+from lamina.program.scalar import Position, indices
 from lamina.program.steps import Contraction, Loop, Sort, Step, inner_axes, scalars_of, stores_of
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
@@ -123,8 +123,8 @@ def _is_narrow(step: Step) -> bool:
         axes = (*step.axes, *(axis for stage in step.stages for axis in inner_axes(stage)))
     if size_of([max(axis.extent, 1) for axis in {*axes}]) > NARROW:
         return False
-    stored = (store.index for store in stores_of(step))
-    return all(map(_fits, (*stored, *indices(*scalars_of(step)))))
+    stored = (Position(store.index) for store in stores_of(step))
+    return all(map(_fits, indices(*stored, *scalars_of(step))))
 
 
 def _fits(index: Index) -> bool:

@@ -287,7 +287,8 @@ class _Points:
 
     def _loaded(self, load: Load) -> Array:
         flat = self.buffers[load.buffer]
-        if not load.bounds and all(isinstance(atom, Axis) for atom, _ in load.index.terms):
+        is_affine = all(isinstance(atom, Axis) for atom, _ in load.index.terms)
+        if is_affine and not load.bounds and flat.size:
             return self._strided(flat, load.index)
         inside = self._within(load.bounds)
         places = np.where(inside, self.index(load.index), 0)

@@ -11,12 +11,14 @@ from typing import final
 
 import pyopencl as cl
 
-from lamina.engines.engine import Device
+from lamina.engines.engine import LISTING, Device
 from lamina.engines.opencl.requirements import no_device
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 
 _LEAST_VERSION = (1, 2)
+# Drivers that compute wrongly, by the beginnings of the device's name and of the driver's version.
+_FAULTY = (("llvmpipe", "22.3."),)
 
 
 @frozen_dataclass
@@ -40,21 +42,23 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
     """
     wanted = name.partition(":")[2].lower()
     if wanted.isdecimal():
-        named = [one for one in found if one.record.engine == f"opencl:{int(wanted)}"]
+        missing = f"there is no OpenCL device number {wanted}"
+        named = [one for one in found if one.record.engine == f"opencl:{wanted}"]
     else:
+        missing = f"no OpenCL device is named {wanted!r}"
         named = [one for one in found if wanted in one.record.description.lower()]
     for one in named:
         if not one.record.problem:
             return one
     rows = [one.record for one in named or found]
     raise EngineError(
-        "this OpenCL device cannot be used" if named else f"no OpenCL device is named {wanted!r}",
+        "this OpenCL device cannot be used" if named else missing,
         facts=tuple(
             (row.engine, row.description + (f": {row.problem}" if row.problem else ""))
             for row in rows
         ),
         where=name,
-        advice="lamina.devices() lists what there is; docs/opencl.md says what hardware needs.",
+        advice=f"{LISTING} what there is; docs/opencl.md says what hardware needs.",
     )
 
 
@@ -111,6 +115,11 @@ def _problem(handle: cl.Device) -> str:
     found = re.match(r"OpenCL (\d+)\.(\d+)", handle.version)
     if found is None or (int(found[1]), int(found[2])) < _LEAST_VERSION:
         return f"needs OpenCL 1.2, the driver has {handle.version.strip()}"
+    if any(
+        handle.name.startswith(device) and handle.driver_version.startswith(version)
+        for device, version in _FAULTY
+    ):
+        return f"driver {handle.driver_version} computes wrongly; docs/opencl.md says what"
     if not handle.available:
         return "the driver says that it is not available"
     if not handle.compiler_available:

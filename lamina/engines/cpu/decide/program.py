@@ -25,7 +25,7 @@ from lamina.engines.cpu.decide.schedule import (
 from lamina.engines.cpu.decide.work import sliced
 from lamina.engines.cpu.decide.workers import workers_of, works_of
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.run.jobs import CYCLES_WORTH_SHARING
+from lamina.engines.cpu.slices import CYCLES_WORTH_SHARING
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Step
 

@@ -12,16 +12,9 @@ from lamina.codegen.llvm import Function, Module, typed
 from lamina.codegen.values import I8, I64, POINTER, Type, Value, constant
 from lamina.records import frozen_dataclass
 
-# A slice is worth so many cycles. Slices of more are cut into chunks of about so many, so that
-# other threads can help.
-CYCLES_WORTH_SHARING, CYCLES_WORTH_STEALING, CYCLES_AT_ONCE = 1500.0, 50_000.0, 10_000.0
-
 # What every kernel is called with: a section of the table of addresses, the number of the thread,
 # and its first and last unit.
 KERNEL_PARAMETERS = (("section", POINTER), ("thread", I64), ("first", I64), ("last", I64))
-
-# How many chunks the kernels of a phase may have in a slot: as many as a word of claims can count.
-MOST_CHUNKS = (1 << 24) - 1
 
 # A job, in words: what it is, which runs of it are wanted, and how far it is.
 KERNELS, PHASES, LIMITS, PHASE_COUNT, JOB_THREADS, ITERATION, TICKS = range(7)
@@ -81,21 +74,6 @@ class Phase:
     shared: bool
     back: int = 0
     iterations: int = 0
-
-
-def slices(units: int, cycles: float, threads: int) -> tuple[int, int]:
-    """Into how many slices a kernel is cut, and of how many units a chunk consists.
-
-    Args:
-        units: how many the kernel has.
-        cycles: what all of them cost, roughly.
-        threads: how many there are.
-    """
-    share = max(1, min(threads, units, int(cycles / CYCLES_WORTH_SHARING)))
-    at_once = -(-units // share)
-    if cycles >= share * CYCLES_WORTH_STEALING:
-        at_once = max(1, int(units * CYCLES_AT_ONCE / cycles))
-    return share, max(at_once, -(-units // MOST_CHUNKS))
 
 
 def emit_jobs(module: Module) -> None:

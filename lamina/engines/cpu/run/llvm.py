@@ -179,8 +179,11 @@ def _load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
     builder = binding.JITLibraryBuilder().add_object_img(code)
     for name in exported:
         builder.export_symbol(name)
-    # One for each: what it keeps of code it keeps as long as it lives.
-    linker = binding.create_lljit_compiler()
+    # One for each: what it keeps of code it keeps as long as it lives. JITLink puts all sections of
+    # an object into one block of memory. LLVM's older linker asks for memory section by section: in
+    # a process with large arenas these may lie over 2 GiB apart, where they cannot reach each
+    # other, and it then ends the process. On Windows JITLink is not complete.
+    linker = binding.create_lljit_compiler(use_jit_link=os.name == "posix")
     try:
         tracker = builder.link(linker, "lamina")
     except BaseException:

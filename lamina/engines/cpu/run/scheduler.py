@@ -28,7 +28,6 @@ from lamina.engines.cpu.run.jobs import (
     ITERATION,
     JOB_THREADS,
     LIMITS,
-    MOST_CHUNKS,
     ONE,
     PHASE,
     PHASE_COUNT,
@@ -51,6 +50,7 @@ from lamina.engines.cpu.run.waiting import (
     emit_wake,
     emit_yield,
 )
+from lamina.engines.cpu.slices import MOST_CHUNKS
 
 # Turns of spinning before sleep: some 50 microseconds for who runs a job, and four times as long
 # for helpers, so that they are awake if the next job comes soon. No turn counts while helpers are

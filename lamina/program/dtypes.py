@@ -1,0 +1,226 @@
+"""The check of what a step computes: its primitives, their dtypes, and its locals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import final
+
+import numpy as np
+
+from lamina.errors import InternalError
+from lamina.program.scalar import (
+    PRIMITIVES,
+    Apply,
+    Literal,
+    Load,
+    Local,
+    Position,
+    Scalar,
+    Within,
+    indices_of,
+    parts,
+)
+from lamina.program.steps import (
+    COMBINERS,
+    POSITIONAL,
+    Contraction,
+    Reduce,
+    Scan,
+    SegmentSum,
+    Sort,
+    Stage,
+    Step,
+    Store,
+    position_dtype,
+    stage_stores,
+    stage_values,
+)
+from lamina.shapes import DType, bool_, int64, uint32
+
+# Whether a primitive of operands of some dtypes gives one of a dtype.
+_Rule = Callable[[Sequence[DType], DType], bool]
+
+
+def _of_one_kind(operands: Sequence[DType], dtype: DType) -> bool:
+    return all(operand == dtype for operand in operands)
+
+
+def _of_floats(operands: Sequence[DType], dtype: DType) -> bool:
+    return dtype.is_float and _of_one_kind(operands, dtype)
+
+
+def _comparison(operands: Sequence[DType], dtype: DType) -> bool:
+    return dtype == bool_ and operands[0] == operands[1]
+
+
+def _logical(operands: Sequence[DType], dtype: DType) -> bool:
+    return dtype == bool_ and _of_one_kind(operands, dtype)
+
+
+def _select(operands: Sequence[DType], dtype: DType) -> bool:
+    return operands[0] == bool_ and _of_one_kind(operands[1:], dtype)
+
+
+def _any(operands: Sequence[DType], dtype: DType) -> bool:
+    return True
+
+
+def _random(operands: Sequence[DType], dtype: DType) -> bool:
+    return dtype == uint32 and _of_one_kind(operands, int64)
+
+
+def _bits(operands: Sequence[DType], dtype: DType) -> bool:
+    return dtype == uint32 and _of_one_kind(operands, uint32)
+
+
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), _of_one_kind),
+    **dict.fromkeys(("negative", "absolute", "sign", "floor"), _of_one_kind),
+    **dict.fromkeys(("multiply_add", "divide", "power"), _of_floats),
+    **dict.fromkeys(("square_root", "reciprocal", "exp", "expm1", "log", "log1p"), _of_floats),
+    **dict.fromkeys(("sin", "cos", "tanh", "erf", "sigmoid", "softplus"), _of_floats),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal"), _comparison),
+    **dict.fromkeys(("greater", "greater_equal"), _comparison),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not"), _logical),
+    "select": _select,
+    "cast": _any,
+    "random_bits": _random,
+    "shift_right": _bits,
+}
+
+
+def check_scalars(step: Step, where: str) -> None:
+    """Checks all that a step computes.
+
+    Raises:
+        InternalError: naming what has another dtype than it should, or is used and not there.
+    """
+    checker = _Checker(where)
+    if isinstance(step, Contraction):
+        checker.check(step.left, step.right)
+        left, right = step.left.dtype, step.right.dtype
+        if not left == right == step.dtype:
+            checker.refuse(f"{step.result} is {step.dtype}, but multiplies {left} by {right}")
+        checker.define(step.result, step.dtype)
+        checker.check_stores(step.stores)
+        return
+    for stage in step.stages:
+        checker.check(*stage_values(stage))
+        checker.check_stage(stage)
+        checker.check_stores(stage_stores(stage))
+
+
+@final
+class _Checker:
+    """Checks scalars in the order in which a step computes them.
+
+    Args:
+        where: the step, for errors.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._locals: dict[str, DType] = {}
+        # What was checked; locals stay defined.
+        self._checked: set[Scalar] = set()
+
+    def refuse(self, problem: str) -> None:
+        """Says what is wrong in this step."""
+        raise InternalError(problem, where=self._where)
+
+    def define(self, local: str, dtype: DType) -> None:
+        """From now on there is a local."""
+        if local in self._locals:
+            self.refuse(f"defines the local {local} twice")
+        self._locals[local] = dtype
+
+    def check_stores(self, stores: Sequence[Store]) -> None:
+        """Checks the values of stores and the data in their places."""
+        self.check(*(store.value for store in stores))
+        for store in stores:
+            if store.index.values:
+                self.check(Position(store.index))
+
+    def check_stage(self, stage: Stage) -> None:
+        """Checks what a stage combines; a reduction becomes a local."""
+        if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
+            self.refuse(f"a key is no integer: {stage.key}")
+        if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
+            self.refuse(f"positions cannot be {stage.dtype}: {stage}")
+        if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
+            self.refuse(f"there is no way to combine by {stage.combine!r}")
+        if isinstance(stage, Scan) and stage.combine in POSITIONAL:
+            self.refuse(f"there is no running {stage.combine}")
+        if isinstance(stage, Reduce | Scan | SegmentSum):
+            self._check_combined(stage)
+        if isinstance(stage, Reduce | SegmentSum):
+            self.define(stage.local, stage.dtype)
+
+    def _check_combined(self, stage: Reduce | Scan | SegmentSum) -> None:
+        combine = "sum" if isinstance(stage, SegmentSum) else stage.combine
+        found = stage.value.dtype
+        combined = f"the {combine} of {found}"
+        if isinstance(stage, Reduce) and not stage.axes:
+            combined = "its value"
+        elif combine in POSITIONAL:
+            found = int64
+        if stage.dtype != found:
+            name = stage.buffer if isinstance(stage, Scan) else stage.local
+            self.refuse(f"{name} is {stage.dtype}, but {combined} is {found}")
+
+    def check(self, *scalars: Scalar) -> None:
+        """Checks scalars, operands before users."""
+        for scalar in parts(*scalars, known=self._checked):
+            self._checked.add(scalar)
+            for problem in self._problems(scalar):
+                self.refuse(problem)
+
+    def _problems(self, scalar: Scalar) -> Iterator[str]:
+        """What is wrong with a scalar whose operands are right."""
+        if isinstance(scalar, Apply):
+            yield from _misapplied(scalar)
+        elif isinstance(scalar, Literal):
+            if not _holds(scalar.dtype, scalar.value):
+                yield f"the number {scalar.value!r} cannot be {scalar.dtype}"
+        elif isinstance(scalar, Local):
+            dtype = self._locals.get(scalar.name)
+            if dtype is None:
+                yield f"uses the local {scalar.name} before it is defined"
+            elif dtype != scalar.dtype:
+                yield f"uses the local {scalar.name}, which is {dtype}, as {scalar.dtype}"
+        elif isinstance(scalar, Position) and scalar.dtype != int64:
+            yield f"positions are i64, not {scalar.dtype}"
+        elif isinstance(scalar, Within) and scalar.dtype != bool_:
+            yield f"bounds are bool, not {scalar.dtype}"
+        if isinstance(scalar, Load | Within):
+            for bound in scalar.bounds:
+                if not (_holds(int64, bound.low) and _holds(int64, bound.high)):
+                    yield f"a bound reaches beyond 64 bits: {bound}"
+        if isinstance(scalar, Load | Position | Within):
+            for index in indices_of(scalar):
+                for value in index.values:
+                    if value.dtype.kind != "int":
+                        yield f"a place in data is an integer, not {value.dtype}"
+
+
+def _holds(dtype: DType, value: object) -> bool:
+    """Whether a dtype has a number; floats have all, rounded."""
+    if dtype.is_float:
+        return isinstance(value, float | int)
+    if not isinstance(value, int):
+        return False
+    limits = None if dtype == bool_ else np.iinfo(dtype.numpy)
+    return value in (0, 1) if limits is None else int(limits.min) <= value <= int(limits.max)
+
+
+def _misapplied(scalar: Apply) -> Iterator[str]:
+    """What is wrong with a primitive, or with the dtypes around it."""
+    count = PRIMITIVES.get(scalar.primitive)
+    if count != len(scalar.operands):
+        yield f"there is no primitive like {scalar}"
+        return
+    dtypes = [operand.dtype for operand in scalar.operands]
+    if not _RULES[scalar.primitive](dtypes, scalar.dtype):
+        *first, last = map(str, dtypes)
+        listed = f"{', '.join(first)} and {last}" if first else last
+        yield f"{scalar.primitive} of {listed} cannot be {scalar.dtype}"

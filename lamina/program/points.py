@@ -1,0 +1,169 @@
+"""Index expressions computed at points: what shows that a program breaks a rule.
+
+Where ranges and digits do not prove that a rule is kept, a program is refused only for points at
+which it is broken. All points are computed where they are few. Where they are many, the points at
+both ends of the axes are, so that a fault that shows at none of these is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.program.index import Axis, Gathered, Index, Quotient, axes_of
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Bound, Load, Position, parts
+
+# So many points are computed.
+MOST_POINTS = 1 << 16
+
+
+@lru_cache(maxsize=1 << 10)
+def outside(load: Load, size: int) -> str:
+    """A point at which bounds hold and yet a load reaches outside its buffer; "" if none is found.
+
+    Args:
+        load: from a buffer.
+        size: of the buffer, in elements.
+    """
+    if load.index.values:
+        load = _unguarded(load)
+    indices = (load.index, *(bound.index for bound in load.bounds))
+    axes = {axis for index in indices for axis in axes_of(index)}
+    points = _Points(sorted(axes, key=lambda axis: axis.name))
+    places = points.values(load.index)
+    wrong = (places < 0) | (places >= size)
+    for bound in load.bounds:
+        checked = points.values(bound.index)
+        wrong = wrong & (bound.low <= checked) & (checked < bound.high)
+    found = np.flatnonzero(wrong)
+    return f"element {places[found[0]]} at {points.text(int(found[0]))}" if found.size else ""
+
+
+@lru_cache(maxsize=1 << 10)
+def meeting(
+    one: Index,
+    one_axes: tuple[Axis, ...],
+    other: Index,
+    other_axes: tuple[Axis, ...],
+    apart: tuple[Axis, ...] | None,
+    fixed: Axis | None = None,
+) -> str:
+    """Two points at which two indices are equal; "" if none are found.
+
+    Args:
+        one, other: places in one buffer.
+        one_axes, other_axes: the axes around each of them.
+        apart: points that differ along one of these are looked for; with None, any.
+        fixed: an axis that has one value in both, that of a repeat.
+    """
+    around = () if fixed is None else (fixed,)
+    first, second = _Points((*around, *one_axes)), _Points((*around, *other_axes))
+    places, other_places = first.values(one), second.values(other)
+    if fixed is not None:
+        span = max(places.max(), other_places.max()) - min(places.min(), other_places.min()) + 1
+        places = places + first.keys(around) * span
+        other_places = other_places + second.keys(around) * span
+    keys, other_keys = first.keys(apart or ()), second.keys(apart or ())
+    # At equal places, the points with the smallest and the largest keys differ most.
+    found, low, high = _ends(places, keys)
+    other_found, other_low, other_high = _ends(other_places, other_keys)
+    _, at, other_at = np.intersect1d(found, other_found, return_indices=True)
+    for pair in ((low[at], other_high[other_at]), (high[at], other_low[other_at])):
+        differ = np.flatnonzero((keys[pair[0]] != other_keys[pair[1]]) | (apart is None))
+        if differ.size:
+            mine, others = (int(numbers[differ[0]]) for numbers in pair)
+            return f"at {first.text(mine)} and at {second.text(others)}"
+    return ""
+
+
+Integers = NDArray[np.int64]
+
+
+def _ends(places: Integers, keys: Integers) -> tuple[Integers, Integers, Integers]:
+    """The different places; of each, the numbers of the points of the smallest and largest key."""
+    order = np.lexsort((keys, places))
+    found, starts = np.unique(places[order], return_index=True)
+    return found, order[starts], order[np.append(starts[1:], len(order)) - 1]
+
+
+@final
+class _Points:
+    """Points of some axes, in a row.
+
+    Positions in data may be anything in their range: they are drawn.
+
+    Args:
+        axes: of at least one value each.
+    """
+
+    def __init__(self, axes: Iterable[Axis]) -> None:
+        self._axes = tuple(dict.fromkeys(axes))
+        kept = [axis.extent for axis in self._axes]
+        while prod(kept) > MOST_POINTS:
+            longest = kept.index(max(kept))
+            kept[longest] = (kept[longest] + 1) // 2
+        self._count = prod(kept)
+        grid = np.indices(kept, np.int64).reshape(len(kept), self._count)
+        self._values: dict[Axis | Gathered, Integers] = {}
+        for axis, count, numbers in zip(self._axes, kept, grid, strict=True):
+            left_out = axis.extent - count
+            self._values[axis] = numbers + left_out * (numbers >= (count + 1) // 2)
+        self._random = np.random.Generator(np.random.PCG64(0))
+
+    def values(self, index: Index) -> Integers:
+        """An index at each point."""
+        total = np.full(self._count, index.constant, np.int64)
+        for atom, step in index.terms:
+            if isinstance(atom, Axis):
+                value = self._values[atom]
+            elif isinstance(atom, Gathered):
+                value = self._drawn(atom)
+            else:
+                whole, rest = np.divmod(self.values(atom.index), atom.divisor)
+                value = whole if isinstance(atom, Quotient) else rest
+            total += step * value
+        return total
+
+    def _drawn(self, atom: Gathered) -> Integers:
+        if atom not in self._values:
+            low, high = atom.bounds()
+            drawn = self._random.integers(low, high + 1, self._count)
+            # Faults show at the ends first.
+            ends = self._random.choice([low, high], self._count)
+            self._values[atom] = np.where(self._random.random(self._count) < 0.5, drawn, ends)
+        return self._values[atom]
+
+    def keys(self, axes: tuple[Axis, ...]) -> Integers:
+        """Numbers of the points: the same where all of some axes have the same values."""
+        total = np.zeros(self._count, np.int64)
+        for axis in axes:
+            total = total * axis.extent + self._values[axis]
+        return total
+
+    def text(self, number: int) -> str:
+        """A point for people."""
+        values = [f"{axis.name} = {self._values[axis][number]}" for axis in self._axes]
+        return ", ".join(values) or "its only point"
+
+
+def _unguarded(load: Load) -> Load:
+    """A load as it is where its bounds hold: loads inside its places need no such bounds."""
+    known: set[Bound] = set()
+
+    def free(index: Index) -> Index:
+        def kept(inner: Load) -> Load:
+            return replace(inner, bounds=tuple(one for one in inner.bounds if one not in known))
+
+        return Rewrite(load=kept).index(index)
+
+    # The bounds that others are under come before these.
+    for bound in sorted(load.bounds, key=lambda bound: len([*parts(Position(bound.index))])):
+        known.add(replace(bound, index=free(bound.index)))
+    return replace(load, index=free(load.index), bounds=tuple(known))

@@ -1,0 +1,83 @@
+"""Between which numbers an index lies where bounds hold.
+
+What is found is never too narrow, and may be too wide. It is exact for padding, windows and joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from lamina.program.index import Atom, Index, Quotient
+from lamina.program.scalar import Bound
+
+# So many sets of bounds are tried. Where there are more, a range may be found too wide.
+_MOST_KNOWN = 1 << 12
+
+
+@lru_cache(maxsize=1 << 12)
+def range_of(index: Index, bounds: tuple[Bound, ...]) -> tuple[int, int]:
+    """The smallest and the largest value that an index may have where all bounds hold."""
+    if not bounds:
+        return index.bounds
+    low = high = index.constant
+    # Bounds of different atoms say nothing about each other: each group is looked at by itself.
+    for part, own in _apart(index, bounds):
+        one, other = _range_together(part, own, {})
+        low, high = low + one, high + other
+    return low, high
+
+
+def _apart(index: Index, bounds: Sequence[Bound]) -> Iterator[tuple[Index, tuple[Bound, ...]]]:
+    """The terms of an index in groups that have no bound in common, and the bounds of each."""
+    groups: list[tuple[set[Atom], list[Bound]]] = [({atom}, []) for atom, _ in index.terms]
+    for bound in bounds:
+        atoms = {atom for atom, _ in bound.index.terms}
+        atoms |= {a for a, _ in index.terms if isinstance(a, Quotient) and a.index == bound.index}
+        joined: tuple[set[Atom], list[Bound]] = atoms, []
+        for group in [group for group in groups if not atoms.isdisjoint(group[0])]:
+            joined[0].update(group[0])
+            joined[1].extend(group[1])
+            groups.remove(group)
+        groups.append((joined[0], [*joined[1], bound]))
+    for atoms, own in groups:
+        terms = tuple(term for term in index.terms if term[0] in atoms)
+        if terms:
+            yield Index(0, terms), tuple(own)
+
+
+def _range_together(
+    index: Index,
+    bounds: tuple[Bound, ...],
+    known: dict[tuple[Index, tuple[Bound, ...]], tuple[int, int]],
+) -> tuple[int, int]:
+    """The same for bounds that may say something about each other.
+
+    Each bound is tried first. What remains does not depend on the order of those that were tried
+    before, so its range is remembered in `known`.
+    """
+    key = index, bounds
+    if key not in known:
+        if len(known) >= _MOST_KNOWN:
+            return index.bounds
+        low, high = index.bounds
+        for number, bound in enumerate(bounds):
+            others = (*bounds[:number], *bounds[number + 1 :])
+            for factor, limits in _multiples(index, bound):
+                ends = sorted((factor * limits.low, factor * (limits.high - 1)))
+                rest = _range_together(index - limits.index * factor, others, known)
+                low, high = max(low, rest[0] + ends[0]), min(high, rest[1] + ends[1])
+        known[key] = low, high
+    return known[key]
+
+
+def _multiples(index: Index, bound: Bound) -> Iterator[tuple[int, Bound]]:
+    """What an index contains of a bounded one, or of a quotient of that, and how often."""
+    for atom, step in bound.index.terms[:1]:
+        factor, rest = divmod(dict(index.terms).get(atom, 0), step)
+        if factor and not rest:
+            yield factor, bound
+    for atom, step in index.terms:
+        if isinstance(atom, Quotient) and atom.index == bound.index:
+            low, high = bound.low // atom.divisor, (bound.high - 1) // atom.divisor
+            yield step, Bound(Index(0, ((atom, 1),)), low, high + 1)

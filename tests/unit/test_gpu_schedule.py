@@ -1,0 +1,38 @@
+"""What engines for GPUs decide about steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.gpu.schedule import decide
+from lamina.program.index import Axis, Index, axis_index, gathered_index
+from lamina.program.program import Buffer, Plan, Program
+from lamina.program.scalar import Literal, Load
+from lamina.program.steps import Loop, Store, Write
+from lamina.shapes import float32, int64
+
+ROWS = Axis("i", 4)
+FAR = 1 << 33
+# Widths of positions matter there.
+TARGET = replace(DEFAULT_TARGET, narrow_positions=True)
+
+
+def scattered(index: Index) -> Program:
+    """Stores in order at places that are read at an index."""
+    place = gathered_index(Load("k", index, int64), 4)
+    store = Store("y", place, Literal(1.0, float32), accumulate=True)
+    step = Loop("0.step", (), (Write((ROWS,), (store,), sequential=True),))
+    buffers = {
+        "k": Buffer("k", "input", (4 * FAR,), int64),
+        "y": Buffer("y", "state", (4,), float32),
+    }
+    return Program("test", buffers, (step,), (("y", "y"),), {}, Plan((), 0, ()))
+
+
+@pytest.mark.parametrize(("stride", "bits"), [(1, 32), (FAR, 64)])
+def test_positions_of_what_names_a_place_decide_too(stride: int, bits: int) -> None:
+    (step,) = decide(scattered(axis_index(ROWS) * stride), TARGET).steps
+    assert step.position_bits == bits
