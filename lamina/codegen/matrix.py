@@ -14,7 +14,7 @@ from lamina.program.steps import Contraction, Loop, Reduce, Write
 from lamina.records import frozen_dataclass
 
 # The groups of axes of a contraction, and what the single axis of each is called.
-_NAMES = {"batch": "b", "rows": "m", "columns": "n", "inner": "k"}
+_NAMES = {"batch": "b", "m": "m", "n": "n", "k": "k"}
 
 
 @frozen_dataclass
@@ -22,21 +22,21 @@ class Matrix:
     """A contraction over single axes.
 
     Attributes:
-        batch, row, column, inner: the axes; of extent 1 where there is none.
+        batch, m, n, k: the axes; of extent 1 where there is none.
         left, right: the views over them.
         step: the contraction with its stores over them.
-        inner_axes: those that `inner` was made of.
-        right_by_axes: the right view over those, and over batch and column.
+        k_axes: the axes that `k` was made of.
+        right_by_axes: the right view over the k axes, batch and n.
     """
 
     batch: Axis
-    row: Axis
-    column: Axis
-    inner: Axis
+    m: Axis
+    n: Axis
+    k: Axis
     left: Scalar
     right: Scalar
     step: Contraction
-    inner_axes: tuple[Axis, ...]
+    k_axes: tuple[Axis, ...]
     right_by_axes: Scalar
 
 
@@ -48,22 +48,22 @@ class Plain:
         buffer: where it lies.
         start: the position of its first element, over the batch axis.
         stride: between rows (of the left operand) or columns (of the right one).
-        inner_stride: between two k.
+        k_stride: between two k.
     """
 
     buffer: str
     start: Index
     stride: int
-    inner_stride: int
+    k_stride: int
 
 
 def as_matrix(step: Contraction) -> Matrix:
     """The contraction with every group of axes made one."""
     merged = with_single_axes(step, *_NAMES)
-    (batch,), (row,), (column,), (inner,) = merged.batch, merged.rows, merged.columns, merged.inner
-    _, replacements = _single_axes(step, ("batch", "columns"))
+    (batch,), (row,), (column,), (inner,) = merged.batch, merged.m, merged.n, merged.k
+    _, replacements = _single_axes(step, ("batch", "n"))
     by_axes = Rewrite(replacements).scalar(step.right)
-    return Matrix(batch, row, column, inner, merged.left, merged.right, merged, step.inner, by_axes)
+    return Matrix(batch, row, column, inner, merged.left, merged.right, merged, step.k, by_axes)
 
 
 def with_single_axes(step: Contraction, *groups: str) -> Contraction:
@@ -71,7 +71,7 @@ def with_single_axes(step: Contraction, *groups: str) -> Contraction:
 
     Args:
         step: which one.
-        groups: of `"batch"`, `"rows"`, `"columns"` and `"inner"`.
+        groups: of `"batch"`, `"m"`, `"n"` and `"k"`.
     """
     axes, replacements = _single_axes(step, groups)
     return replace(Rewrite(replacements).contraction(step), **axes)
@@ -93,14 +93,14 @@ def _single_axes(
 def right_alone(step: Contraction) -> Contraction:
     """A contraction of which all is left out but the right operand."""
     left, windows = Literal(0, step.dtype), step.windows_in("right")
-    return replace(step, rows=(), left=left, stores=(), windows=windows)
+    return replace(step, m=(), left=left, stores=(), windows=windows)
 
 
 def as_loop(step: Contraction) -> Loop:
     """The contraction as a loop over its results, each a sum of products; with axes merged."""
     product = Apply("multiply", (step.left, step.right), step.dtype)
-    axes = (*step.batch, *step.rows, *step.columns)
-    reduce = Reduce(step.result, "sum", step.inner, product, step.dtype)
+    axes = (*step.batch, *step.m, *step.n)
+    reduce = Reduce(step.result, "sum", step.k, product, step.dtype)
     return merged_axes(Loop(step.name, axes, (reduce, Write((), step.stores))))
 
 
@@ -109,11 +109,11 @@ def as_plain(view: Scalar, outer: Axis, matrix: Matrix) -> Plain | None:
     if not isinstance(view, Load) or view.bounds:
         return None
     stride = stride_along(view.index, outer)
-    inner_stride = stride_along(view.index, matrix.inner)
+    inner_stride = stride_along(view.index, matrix.k)
     if stride is None or inner_stride is None:
         return None
     start = Index(
         view.index.constant,
-        tuple(term for term in view.index.terms if term[0] not in (outer, matrix.inner)),
+        tuple(term for term in view.index.terms if term[0] not in (outer, matrix.k)),
     )
     return Plain(view.buffer, start, stride, inner_stride)

@@ -123,7 +123,7 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
     """Each axis is iterated once, and places follow from those that are."""
     around = [] if repeat is None else [repeat.axis]
     if isinstance(step, Contraction):
-        batch, rows, columns, inner = step.batch, step.rows, step.columns, step.inner
+        batch, rows, columns, inner = step.batch, step.m, step.n, step.k
         _check_nest((*around, *batch, *rows, *columns, *inner), (), where)
         _check_nest((*around, *batch, *rows, *inner), indices(step.left), where)
         _check_nest((*around, *batch, *inner, *columns), indices(step.right), where)

@@ -84,10 +84,10 @@ def _nests(
 ) -> Iterator[tuple[tuple[Axis, ...], tuple[Scalar, ...], tuple[Store, ...], int]]:
     """Axes, values, stores, and how many operations combine the values, of each loop nest."""
     if isinstance(step, Contraction):
-        outer = (*step.batch, *step.rows, *step.columns)
-        yield (*step.batch, *step.rows, *step.inner), (step.left,), (), 0
-        yield (*step.batch, *step.inner, *step.columns), (step.right,), (), 0
-        yield (*outer, *step.inner), (), (), 2
+        outer = (*step.batch, *step.m, *step.n)
+        yield (*step.batch, *step.m, *step.k), (step.left,), (), 0
+        yield (*step.batch, *step.k, *step.n), (step.right,), (), 0
+        yield (*outer, *step.k), (), (), 2
         yield outer, (), step.stores, 0
         return
     for stage in step.stages:

@@ -285,9 +285,9 @@ class Contraction(_Remembering):
 
     Attributes:
         name: what it computes, for people; unique in its program.
-        batch, rows, columns, inner: the axes b, m, n and k; each may be several or none.
-        left: depends on batch, rows and inner axes only.
-        right: depends on batch, inner and columns axes only.
+        batch, m, n, k: the axes; each of the four may be several or none.
+        left: depends on the batch, m and k axes only.
+        right: depends on the batch, k and n axes only.
         result: the name of the local that holds the sum in the epilogue.
         dtype: of the sum.
         stores: the epilogue: what is stored at each (b, m, n).
@@ -296,9 +296,9 @@ class Contraction(_Remembering):
 
     name: str
     batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    inner: tuple[Axis, ...]
+    m: tuple[Axis, ...]
+    n: tuple[Axis, ...]
+    k: tuple[Axis, ...]
     left: Scalar
     right: Scalar
     result: str
@@ -312,12 +312,12 @@ class Contraction(_Remembering):
     @property
     def result_axes(self) -> tuple[Axis, ...]:
         """The axes over which the sums are stored: batch, rows and columns."""
-        return (*self.batch, *self.rows, *self.columns)
+        return (*self.batch, *self.m, *self.n)
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
         """The sizes (b, m, n, k)."""
-        groups = (self.batch, self.rows, self.columns, self.inner)
+        groups = (self.batch, self.m, self.n, self.k)
         b, m, n, k = (size_of([axis.extent for axis in group]) for group in groups)
         return b, m, n, k
 
@@ -326,10 +326,10 @@ class Contraction(_Remembering):
         return tuple(window for window in self.windows if window.operand == operand)
 
     def __str__(self) -> str:
-        space = "; ".join(_over(group) for group in (self.batch, self.rows, self.columns) if group)
+        space = "; ".join(_over(group) for group in (self.batch, self.m, self.n) if group)
         lines = [
             f"contraction {self.name} over ({space})",
-            f"  {self.result} = sum({_over(self.inner)}) {self.left} * {self.right}",
+            f"  {self.result} = sum({_over(self.k)}) {self.left} * {self.right}",
             *(f"  {window}" for window in self.windows),
         ]
         return "\n".join(lines + [f"  {line}" for line in _store_lines(self.stores)])

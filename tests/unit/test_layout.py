@@ -119,8 +119,8 @@ def test_no_step_of_training_only_moves_numbers(name: str) -> None:
 @pytest.mark.parametrize("name", ["LeNet", "strided", "overlapping", "sequence", "volume"])
 def test_convolutions_store_their_channels_last(name: str) -> None:
     for step in training(NETWORKS[name]).steps:
-        if isinstance(step, Contraction) and len(step.rows) > 1:
-            (column,) = step.columns
+        if isinstance(step, Contraction) and len(step.m) > 1:
+            (column,) = step.n
             strides = [dict(store.index.terms).get(column) for store in step.stores]
             # Gradients of weights are stored in the order of the weights; Flatten has one, too.
             if "update" not in step.name and "Flatten" not in step.name:

@@ -246,7 +246,7 @@ def check_at_every_point(step: Contraction, window: Window, generator: np.random
     """Counts it out, for every place and element and some values of the other axes."""
     load = loaded(step.left if window.operand == "left" else step.right)
     assert load is not None
-    axes = (*step.batch, *step.rows, *step.columns, *step.inner)
+    axes = (*step.batch, *step.m, *step.n, *step.k)
     assert not any(window.axes & axes_of(index) for index in indices(*load.index.values))
     others = {axis: int(generator.integers(axis.extent)) for axis in axes}
     own = [bound for bound in load.bounds if axes_of(bound.index) & window.axes]
@@ -349,7 +349,7 @@ def test_windows_are_shown_and_encoded() -> None:
 def test_windows_stay_as_long_as_their_axes_do() -> None:
     step = contractions(sample())[0]
     assert len(step.windows) == 2
-    (window, other), batch = step.windows, step.rows[0]
+    (window, other), batch = step.windows, step.m[0]
     assert window.place is not None
     kept = Rewrite({batch: axis_index(Axis("b", batch.extent))}).contraction(step)
     assert kept.windows == step.windows

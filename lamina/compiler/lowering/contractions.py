@@ -70,9 +70,9 @@ def lower_contraction(
     return Contraction(
         name=name,
         batch=group(n for n in output_names if n in left_names and n in right_names),
-        rows=group(n for n in output_names if n not in right_names),
-        columns=group(n for n in output_names if n not in left_names),
-        inner=tuple(inner),
+        m=group(n for n in output_names if n not in right_names),
+        n=group(n for n in output_names if n not in left_names),
+        k=tuple(inner),
         left=left_view,
         right=right_view,
         result=result.name,

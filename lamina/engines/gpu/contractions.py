@@ -28,8 +28,8 @@ def write_contraction(module: Module, name: str, form: Form) -> int:
     step, tiles = form.steps[0], form.decided
     assert isinstance(step, Contraction)
     assert isinstance(tiles, Tiles)
-    step = with_single_axes(step, "batch", "rows", "columns")
-    (batch,), (row,), (column,) = step.batch, step.rows, step.columns
+    step = with_single_axes(step, "batch", "m", "n")
+    (batch,), (row,), (column,) = step.batch, step.m, step.n
     rows, columns = tiles.rows, tiles.columns
     if not batch.extent * row.extent * column.extent:
         return 0
@@ -76,9 +76,9 @@ class _Tile:
         sides = (self._rows, self._columns)
         zero = constant(0, Type(element(self._step.dtype)))
         totals: Sequence[Value] = [zero] * (self._rows.size * self._columns.size)
-        if all(axis.extent for axis in self._step.inner):
+        if all(axis.extent for axis in self._step.k):
             rows, columns = (self._clamped(side) for side in sides)
-            totals = self._over(self._step.inner, rows, columns, totals)
+            totals = self._over(self._step.k, rows, columns, totals)
         self._store(totals)
 
     def _first(self, side: _Side) -> Value:

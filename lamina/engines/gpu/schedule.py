@@ -110,7 +110,7 @@ def _decided(step: Step, target: Target) -> StepSchedule:
     if isinstance(step, Loop):
         is_sort = any(isinstance(stage, Sort) for stage in step.stages)
         return Ranks(bits) if is_sort else Points(bits)
-    rows, columns = (size_of([one.extent for one in axes]) for axes in (step.rows, step.columns))
+    rows, columns = (size_of([one.extent for one in axes]) for axes in (step.m, step.n))
     return Tiles(max(min(rows, MOST_ROWS), 1), max(min(columns, MOST_COLUMNS), 1), bits)
 
 
@@ -118,7 +118,7 @@ def _is_narrow(step: Step) -> bool:
     """Whether all positions of a step fit 32 bits."""
     axes: Iterable[Axis]
     if isinstance(step, Contraction):
-        axes = (*step.batch, *step.rows, *step.columns, *step.inner)
+        axes = (*step.batch, *step.m, *step.n, *step.k)
     else:
         axes = (*step.axes, *(axis for stage in step.stages for axis in inner_axes(stage)))
     if size_of([max(axis.extent, 1) for axis in {*axes}]) > NARROW:

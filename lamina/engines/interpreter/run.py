@@ -154,8 +154,8 @@ def _run_loop(loop: Loop, buffers: Flat, turn: Turn, share: _Share) -> None:
 
 def _run_contraction(step: Contraction, buffers: Flat, turn: Turn, chosen: Array) -> None:
     b, m, n, k = step.extents
-    rows = _Points((*step.batch, *step.rows, *step.inner), buffers, {}, turn)
-    columns = _Points((*step.batch, *step.inner, *step.columns), buffers, {}, turn)
+    rows = _Points((*step.batch, *step.m, *step.k), buffers, {}, turn)
+    columns = _Points((*step.batch, *step.k, *step.n), buffers, {}, turn)
     left, right = rows.everywhere(step.left), columns.everywhere(step.right)
     product = np.matmul(left.reshape(b, m, k), right.reshape(b, k, n))
     axes = step.result_axes

@@ -118,7 +118,7 @@ def _nests(loop: Loop, processor: Processor) -> Iterator[Nest]:
 def _of_product(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     _, m, _, k = matrix.step.extents
     full = processor.vector_bytes // matrix.step.dtype.itemsize
-    plain = as_plain(matrix.left, matrix.row, matrix) is not None
+    plain = as_plain(matrix.left, matrix.m, matrix) is not None
     direct = DIRECT if plain else PACKED
     yield _product(matrix, processor, (2, 1), 1, -(-k // 2), PACKED, PACKED, _K_BY_K)
     yield _product(matrix, processor, (max(full // 2, 2), 2), 3, k, direct, PACKED)
@@ -127,7 +127,7 @@ def _of_product(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     if can_be_read_in_vectors(matrix):
         yield _product(matrix, processor, (2, 2), 4, max(k - 1, 1), direct, DIRECT)
     if can_be_dots(matrix):
-        panels = Panels(max(full // 2, 2), 2, matrix.column.extent)
+        panels = Panels(max(full // 2, 2), 2, matrix.n.extent)
         yield gemm_schedule(
             matrix,
             panels,
@@ -154,8 +154,8 @@ def _product(
 ) -> GemmSchedule:
     """Tiles of so many rows, in panels of some vectors of so many lanes."""
     lanes, count = vectors
-    panels = Panels(lanes, count, matrix.column.extent)
-    rows = min(rows, matrix.row.extent)
+    panels = Panels(lanes, count, matrix.n.extent)
+    rows = min(rows, matrix.m.extent)
     return gemm_schedule(
         matrix,
         panels,
@@ -163,7 +163,7 @@ def _product(
         algorithm="tiles",
         tile=(rows, panels.width),
         chunk=chunk,
-        row_cuts=min(-(-matrix.row.extent // rows), 2),
+        row_cuts=min(-(-matrix.m.extent // rows), 2),
         left=left,
         right=right,
         prefetch=0 if left == DIRECT else rows,

@@ -102,9 +102,9 @@ def _carries(step: Contraction, loop: Loop, meeting: Collection[tuple[str, str]]
     for load in loads_of(loop):
         if any((load.buffer, name) in meeting for name in stores):
             store = stores.get(load.buffer)
-            if store is None or store.accumulate or axis.extent != matrix.column.extent:
+            if store is None or store.accumulate or axis.extent != matrix.n.extent:
                 return False
-            if not (_is_in(store.index, matrix.column) and _is_in(load.index, axis)):
+            if not (_is_in(store.index, matrix.n) and _is_in(load.index, axis)):
                 return False
     return True
 

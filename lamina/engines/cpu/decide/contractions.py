@@ -88,8 +88,8 @@ def panels_of(step: Contraction, processor: Processor) -> Panels:
 
 def _is_plain(matrix: Matrix) -> bool:
     """Whether the left operand lies side by side along its rows or along K."""
-    plain = as_plain(matrix.left, matrix.row, matrix)
-    return plain is not None and 1 in (plain.stride, plain.inner_stride)
+    plain = as_plain(matrix.left, matrix.m, matrix)
+    return plain is not None and 1 in (plain.stride, plain.k_stride)
 
 
 def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
@@ -100,7 +100,7 @@ def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
     """
     if not can_be_dots(matrix):
         return False
-    m, n, k = matrix.row.extent, matrix.column.extent, matrix.inner.extent
+    m, n, k = matrix.m.extent, matrix.n.extent, matrix.k.extent
     # Rough cycles: a multiply-add takes one, K of a packed vector some more, a sum of lanes a few.
     vectors = -(-n // panels.lanes)
     tiles = m * vectors * k + (0 if prepacked else _PACKED_VECTOR * vectors * k)
@@ -110,9 +110,9 @@ def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
 
 def can_be_dots(matrix: Matrix) -> bool:
     """Whether both operands lie contiguous along K, and nowhere else."""
-    for view, outer in ((matrix.left, matrix.row), (matrix.right, matrix.column)):
+    for view, outer in ((matrix.left, matrix.m), (matrix.right, matrix.n)):
         plain = as_plain(view, outer, matrix)
-        if plain is None or plain.inner_stride != 1 or plain.stride == 1:
+        if plain is None or plain.k_stride != 1 or plain.stride == 1:
             return False
     return True
 
@@ -126,9 +126,9 @@ def _gemm(
         most, columns = dot_sides(processor)
     else:
         most, columns = _most_rows(matrix, left, panels, processor), panels.width
-    rows = rows_of_tiles(matrix.row.extent, most)
+    rows = rows_of_tiles(matrix.m.extent, most)
     right = PREPACKED if prepacked else PACKED
-    if dots or (not prepacked and matrix.row.extent <= rows and can_be_read_in_vectors(matrix)):
+    if dots or (not prepacked and matrix.m.extent <= rows and can_be_read_in_vectors(matrix)):
         # Dots read it along K; tiles do not pack what is used but once.
         right = DIRECT
     return gemm_schedule(
@@ -137,7 +137,7 @@ def _gemm(
         processor,
         algorithm="dots" if dots else "tiles",
         tile=(rows, columns),
-        chunk=matrix.inner.extent if dots else _longest_chunk(matrix, panels, processor),
+        chunk=matrix.k.extent if dots else _longest_chunk(matrix, panels, processor),
         row_cuts=_row_cuts(matrix, panels, rows, processor),
         left=PACKED if left is None else DIRECT,
         right=right,
@@ -191,7 +191,7 @@ def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
 
     The chunks of a sum are about equally long.
     """
-    k = matrix.inner.extent
+    k = matrix.k.extent
     row_bytes = panels.width * matrix.step.dtype.itemsize
     most = max(processor.level2_bytes // 2 // row_bytes, SHORTEST_CHUNK)
     each = -(-k // -(-k // most))
@@ -204,16 +204,16 @@ def _row_cuts(matrix: Matrix, panels: Panels, rows: int, processor: Processor) -
     items = matrix.batch.extent * panels.count
     if items >= 4 * threads or items % threads == 0:
         return 1
-    return min(-(-matrix.row.extent // rows), -(-4 * threads // items))
+    return min(-(-matrix.m.extent // rows), -(-4 * threads // items))
 
 
 def _direct_left(matrix: Matrix, panels: Panels, processor: Processor) -> Plain | None:
     """The left operand as it is read where it lies; None if it is packed."""
-    plain = as_plain(matrix.left, matrix.row, matrix)
-    if plain is None or 1 not in (plain.stride, plain.inner_stride):
+    plain = as_plain(matrix.left, matrix.m, matrix)
+    if plain is None or 1 not in (plain.stride, plain.k_stride):
         return None
     fits = _left_bytes(matrix) <= processor.level1_bytes // 2
-    if plain.inner_stride == 1 or fits or panels.count < PANELS_WORTH_PACKING:
+    if plain.k_stride == 1 or fits or panels.count < PANELS_WORTH_PACKING:
         return plain
     return None
 
@@ -224,7 +224,7 @@ def _most_rows(matrix: Matrix, left: Plain | None, panels: Panels, processor: Pr
     if left is None:
         return most
     itemsize = matrix.step.dtype.itemsize
-    if left.stride == 1 and left.inner_stride * itemsize % LINE_BYTES == 0:
+    if left.stride == 1 and left.k_stride * itemsize % LINE_BYTES == 0:
         # A power of two: no tile has a part of one line of the cache and a part of another.
         return 1 << (most.bit_length() - 1)
     # Rows a page multiple apart map to the same sets of the first cache. Some of the room is the
@@ -235,7 +235,7 @@ def _most_rows(matrix: Matrix, left: Plain | None, panels: Panels, processor: Pr
 
 def _prefetch(matrix: Matrix, left: Plain | None, rows: int, processor: Processor) -> int:
     """How far ahead the left operand is fetched: some K, or what the next tile reads."""
-    row_stride, inner_stride = (1, rows) if left is None else (left.stride, left.inner_stride)
+    row_stride, inner_stride = (1, rows) if left is None else (left.stride, left.k_stride)
     if row_stride == 1:
         is_far = _left_bytes(matrix) > processor.level1_bytes
         return K_AHEAD * inner_stride if is_far else 0
@@ -245,4 +245,4 @@ def _prefetch(matrix: Matrix, left: Plain | None, rows: int, processor: Processo
 
 def _left_bytes(matrix: Matrix) -> int:
     """The size of one matrix of the left operand."""
-    return matrix.row.extent * matrix.inner.extent * matrix.step.dtype.itemsize
+    return matrix.m.extent * matrix.k.extent * matrix.step.dtype.itemsize

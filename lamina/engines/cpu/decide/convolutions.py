@@ -66,7 +66,7 @@ def schedule_windows(
     step: Contraction, panels: Panels, processor: Processor
 ) -> WindowSchedule | None:
     """How a contraction over windows is computed; None if it is none."""
-    if len(step.rows) < 2 and len(step.inner) < 2:
+    if len(step.m) < 2 and len(step.k) < 2:
         return None
     known = readings(step)
     work = float(size_of(step.extents))
@@ -100,7 +100,7 @@ def _all_sums_wait(step: Contraction) -> bool:
         return OF_WEIGHTS in kinds
     load = loaded(step.left)
     terms = load.index.terms if load is not None else ()
-    return any(stride == 1 and atom in step.rows for atom, stride in terms)
+    return any(stride == 1 and atom in step.m for atom, stride in terms)
 
 
 def _col2im_pays(how: Windowed) -> bool:
@@ -207,7 +207,7 @@ def _copied(how: Windowed, algorithm: str, block: int, channels: int, panels: Pa
 def matrix_of_positions(how: Windowed) -> Matrix:
     """The right operand of a weight gradient, K running over the positions of the image."""
     inner = (*how.image.outer, *how.image.places)
-    return as_matrix(replace(right_alone(how.step), inner=inner))
+    return as_matrix(replace(right_alone(how.step), k=inner))
 
 
 # Blocks and cuts ----------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def outer_stride(how: Windowed) -> int | None:
 def row_tiles_of(how: Windowed, block: int, rows: int) -> RowTiles:
     """The tiles of the rows of a weight gradient."""
     strides, _ = how.image.moves(block)
-    runs = merged([(axis.extent, strides[axis]) for axis in how.step.rows])
+    runs = merged([(axis.extent, strides[axis]) for axis in how.step.m])
     return RowTiles(tuple(extent for extent, _ in runs), rows)
 
 

@@ -45,21 +45,21 @@ def packing_of_all(matrix: Matrix, lanes: int) -> Packing:
     Weights of convolutions have the window's elements side by side, and k its channels: in the
     order of k every line of the cache would be fetched once for each element.
     """
-    if tuple(axis for axis, _ in as_it_lies(matrix)) == matrix.inner_axes:
+    if tuple(axis for axis, _ in as_it_lies(matrix)) == matrix.k_axes:
         return packing_of_some(matrix)
     return Packing(can_be_turned_as_it_lies(matrix, lanes), as_it_lies=True)
 
 
 def can_be_read_in_vectors(matrix: Matrix) -> bool:
     """Whether the columns of the right operand lie side by side."""
-    plain = as_plain(matrix.right, matrix.column, matrix)
+    plain = as_plain(matrix.right, matrix.n, matrix)
     return plain is not None and plain.stride == 1
 
 
 def can_be_turned(matrix: Matrix) -> bool:
     """Whether k lies side by side, and columns do not."""
-    plain = as_plain(matrix.right, matrix.column, matrix)
-    return plain is not None and plain.inner_stride == 1 and plain.stride != 1
+    plain = as_plain(matrix.right, matrix.n, matrix)
+    return plain is not None and plain.k_stride == 1 and plain.stride != 1
 
 
 def can_be_turned_as_it_lies(matrix: Matrix, lanes: int) -> bool:
@@ -72,12 +72,12 @@ def can_be_turned_as_it_lies(matrix: Matrix, lanes: int) -> bool:
         if step != pitch:
             return False
         pitch *= axis.extent
-    return pitch % lanes == 0 and stride_along(load.index, matrix.column) not in (1, None)
+    return pitch % lanes == 0 and stride_along(load.index, matrix.n) not in (1, None)
 
 
 def as_it_lies(matrix: Matrix) -> list[tuple[Axis, int]]:
     """The inner axes as they lie in the right operand, the widest strides first, with these."""
     load = matrix.right_by_axes
     steps = dict(load.index.terms) if isinstance(load, Load) else {}
-    pairs = [(axis, steps.get(axis, 0)) for axis in matrix.inner_axes]
+    pairs = [(axis, steps.get(axis, 0)) for axis in matrix.k_axes]
     return sorted(pairs, key=lambda pair: -abs(pair[1]))

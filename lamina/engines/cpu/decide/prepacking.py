@@ -110,7 +110,7 @@ def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, 
     (operand,), names = signatures.numbered(right_alone(step))
     assert isinstance(operand, Contraction)
     matrix = as_matrix(operand)
-    read = (matrix.right, matrix.batch, matrix.column, matrix.inner, step.dtype)
+    read = (matrix.right, matrix.batch, matrix.n, matrix.k, step.dtype)
     return read, tuple(map(int, names))
 
 

@@ -79,15 +79,15 @@ class Windowed:
 
 def readings(step: Contraction) -> dict[str, Windowed]:
     """The contraction as each algorithm reads it that can compute it."""
-    step = with_single_axes(step, "batch", "columns")
+    step = with_single_axes(step, "batch", "n")
     found = {
-        IMPLICIT_GEMM: _over_positions(step, step.rows, step.inner),
-        WEIGHT_GRADIENT: _over_positions(step, step.inner, step.rows),
+        IMPLICIT_GEMM: _over_positions(step, step.m, step.k),
+        WEIGHT_GRADIENT: _over_positions(step, step.k, step.m),
         COL2IM: _col2im(step),
     }
     for names, positions, elements in (
-        (WINOGRAD, step.rows, step.inner),
-        (WINOGRAD_WEIGHT_GRADIENT, step.inner, step.rows),
+        (WINOGRAD, step.m, step.k),
+        (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),
     ):
         image = _tiled_image(step, positions, elements)
         if image is not None:
@@ -132,12 +132,12 @@ def _col2im(step: Contraction) -> Windowed | None:
             return None
         place = Axis(f"{row.name}_place", window.extent)
         spreads[row] = Spread(row, place, element_, window.divisor, slope, window.offset)
-    ordered = tuple(spreads[axis] for axis in step.rows if axis in spreads)
-    outer = step.rows[: len(step.rows) - len(ordered)]
+    ordered = tuple(spreads[axis] for axis in step.m if axis in spreads)
+    outer = step.m[: len(step.m) - len(ordered)]
     elements = [one.element for one in ordered if one.element is not None]
     if not ordered or any(axis in spreads for axis in outer) or any(s.offset < 0 for s in ordered):
         return None
-    if set(elements) != set(step.inner[: len(elements)]):
+    if set(elements) != set(step.k[: len(elements)]):
         return None
     replacements = {
         one.row: axis_index(one.place) * one.scale
@@ -151,7 +151,7 @@ def _col2im(step: Contraction) -> Windowed | None:
     if axes_of(left.index) & set(elements):
         return None
     places = tuple(one.place for one in ordered)
-    channels = step.inner[len(elements) :]
+    channels = step.k[len(elements) :]
     direct = image_of(
         replace(left, bounds=()), (), (*outer, *places), channels, direct_outer=len(outer)
     )

@@ -143,7 +143,7 @@ class Taps:
 
 def _taps_of(how: Windowed) -> Taps:
     """The taps of a convolution by Winograd's algorithm."""
-    inner = how.step.inner
+    inner = how.step.k
     pitches = {
         axis: size_of([later.extent for later in inner[number + 1 :]])
         for number, axis in enumerate(inner)

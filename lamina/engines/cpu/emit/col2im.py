@@ -52,8 +52,8 @@ class Col2im(WindowWriter):
         sums = self._own(code)
         image = self._image
         strides, _ = image.moves(image.places[0].extent)
-        elements = [one for one in self._step.inner if one not in image.elements]
-        channels = [axis for axis in self._step.inner if axis in image.elements]
+        elements = [one for one in self._step.k if one not in image.elements]
+        channels = [axis for axis in self._step.k if axis in image.elements]
         loops = merged([(axis.extent, strides[axis]) for axis in channels])
         depth = size_of([axis.extent for axis in channels])
         along = [strides[axis] for axis in image.places]

@@ -101,12 +101,12 @@ class _Gemm:
         self._panels = panels = schedule.panels
         self._dots = schedule.algorithm == "dots"
         is_direct = schedule.left == DIRECT
-        self._left = as_plain(matrix.left, matrix.row, matrix) if is_direct else None
-        self._right = as_plain(matrix.right, matrix.column, matrix)
+        self._left = as_plain(matrix.left, matrix.m, matrix) if is_direct else None
+        self._right = as_plain(matrix.right, matrix.n, matrix)
         # The worker's own memory: a chunk of a panel, and sums of one tile or of all of them.
         packs = schedule.right != PREPACKED and not self._dots
         panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
-        tiles = 1 if schedule.chunk == matrix.inner.extent else schedule.row_tiles
+        tiles = 1 if schedule.chunk == matrix.k.extent else schedule.row_tiles
         sums_bytes = tiles * schedule.rows * panels.width * step.dtype.itemsize
         self._sums_offset = -(-panel_bytes // 64) * 64
         context.workspaces.need_own(self._sums_offset + sums_bytes)
@@ -168,7 +168,7 @@ class _Gemm:
         matrix, workspaces = self._matrix, self._context.workspaces
         name = f"{self._name}_{kind}"
         wide, around = self._schedule.wide_epilogue, (matrix.batch,)
-        epilogue = Epilogue(matrix.step, around, (matrix.row,), (panel.width,), panel, wide)
+        epilogue = Epilogue(matrix.step, around, (matrix.m,), (panel.width,), panel, wide)
         write_epilogue(self._context, name, epilogue, ("batch", "row", "count", "column"))
         points = self._begin(name, _PANEL_PARAMETERS)
         code = points.code
@@ -176,7 +176,7 @@ class _Gemm:
         own = workspaces.own(code, table, thread)
         sums = code.offset(own, self._sums_offset, "i8")
         column = code.multiply(number, constant(self._panels.width, I64))
-        k, longest = matrix.inner.extent, self._schedule.chunk
+        k, longest = matrix.k.extent, self._schedule.chunk
         with points.bound(matrix.batch, batch):
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
@@ -199,7 +199,7 @@ class _Gemm:
             return code.offset(whole, chunk.start * panel.width, self._element), panel.width
         plain = self._right_as_it_lies(panel)
         if plain is not None:
-            return self._address(points, plain, column, chunk.start), plain.inner_stride
+            return self._address(points, plain, column, chunk.start), plain.k_stride
         packing = self._schedule.packing
         assert packing is not None
         packed = RightPanel(points, self._matrix, packing, panel, column, own)
@@ -214,7 +214,7 @@ class _Gemm:
     def _tiles(self, points: Points, one: _Pass, begin: Value, end: Value) -> None:
         """All tiles of some rows over one chunk of k."""
         code, matrix = points.code, self._matrix
-        whole, rest = divmod(matrix.row.extent, self._schedule.rows)
+        whole, rest = divmod(matrix.m.extent, self._schedule.rows)
         if whole:
             limit = constant(whole, I64)
             stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
@@ -240,7 +240,7 @@ class _Gemm:
             self._dot_tiles(code, one, left, row_stride, rows)
         else:
             lanes, vectors = one.panel.lanes, one.panel.vectors
-            if self._schedule.chunk < matrix.inner.extent:
+            if self._schedule.chunk < matrix.k.extent:
                 size = self._schedule.rows * one.panel.width
                 skipped = code.multiply(number, constant(size, I64))
                 sums = code.offset(sums, skipped, self._element)
@@ -258,7 +258,7 @@ class _Gemm:
             )
             kernel = emit_tile(self._context.module, tile)
             code.call_void(kernel, left, one.right, sums, constant(len(one.chunk), I64))
-        if one.chunk.stop == matrix.inner.extent:
+        if one.chunk.stop == matrix.k.extent:
             batch = points.axis(matrix.batch)
             operands = (one.table, sums, batch, row, constant(rows, I64), one.column)
             code.call_void(f"{one.name}_epilogue", *operands)
@@ -293,10 +293,10 @@ class _Gemm:
     ) -> tuple[Value, int, int]:
         """Where a tile reads the left operand, and the strides between rows and between k."""
         code, matrix = points.code, self._matrix
-        k = matrix.inner.extent
+        k = matrix.k.extent
         if self._left is not None:
             plain = self._left
-            return self._address(points, plain, row, start), plain.stride, plain.inner_stride
+            return self._address(points, plain, row, start), plain.stride, plain.k_stride
         whole = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
         tile = code.add(code.multiply(batch, constant(self._schedule.row_tiles, I64)), number)
@@ -311,7 +311,7 @@ class _Gemm:
         code = points.code
         first = points.place(plain.start).start
         position = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
-        position = code.add(position, constant(start * plain.inner_stride, I64))
+        position = code.add(position, constant(start * plain.k_stride, I64))
         return code.offset(points.base(plain.buffer), position, self._element)
 
 

@@ -87,6 +87,6 @@ def _write_row(points: Points, epilogue: Epilogue, source: Value, column: Value)
     for first, lanes in panel.runs(wide=epilogue.wide):
         base = code.add(column, points.position(first))
         place = code.offset(source, first, kind)
-        with points.along(step.columns[0], base, lanes, multiple=panel.lanes):
+        with points.along(step.n[0], base, lanes, multiple=panel.lanes):
             points.define(step.result, code.load(place, Type(kind, lanes)))
             points.store_all(step.stores)

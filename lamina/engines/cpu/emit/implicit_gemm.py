@@ -124,7 +124,7 @@ class ImplicitGemm(WindowWriter):
         image, panel = self._image, at.panel
         strides, _ = image.moves(block)
         along = [strides[axis] for axis in image.places]
-        loops = merged([(axis.extent, strides[axis]) for axis in self._step.inner])
+        loops = merged([(axis.extent, strides[axis]) for axis in self._step.k])
         extents = (block, *(axis.extent for axis in image.places[1:]))
         tiles = RowTiles(extents, self._schedule.rows)
         for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):

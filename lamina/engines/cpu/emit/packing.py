@@ -68,7 +68,7 @@ class RightPanel:
         points, code = self.points, self.points.code
         first = code.add(start, constant(done, I64))
         last = code.add(start, constant(count, I64))
-        with points.loop(self.matrix.inner, (), first, last) as inner:
+        with points.loop(self.matrix.k, (), first, last) as inner:
             past = code.subtract(inner.index, start)
             row = code.multiply(past, constant(self.panel.width, I64))
             self._row(self.matrix.right, code.offset(self.target, row, self._kind))
@@ -83,7 +83,7 @@ class RightPanel:
         points, code, panel = self.points, self.points.code, self.panel
         for number in range(panel.vectors):
             base = code.add(self.column, constant(number * panel.lanes, I64))
-            with points.along(self.matrix.column, base, panel.present(number)):
+            with points.along(self.matrix.n, base, panel.present(number)):
                 value = points.vector(view)
             value = code.padded(value, panel.lanes, 0)
             code.store(value, code.offset(target, number * panel.lanes, self._kind))
@@ -91,7 +91,7 @@ class RightPanel:
     def _turn(self, start: Value, count: int) -> None:
         """Some k that lie side by side."""
         code, matrix = self.points.code, self.matrix
-        plain = as_plain(matrix.right, matrix.column, matrix)
+        plain = as_plain(matrix.right, matrix.n, matrix)
         assert plain is not None
         first = self.points.place(plain.start).start
         first = code.add(first, code.multiply(self.column, constant(plain.stride, I64)))
@@ -113,7 +113,7 @@ class RightPanel:
 
     def _pitches(self) -> dict[Axis, int]:
         """How far apart the points of each inner axis are, counted in k."""
-        axes = self.matrix.inner_axes
+        axes = self.matrix.k_axes
         return {
             axis: size_of([later.extent for later in axes[number + 1 :]])
             for number, axis in enumerate(axes)
@@ -137,7 +137,7 @@ class RightPanel:
         code, matrix = self.points.code, self.matrix
         load = matrix.right_by_axes
         assert isinstance(load, Load)
-        stride = stride_along(load.index, matrix.column)
+        stride = stride_along(load.index, matrix.n)
         assert stride is not None
         ordered = [(axis, self._pitches()[axis]) for axis, _ in as_it_lies(matrix)]
         rows = [
@@ -150,7 +150,7 @@ class RightPanel:
         table = code.module.table_once(
             f"rows_{said}_{width}", [constant(row * width, I64) for row in rows]
         )
-        moving = {axis for axis, _ in ordered} | {matrix.column}
+        moving = {axis for axis, _ in ordered} | {matrix.n}
         terms = tuple(term for term in load.index.terms if term[0] not in moving)
         first = self.points.place(Index(load.index.constant, terms)).start
         first = code.add(first, code.multiply(self.column, constant(stride, I64)))
@@ -226,9 +226,9 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
     code = points.code
     _, _, first, last = code.parameters
     kind = element(matrix.step.dtype)
-    full, rest = divmod(matrix.row.extent, rows)
+    full, rest = divmod(matrix.m.extent, rows)
     tiles = full + bool(rest)
-    size = matrix.inner.extent * rows
+    size = matrix.k.extent * rows
     context.need_shared(matrix.batch.extent * tiles * size * matrix.step.dtype.itemsize)
     whole = context.address(code, context.SHARED)
     loop = code.begin_loop(first, last)
@@ -243,9 +243,9 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
             with (
                 code.when(code.compare(condition, number, constant(limit, I64))) as before,
                 points.bound(TILE, number, before=before),
-                points.loop(matrix.inner) as inner,
+                points.loop(matrix.k) as inner,
             ):
-                with points.along(matrix.row, row, present):
+                with points.along(matrix.m, row, present):
                     value = points.vector(matrix.left)
                 offset = code.multiply(inner.index, constant(rows, I64))
                 code.store(value, code.offset(start, offset, kind))

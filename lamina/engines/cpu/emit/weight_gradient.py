@@ -47,7 +47,7 @@ class WeightGradient(WindowWriter):
     ) -> None:
         super().__init__(context, name, how, schedule)
         step, image, block = how.step, how.image, schedule.block
-        self._row, of_rows = flattened(step.rows, "m")
+        self._row, of_rows = flattened(step.m, "m")
         change = Rewrite(of_rows)
         self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
         self._matrix = matrix_of_positions(how)
@@ -255,12 +255,12 @@ class WeightGradient(WindowWriter):
         """Where some positions of a panel are read, and how far apart two are; packs them first."""
         code, matrix, schedule = points.code, self._matrix, self._schedule
         if schedule.right == DIRECT and panel.last == panel.lanes:
-            plain = as_plain(matrix.right, matrix.column, matrix)
+            plain = as_plain(matrix.right, matrix.n, matrix)
             assert plain is not None
             place = points.place(plain.start).start
             right = code.offset(points.base(plain.buffer), place, self._element)
-            moves = [(first, plain.inner_stride), (column, 1)]
-            return address(code, right, moves, self._element), plain.inner_stride
+            moves = [(first, plain.k_stride), (column, 1)]
+            return address(code, right, moves, self._element), plain.k_stride
         assert schedule.packing is not None
         right = code.offset(own, self._rights, "i8")
         packed = RightPanel(points, matrix, schedule.packing, panel, column, right)

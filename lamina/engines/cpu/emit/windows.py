@@ -32,7 +32,7 @@ class WindowWriter(ABC):
         self._schedule = schedule
         self._step, self._image, self._outer = how.step, how.image, how.outer
         self._panels = schedule.panels
-        self._batch, self._column = how.step.batch[0], how.step.columns[0]
+        self._batch, self._column = how.step.batch[0], how.step.n[0]
         self._element = element(how.step.dtype)
         self._bytes = how.step.dtype.itemsize
 

@@ -21,7 +21,7 @@ class WinogradForward(TransformedTiles):
     """Work items are (batch, chunk of tiles)."""
 
     def write(self) -> list[Part]:
-        cut, rows = self._chunks, self._step.rows[-2:]
+        cut, rows = self._chunks, self._step.m[-2:]
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [RESULTS * self._wide * panel.width, panel.width]
             self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
@@ -85,7 +85,7 @@ class WinogradForward(TransformedTiles):
                 seen = address(code, copied, moves, self._element)
                 code.call_void(f"{self._name}_{kind}_{label}_zeros", seen, words, out)
             first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
-            high, wide = (constant(axis.extent, I64) for axis in self._step.rows[-2:])
+            high, wide = (constant(axis.extent, I64) for axis in self._step.m[-2:])
             present = code.minimum(code.subtract(high, first), constant(RESULTS, I64))
             code.call_void(
                 f"{self._name}_{kind}_epilogue",

@@ -159,7 +159,7 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _right_view(self) -> Scalar:
         """The right operand over whole tiles, with zeros where there is none."""
-        places = self._step.inner[-2:]
+        places = self._step.k[-2:]
         _, of_outer = flattened(self._image.outer, self._outer.name)
         change = Rewrite(of_outer | {axis: axis_index(tiled(axis)) for axis in places})
         bounds = tuple(Bound(axis_index(one), 0, one.extent) for one in places if tiled(one) != one)
@@ -191,7 +191,7 @@ class WinogradWeightGradient(TransformedTiles):
         """
         lanes, each = self._panels.lanes, self._window**2 * panel.width
         elements = [side.element for side in self._plane if side.element is not None]
-        (channels,) = (axis for axis in self._step.rows if axis not in elements)
+        (channels,) = (axis for axis in self._step.m if axis not in elements)
         pitches = [self._window * panel.width, panel.width, 0]
         self._write_epilogue(name, panel, [*elements, channels], pitches)
         whole, rest = divmod(self._all_channels, lanes)
@@ -199,7 +199,7 @@ class WinogradWeightGradient(TransformedTiles):
         kinds = [one for one in kinds if (rest if one[0] == "rest" else whole)]
         for label, present, _ in kinds:
             narrowing = f"{name}_{label}_zeros"
-            places = self._step.inner[-2:]
+            places = self._step.k[-2:]
             along = (channels, present)
             write_narrowing(self._context, narrowing, self._step, along, panel, places)
         *places, _ = self._places((lanes * each, lanes, lanes * self._window**2))
@@ -232,7 +232,7 @@ class WinogradWeightGradient(TransformedTiles):
                     code.store(seen, code.offset(words, element_ * present, "i32"))
                 operands = (table, batch, first, column, words)
                 code.call_void(f"{name}_{label}_zeros", *operands)
-        order = [elements.index(axis) for axis in self._step.rows if axis != channels]
+        order = [elements.index(axis) for axis in self._step.m if axis != channels]
         self._clear(code, panel, order, count, waiting, words)
         loop = code.begin_loop(first, last)
         past = code.subtract(loop.index, first)

@@ -88,7 +88,7 @@ def write_narrowing(
         places: axes of k that windows move along, each of which is begun in the middle.
     """
     axis_along, lanes = along
-    others = [axis for axis in step.rows if axis != axis_along]
+    others = [axis for axis in step.m if axis != axis_along]
     numbers = [("batch", I64), ("first", I64), ("column", I64)]
     used = {load.buffer for view in (step.left, step.right) for load in loads(view)}
     points = context.begin(name, (("table", POINTER), *numbers, ("words", POINTER)), used)
@@ -103,7 +103,7 @@ def write_narrowing(
     with points.bound(step.batch[0], batch):
         starts = [code.offset(words, number * lanes, "i32") for number in range(len(lefts))]
         zeros = [code.load(start, Type("i32", lanes)) for start in starts]
-        for start, value in zip(starts, terms.over(step.inner, zeros), strict=True):
+        for start, value in zip(starts, terms.over(step.k, zeros), strict=True):
             code.store(value, start)
     code.finish()
 
@@ -163,7 +163,7 @@ class _Terms:
 
     def _columns(self) -> Value:
         """Which numbers of the right operand are not zero, at the current k."""
-        code, panel, axis = self.points.code, self.panel, self.step.columns[0]
+        code, panel, axis = self.points.code, self.panel, self.step.n[0]
         vectors: list[Value] = []
         for number in range(panel.vectors):
             base = code.add(self.column, constant(number * panel.lanes, I64))
