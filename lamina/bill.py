@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Annotated, Any
 
 from lamina import reports
-from lamina.graph.calls import checked
+from lamina.calls import checked
 from lamina.graph.kinds import Kind, Misfit, Number, Operands
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass

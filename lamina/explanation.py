@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 
+from lamina.calls import checked
 from lamina.engines.engine import Engine, Peaks
 from lamina.errors import DefinitionError
-from lamina.graph.calls import checked
 from lamina.program.cost import Cost, cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction

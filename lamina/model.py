@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Never, NoReturn, final
 
+from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
@@ -16,7 +17,6 @@ from lamina.files.atomic import require_writable
 from lamina.files.definition import classes_of, encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
-from lamina.graph.calls import checked
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
 from lamina.network import Network, bill_of
 from lamina.runtime import (

@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast, final
 
 from lamina import shapes
 from lamina.bill import Memory, MemoryBill
+from lamina.calls import checked
 from lamina.compiler.expand import expand
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import target_of
@@ -31,12 +32,12 @@ from lamina.graph import (
     source_line,
     topological,
 )
-from lamina.graph.calls import checked
 from lamina.graph.kinds import FloatType, Instance
-from lamina.layers.layer import LAYER, Layer, Trace, trace
+from lamina.layers.layer import LAYER, Layer
 from lamina.layers.scope import Record
+from lamina.layers.tracing import Trace, dtype_in_model, trace
 from lamina.lazy import loading
-from lamina.ops.lowering import (
+from lamina.ops.lowering_rules import (
     Contracting,
     Elementwise,
     Reduction,
@@ -57,6 +58,11 @@ from lamina.step import (
     inference_step,
     training_step,
 )
+
+# Float type of the model, whether it is training mode, dtypes of arriving inputs.
+_TraceKey = tuple[DType, bool, tuple[DType, ...]]
+# A network keeps so many traces: both modes, for a few dtypes of inputs.
+_MOST_TRACES = 8
 
 
 @final
@@ -89,6 +95,7 @@ class Network:
         )
         self._check()
         self._names = _names_of(self.nodes)
+        self._traces: dict[_TraceKey, Trace] = {}
         applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
         if len(set(applied)) < len(applied):
             # Only here does it show whether a layer that is applied twice fits both places.
@@ -103,6 +110,7 @@ class Network:
         self.outputs = tuple(tensor for _, tensor in graph.outputs)
         self.nodes = tuple(sorted(graph.nodes(), key=lambda node: node.number))
         self._names = _names_of(self.nodes)
+        self._traces = {}
 
     def _check(self) -> None:
         where = str(Origin("Network", source_line()))
@@ -178,15 +186,26 @@ class Network:
     def trace(
         self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
     ) -> Trace:
-        """The graph of ops behind the network, in its training or its inference form."""
-        return trace(
-            self.inputs,
-            self.outputs,
-            self._names,
-            dtype=dtype,
-            training=training,
-            input_dtypes=input_dtypes,
-        )
+        """The graph of ops behind the network, in training mode or in inference mode.
+
+        It is built once for each mode and dtypes, and kept.
+        """
+        arriving = tuple(input_dtypes or (dtype_in_model(tensor, dtype) for tensor in self.inputs))
+        key = dtype, training, arriving
+        found = self._traces.get(key)
+        if found is None:
+            found = trace(
+                self.inputs,
+                self.outputs,
+                self._names,
+                dtype=dtype,
+                training=training,
+                input_dtypes=arriving,
+            )
+            while len(self._traces) >= _MOST_TRACES:
+                self._traces.pop(next(iter(self._traces)), None)
+            self._traces[key] = found
+        return found
 
     def variables(self, dtype: DType) -> Record:
         """The parameters and states of both forms of the network, and the layers they belong to."""

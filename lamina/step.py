@@ -16,8 +16,8 @@ from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
 from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, Whole
-from lamina.layers.layer import Trace
 from lamina.layers.scope import Variable
+from lamina.layers.tracing import Trace
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, Shape, as_whole, shape_text

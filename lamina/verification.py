@@ -8,12 +8,12 @@ from typing import Annotated
 import numpy as np
 
 from lamina import shapes
+from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Device
 from lamina.graph import Graph, Tensor
-from lamina.graph.calls import checked
 from lamina.graph.kinds import Instance
 from lamina.network import Network
 from lamina.ops.differentiate import gradients

@@ -245,7 +245,7 @@ def _change(owner: Any, key: Any, chance: random.Random, whole: Json) -> None:
     value = owner[key]
     kind = chance.random()
     if key == "op":
-        owner[key] = chance.choice(sorted(ops.BY_NAME))
+        owner[key] = chance.choice(sorted(op.name for op in ops.ALL))
     elif isinstance(value, bool):
         owner[key] = chance.choice((not value, 0, 1, "no", None))
     elif isinstance(value, int) and kind < 0.6:

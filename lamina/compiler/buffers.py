@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from lamina.graph import CONSTANT, LEAF, Graph, Tensor
-from lamina.graph.tensor import ConstantValue
+from lamina.graph import CONSTANT, LEAF, ConstantValue, Graph, Tensor
 from lamina.program.program import Buffer
 from lamina.shapes import Array, size_of, static
 

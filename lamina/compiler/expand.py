@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from lamina.graph import Graph, Tensor, rebuild, rewrite
-from lamina.ops.lowering import Decomposition
+from lamina.ops.lowering_rules import Decomposition
 from lamina.program.target import Target
 
 

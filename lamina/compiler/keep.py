@@ -13,7 +13,7 @@ from typing import Any, final
 
 from lamina.compiler.fusion.signature import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
-from lamina.ops.lowering import Contracting, Decomposition, Repeating, is_expensive, loop_of
+from lamina.ops.lowering_rules import Contracting, Decomposition, Repeating, is_expensive, loop_of
 from lamina.ops.slicing import SLICE, slice_axis
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass

@@ -13,7 +13,7 @@ from typing import Any
 
 from lamina import ops
 from lamina.graph import Graph, Tensor, labelled, rebuild
-from lamina.ops.lowering import Contracting, Elementwise, Reduction
+from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction
 from lamina.ops.movement import reshaped_blocks
 from lamina.ops.windows import Slope
 from lamina.records import frozen_dataclass

@@ -17,7 +17,7 @@ from lamina.compiler.lowering.pull import Home, Row, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.lowering import Coordinates, step_of
+from lamina.ops.lowering_rules import Coordinates, step_of
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar

@@ -16,7 +16,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
-from lamina.ops.lowering import Elementwise, Generator, Scattering
+from lamina.ops.lowering_rules import Elementwise, Generator, Scattering
 from lamina.shapes import int64, size_of, static
 
 # Constants are folded while the result stays this small, in elements.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from lamina.graph import Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import stack
-from lamina.ops.lowering import Repeating, loop_of
+from lamina.ops.lowering_rules import Repeating, loop_of
 from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.shapes import static

@@ -8,9 +8,9 @@ from typing import Annotated, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from lamina.calls import Called
 from lamina.data.arrays import Listed, listed, to_array
 from lamina.errors import DataError, DTypeError
-from lamina.graph.calls import Called
 from lamina.graph.kinds import Kind, Misfit, Number, Operands, Whole, shown
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox
 from lamina.records import frozen_dataclass

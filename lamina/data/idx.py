@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from lamina.calls import checked
 from lamina.data.dataset import Dataset
 from lamina.data.edge import (
     RESTORE,
@@ -23,7 +24,6 @@ from lamina.data.edge import (
 )
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
-from lamina.graph.calls import checked
 from lamina.shapes import Array, shape_text, size_of
 
 GZIP_MAGIC = b"\x1f\x8b"

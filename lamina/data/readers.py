@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.dataset import Dataset
 from lamina.data.edge import PathLike, reading
@@ -14,7 +15,6 @@ from lamina.data.images import read_image_folder
 from lamina.data.tables import read_csv
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
-from lamina.graph.calls import checked
 from lamina.graph.kinds import AnyOf, FilePath, Whole
 from lamina.shapes import Array
 

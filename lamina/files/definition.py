@@ -232,12 +232,13 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
     def applied(entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
         operands = [_earlier(made, number) for number in _list(entry, "operands")]
         attributes = {k: value_of(v) for k, v in _table(entry["attributes"]).items()}
-        if entry["op"] not in ops.BY_NAME:
+        op = ops.known(entry["op"])
+        if op is None:
             raise FileFormatError(
                 f"the network contains the op {reprlib.repr(entry['op'])}, which there is not",
                 advice="It may be of a later version of Lamina.",
             )
-        return apply(ops.BY_NAME[entry["op"]], *operands, **attributes)
+        return apply(op, *operands, **attributes)
 
     def record_of(table: Mapping[str, Any], depth: int = 0) -> Any:
         if "record" not in table:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from lamina.graph.tensor import Graph, Tensor, rebuild, rewrite
+from lamina.graph.apply import rebuild, rewrite
+from lamina.graph.graph import Graph
+from lamina.graph.tensor import Tensor
 from lamina.shapes import Size, bind_dim
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lamina.graph.tensor import LEAF, Graph, Tensor
+from lamina.graph.graph import Graph
+from lamina.graph.leaves import LEAF
+from lamina.graph.tensor import Tensor
 from lamina.shapes import Array
 
 

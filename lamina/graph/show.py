@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from lamina.graph.tensor import CONSTANT, LEAF, Graph, Tensor
+from lamina.graph.graph import Graph
+from lamina.graph.leaves import CONSTANT, LEAF
+from lamina.graph.tensor import Tensor
 from lamina.shapes import DType, shape_text
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lamina.errors import InternalError
-from lamina.graph.tensor import LEAF, Graph
+from lamina.graph.graph import Graph
+from lamina.graph.leaves import LEAF
 from lamina.shapes import shape_text
 
 

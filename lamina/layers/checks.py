@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from lamina.calls import Called
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Origin, Tensor, described, source_line
-from lamina.graph.calls import Called
 from lamina.shapes import normalise_axis
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina import ops
+from lamina.calls import Tensors, checked
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.calls import Tensors, checked
 from lamina.graph.kinds import Count
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope

@@ -1,39 +1,34 @@
-"""What a layer is, and how applying one to tensors is remembered.
+"""The base of layers, the op that applies them, and the inputs of networks.
 
-A layer is a frozen record of hyper-parameters. Applying it makes a tensor whose op is `LAYER`:
-the shapes are checked at once, but the layer's own graph is built later, by `trace`, once in its
-training and once in its inference form.
+A layer is a frozen record of hyper-parameters. Applying it makes a tensor whose op is `LAYER`.
+Shapes are checked at once. `tracing.py` builds the layer's own graph later, in training mode and in
+inference mode.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Never, cast, final
+from collections.abc import Hashable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Never, cast
 
-from lamina import ops, shapes
+from lamina import shapes
+from lamina.calls import checked
 from lamina.errors import DefinitionError, LaminaError
-from lamina.garbage import without_collections
 from lamina.graph import (
-    CONSTANT,
     LEAF,
     Attributes,
-    Graph,
-    Lowering,
+    LoweringRule,
     Op,
     Origin,
     Tensor,
     apply,
     labelled,
-    leaf,
-    located,
     path_after,
-    rebuild,
-    rewrite,
     source_line,
     topological,
+    with_final_paths,
 )
-from lamina.graph.calls import checked
 from lamina.graph.kinds import (
     HIGHEST,
     ElementType,
@@ -45,7 +40,7 @@ from lamina.graph.kinds import (
     shown,
 )
 from lamina.layers.checks import Sourced
-from lamina.layers.scope import IndexLimit, Record, Scope
+from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 
 
@@ -112,7 +107,12 @@ class Layer(Sourced, ABC):
                 )
         origin = Origin(path_after(operands, type(self).__name__), self.source)
         with labelled(origin):
-            return apply(LAYER, *operands, layer=self)
+            try:
+                return apply(LAYER, *operands, layer=self)
+            except LaminaError as error:
+                # Branches beside an operand were not numbered when it was made.
+                error.facts = with_final_paths(error.facts, operands)
+                raise
 
 
 def is_frozen_record(layer: Layer) -> bool:
@@ -123,7 +123,11 @@ def is_frozen_record(layer: Layer) -> bool:
 
 
 def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    """Shape and dtype of a layer's result, by running its `forward` in training mode."""
     layer: Layer = attributes["layer"]
+    key = _key(layer, operands)
+    if key in _results:
+        return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     record = Record(dtype, training=True, operands=operands)
     result = layer.forward(Scope(record, "check"), *operands)
@@ -132,7 +136,43 @@ def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> 
             "forward must return a tensor",
             facts=(("expected", "Tensor"), ("found", type(result).__name__)),
         )
+    inner = [node for node in topological([result], operands) if node.op is LAYER]
+    depends_on_more = record.looked_back or any(
+        _key(node.attributes["layer"], node.operands) not in _results for node in inner
+    )
+    if key is not None and not depends_on_more:
+        if len(_results) >= _MOST_RESULTS:
+            _results.clear()
+        _results[key] = result.shape, result.dtype
     return result.shape, result.dtype
+
+
+# Results of Lamina's own layers, by the layer's fields and the operands' shapes and dtypes. Tracing
+# a layer made of others applies these again, and their `forward` need not run for the shape alone.
+# Layers of users may depend on more than their fields.
+_results: dict[Hashable, tuple[Shape, DType]] = {}
+_MOST_RESULTS = 1 << 12
+
+
+def _key(layer: Layer, operands: Sequence[Tensor]) -> Hashable:
+    """What the shape of a layer's result depends on; None if that is not known."""
+    record = _plain(layer)
+    if record is None:
+        return None
+    return record, tuple([(operand.shape, operand.dtype) for operand in operands])
+
+
+def _plain(value: Any) -> Hashable:
+    """A field of a layer as a key that differs wherever it does; None if there is no such key."""
+    if isinstance(value, tuple):
+        items = [_plain(item) for item in cast(tuple[Any, ...], value)]
+        return None if None in items else tuple(items)
+    kind = type(cast(object, value))
+    if is_dataclass(value) and kind.__module__.startswith("lamina."):
+        items = [_plain(getattr(value, field.name)) for field in fields(value)]
+        return None if None in items else (kind, *items)
+    known = value is None or isinstance(value, bool | int | float | str)
+    return (kind, cast(Hashable, value)) if known else None
 
 
 def _no_reference(*_: Array, **__: Any) -> Array:
@@ -140,7 +180,7 @@ def _no_reference(*_: Array, **__: Any) -> Array:
 
 
 LAYER = Op(
-    *("layer", _infer_application, None, _no_reference, Lowering()),
+    *("layer", _infer_application, None, _no_reference, LoweringRule()),
     operands=(0, None),
     attributes={"layer": Instance(Layer)},
 )
@@ -194,147 +234,3 @@ def Input(
             flexible=dtype is None,
         )
     return tensor
-
-
-class Trace:
-    """The graph of a network in one form.
-
-    Attributes:
-        inputs: the leaves, `"input0"` and on.
-        outputs: the results.
-        record: parameters, state, penalties and random keys found on the way.
-    """
-
-    def __init__(
-        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], record: Record
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.record = record
-
-
-@without_collections
-def trace(
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    names: Mapping[Tensor, tuple[str, str]],
-    *,
-    dtype: DType,
-    training: bool,
-    input_dtypes: Sequence[DType] | None = None,
-) -> Trace:
-    """Builds the graph of ops behind tensors that layers were applied to.
-
-    Args:
-        inputs, outputs: the definition, as tensors.
-        names: for each tensor of the definition the prefix of its parameters' names, `"1"`, and
-            its path, `"net/1:Linear"`.
-        dtype: the float type of the model.
-        training: which form of the layers is built.
-        input_dtypes: what arrives, where it differs from the definition: it is cast first.
-    """
-    tracer = _Tracer(dtype, training)
-    leaves: list[Tensor] = []
-    for number, tensor in enumerate(inputs):
-        # In a float64 model all floats are, what was written down as float32 included.
-        wanted = dtype if tensor.dtype == shapes.float32 else tensor.dtype
-        arriving = input_dtypes[number] if input_dtypes else wanted
-        with labelled(Origin(names[tensor][1], tensor.origin.source)):
-            leaves.append(leaf(f"input{number}", "input", tensor.shape, arriving))
-            tracer.new[tensor] = ops.cast(leaves[-1], wanted)
-    for tensor in topological(outputs):
-        if tensor not in tracer.new:
-            tracer.build(tensor, *names.get(tensor, ("", "")))
-    results, record = tuple(tracer.new[tensor] for tensor in outputs), tracer.record
-    record.index_limits += _limits_of_ops(results, record.index_limits)
-    return Trace(tuple(leaves), results, record)
-
-
-@final
-class _Tracer:
-    """Builds graphs of ops; functions that call each other would only be freed by the collector.
-
-    Attributes:
-        record: what was found on the way.
-        new: for each tensor of the definition the one that stands for it.
-    """
-
-    def __init__(self, dtype: DType, training: bool) -> None:
-        self.record = Record(dtype, training)
-        self.new: dict[Tensor, Tensor] = {}
-        self._owners: dict[int, str] = {}
-        self._graphs: dict[int, Graph] = {}
-
-    def build(self, tensor: Tensor, prefix: str, path: str) -> None:
-        """Makes what stands for a tensor whose operands were built."""
-        new, record = self.new, self.record
-        origin = Origin(path, tensor.origin.source)
-        operands = tuple(new[operand] for operand in tensor.operands)
-        with labelled(origin):
-            if tensor.op is LAYER:
-                layer: Layer = tensor.attributes["layer"]
-                # A layer that is applied again keeps the name of its first place.
-                owner = self._owners.setdefault(id(layer), prefix)
-                record.layers[owner] = layer
-                before = len(record.updated)
-                try:
-                    result = layer.forward(Scope(record, owner), *operands)
-                except LaminaError as error:
-                    raise located(error) from None
-                # New values of states may depend on layers inside as well as the result does.
-                changed = {name: record.updates[name] for name in record.updated[before:]}
-                self._build_inner((result, *changed.values()), operands, owner, path)
-                new[tensor] = new.get(result, result)
-                record.updates.update((k, new.get(v, v)) for k, v in changed.items())
-            else:
-                new[tensor] = self._in_float_type(tensor, operands)
-
-    def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        """Written down in float32; what it says of floats holds for the model's float type."""
-        dtype = self.record.dtype
-        if tensor.op is CONSTANT and tensor.dtype == shapes.float32:
-            exact = tensor.attributes["value"].exact
-            return ops.cast(tensor if exact is None else exact, dtype)
-        attributes: dict[str, Any] = {}
-        for name, value in tensor.attributes.items():
-            if isinstance(value, Graph):
-                # Several tensors may share it: they still do afterwards.
-                if id(value) not in self._graphs:
-                    self._graphs[id(value)] = rewrite(value, self._in_float_type)
-                attributes[name] = self._graphs[id(value)]
-            else:
-                attributes[name] = dtype if value == shapes.float32 else value
-        return apply(tensor.op, *operands, **attributes)
-
-    def _build_inner(
-        self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
-    ) -> None:
-        """Layers that a layer applied in its forward become graph as well."""
-        inside = topological(results, operands)
-        if not any(tensor.op is LAYER for tensor in inside):
-            return
-        number = 0
-        for tensor in inside:
-            if tensor.op is LAYER:
-                label = type(tensor.attributes["layer"]).__name__
-                self.build(tensor, f"{prefix}.{number}", f"{path}/{number}:{label}")
-                number += 1
-            elif tensor in operands or not tensor.operands:
-                self.new[tensor] = tensor
-            else:
-                changed = tuple(self.new[one] for one in tensor.operands)
-                self.new[tensor] = rebuild(tensor, changed)
-
-
-def _limits_of_ops(results: Sequence[Tensor], known: Sequence[IndexLimit]) -> list[IndexLimit]:
-    """What ops expect of their indices, where no layer has said so already."""
-    limited = {(limit.indices, limit.count) for limit in known}
-    advice = "Indices do not count from the end; ops.clip brings them inside."
-    found: list[IndexLimit] = []
-    for node in topological(results):
-        if node.op.places is not None:
-            indices, extent = node.op.places(node)
-            # How long an axis of the batch is, is not known here.
-            if isinstance(extent, int) and (indices, extent) not in limited:
-                found.append(IndexLimit(indices, extent, node.origin, "indices", advice))
-    return found

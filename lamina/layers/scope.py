@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, cast, final
 
 from lamina import ops, shapes
+from lamina.calls import checked
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import (
     Origin,
@@ -18,7 +19,6 @@ from lamina.graph import (
     located,
     topological,
 )
-from lamina.graph.calls import checked
 from lamina.graph.kinds import (
     Count,
     Extent,
@@ -132,7 +132,7 @@ class Record:
 
     Attributes:
         dtype: of parameters: float32 or float64.
-        training: whether the training form is traced.
+        training: whether training mode is traced, or inference mode.
         parameters, states: by name, in the order of the layers.
         updates: new values of states, by name.
         updated: the names of those, each time that one was given a value.
@@ -141,7 +141,8 @@ class Record:
         index_limits: which indices are in range; data that holds others is refused.
         seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
         random_streams: how many places draw random numbers.
-        operands: what a layer is applied to whose shapes are being checked, alone.
+        operands: of the layer whose result's shape is being inferred; none while tracing.
+        looked_back: whether that layer used more of its operands than shapes and dtypes.
     """
 
     dtype: DType
@@ -157,6 +158,7 @@ class Record:
     step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
     random_streams: int = 0
     operands: tuple[Tensor, ...] = ()
+    looked_back: bool = False
 
 
 @final
@@ -164,7 +166,7 @@ class Scope:
     """Given to `Layer.forward`; names what the layer owns.
 
     Attributes:
-        training: whether the training form is wanted (dropout on) or the inference form.
+        training: True in training mode (dropout on), False in inference mode.
         dtype: the float type of the model.
     """
 
@@ -252,7 +254,7 @@ class Scope:
         record = self._record
         prefix = next((key for key, known in record.layers.items() if known is layer), None)
         if prefix is None:
-            prefix = self._check_ahead(layer)
+            prefix = self._infer_earlier(layer)
         known = record.parameters.get(f"{prefix}.{name}")
         if known is None:
             own = [key for key in record.parameters if key.startswith(f"{prefix}.")]
@@ -263,9 +265,10 @@ class Scope:
             )
         return known.tensor
 
-    def _check_ahead(self, layer: Part) -> str:
-        """The prefix of a layer that comes before one whose shapes are being checked, alone."""
+    def _infer_earlier(self, layer: Part) -> str:
+        """The prefix of a layer before the one whose result's shape is being inferred."""
         record = self._record
+        record.looked_back = True
         for tensor in topological(record.operands):
             if tensor.attributes.get("layer") is layer:
                 prefix = f"shared{len(record.layers)}"
@@ -293,15 +296,15 @@ class Scope:
 
     @checked
     def update(self, name: str, value: Tensor) -> None:
-        """Sets the value that a state takes after the step; only the training form may.
+        """Sets the value of a state after the training step; only in training mode.
 
         Raises:
-            DefinitionError: in the inference form, or for a name that is no state of this layer.
+            DefinitionError: in inference mode, or for a name that is no state of this layer.
         """
         full = f"{self._name}.{name}"
         if not self.training:
             raise DefinitionError(
-                f"the inference form updates the state {name!r}",
+                f"the state {name!r} is updated in inference mode",
                 advice="Call scope.update only where scope.training is true.",
             )
         if full not in self._record.states:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from lamina import ops
+from lamina.calls import refused
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.calls import refused
 from lamina.graph.kinds import Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope

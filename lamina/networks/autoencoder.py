@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from lamina.graph.calls import checked
+from lamina.calls import checked
 from lamina.graph.kinds import Count
 from lamina.layers import (
     Flatten,

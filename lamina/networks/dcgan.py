@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lamina.calls import checked
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
-from lamina.graph.calls import checked
 from lamina.graph.kinds import Count
 from lamina.layers import (
     BatchNorm,

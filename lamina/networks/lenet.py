@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.graph.calls import checked
+from lamina.calls import checked
 from lamina.graph.kinds import Count
 from lamina.layers import Conv2d, Flatten, Input, Linear, MaxPool2d, ReLU
 from lamina.network import Network, Sequential

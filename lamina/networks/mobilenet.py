@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from lamina.calls import checked
 from lamina.graph import Tensor
-from lamina.graph.calls import checked
 from lamina.graph.kinds import Count, Fraction, Number
 from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
 from lamina.layers.init import KaimingUniform, Normal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from lamina.calls import checked
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
-from lamina.graph.calls import checked
 from lamina.graph.kinds import Count
 from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPool2d, ReLU
 from lamina.layers.init import KaimingUniform

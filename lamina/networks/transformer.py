@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina import ops
-from lamina.graph.calls import checked
+from lamina.calls import checked
 from lamina.graph.kinds import Count, Depth, Fraction
 from lamina.layers import (
     Embedding,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from lamina.calls import checked
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
-from lamina.graph.calls import checked
 from lamina.graph.kinds import Count, Row, Whole
 from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPool2d, ReLU, concat
 from lamina.layers.init import KaimingUniform

@@ -1,6 +1,6 @@
 """Ops: all the mathematics there is. One record per op: shape rule, gradient, reference, lowering.
 
-`ALL` is the table of records, from which tests are generated; `BY_NAME` finds one by its name.
+`ALL` is the table of records, from which tests are generated; `known` finds one by its name.
 """
 
 from lamina.lazy import loaded_when_used
@@ -101,7 +101,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.slicing import pad as pad
     from lamina.ops.windows import Window as Window
 
-from lamina.graph import CONSTANT, LEAF, Op, operators
+from lamina.graph import CONSTANT, LEAF, OPS, Op
 from lamina.ops import (
     arithmetic,
     attending,
@@ -143,20 +143,10 @@ ALL: tuple[Op, ...] = (
     *random.OPS,
     *_RECURRENCE,
 )
-BY_NAME: dict[str, Op] = {op.name: op for op in (LEAF, CONSTANT, *ALL)}
+_OWN = frozenset((LEAF, CONSTANT, *ALL))
 
-operators.update(
-    add=arithmetic.add,
-    sub=arithmetic.sub,
-    mul=arithmetic.mul,
-    div=arithmetic.div,
-    pow=arithmetic.pow,
-    matmul=linalg.matmul,
-    neg=elementwise.neg,
-    abs=elementwise.abs,
-    less=comparison.less,
-    less_equal=comparison.less_equal,
-    greater=comparison.greater,
-    greater_equal=comparison.greater_equal,
-    getitem=slicing.getitem,
-)
+
+def known(name: str) -> Op | None:
+    """The op of Lamina that has a name; None if there is none."""
+    op = OPS.get(name)
+    return op if op in _OWN else None

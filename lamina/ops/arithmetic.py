@@ -6,10 +6,20 @@ import math
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DefinitionError, DTypeError
-from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import (
+    CONSTANT,
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    described,
+    operator,
+)
 from lamina.graph.attributes import AnyNumber, Element
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import OrNone
 from lamina.ops.arguments import read
 from lamina.ops.broadcast import sum_to
@@ -26,13 +36,14 @@ from lamina.ops.factories import (
     elementwise_samples,
     scalar_primitive,
 )
-from lamina.ops.lowering import Elementwise
+from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.shapes import Array, DType, Shape
 
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 
 
+@operator
 @checked
 def add(left: TensorLike, right: TensorLike) -> Tensor:
     """Left + right."""
@@ -42,6 +53,7 @@ def add(left: TensorLike, right: TensorLike) -> Tensor:
 SUB = binary_op("sub", "subtract", np.subtract, lambda a, b, y, g: g, lambda a, b, y, g: -g)
 
 
+@operator
 @checked
 def sub(left: TensorLike, right: TensorLike) -> Tensor:
     """Left - right."""
@@ -51,6 +63,7 @@ def sub(left: TensorLike, right: TensorLike) -> Tensor:
 MUL = binary_op("mul", "multiply", np.multiply, lambda a, b, y, g: g * b, lambda a, b, y, g: g * a)
 
 
+@operator
 @checked
 def mul(left: TensorLike, right: TensorLike) -> Tensor:
     """Left * right."""
@@ -105,6 +118,7 @@ DIV = binary_op(
 )
 
 
+@operator
 @checked
 def div(left: TensorLike, right: TensorLike) -> Tensor:
     """Left / right; of integers float32."""
@@ -129,6 +143,7 @@ POW = binary_op(
 )
 
 
+@operator
 @checked
 def pow(left: TensorLike, right: TensorLike) -> Tensor:
     """Left to the power right; of integers float32, unless right is a Python int of at least 1.

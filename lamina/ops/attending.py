@@ -9,15 +9,15 @@ import math
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import AnyNumber, MayLack, whole
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Flag
 from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.attention_blocks import attending, gradients_of, means
 from lamina.ops.differentiate import gradients_of_built
-from lamina.ops.lowering import Decomposition
+from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import reshape
 from lamina.program.target import Target
 from lamina.shapes import Array, Dim, DType, Shape, bool_

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.graph.attributes import Axes, Many
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Extent
 from lamina.ops.arguments import as_tensor, shape_of
-from lamina.ops.lowering import Coordinates, Movement, Pull, Reduction
+from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Reduction
 from lamina.ops.movement import reshape
 from lamina.program.index import constant_index
 from lamina.program.scalar import Scalar

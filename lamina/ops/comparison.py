@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError
 from lamina.graph import (
     CONSTANT,
@@ -15,8 +16,8 @@ from lamina.graph import (
     TensorLike,
     apply,
     described,
+    operator,
 )
-from lamina.graph.calls import checked_as_given as checked
 from lamina.ops.broadcast import sum_to
 from lamina.ops.conversion import apply_to_numbers, cast, operands_of
 from lamina.ops.factories import (
@@ -51,6 +52,7 @@ def not_equal(left: TensorLike, right: TensorLike) -> Tensor:
 LESS = comparison_op("less", np.less, NUMBER)
 
 
+@operator
 @checked
 def less(left: TensorLike, right: TensorLike) -> Tensor:
     """Left < right, as bool."""
@@ -60,6 +62,7 @@ def less(left: TensorLike, right: TensorLike) -> Tensor:
 LESS_EQUAL = comparison_op("less_equal", np.less_equal, NUMBER)
 
 
+@operator
 @checked
 def less_equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Left <= right, as bool."""
@@ -69,6 +72,7 @@ def less_equal(left: TensorLike, right: TensorLike) -> Tensor:
 GREATER = comparison_op("greater", np.greater, NUMBER)
 
 
+@operator
 @checked
 def greater(left: TensorLike, right: TensorLike) -> Tensor:
     """Left > right, as bool."""
@@ -78,6 +82,7 @@ def greater(left: TensorLike, right: TensorLike) -> Tensor:
 GREATER_EQUAL = comparison_op("greater_equal", np.greater_equal, NUMBER)
 
 
+@operator
 @checked
 def greater_equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Left >= right, as bool."""

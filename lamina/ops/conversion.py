@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, located
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import ElementType
 from lamina.ops.arguments import as_tensor, dtype_of
 from lamina.ops.factories import (
@@ -21,7 +21,7 @@ from lamina.ops.factories import (
     elementwise_samples,
     scalar_primitive,
 )
-from lamina.ops.lowering import Elementwise, Movement
+from lamina.ops.lowering_rules import Elementwise, Movement
 from lamina.shapes import (
     Array,
     DType,

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Fields, Many, whole
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Kind
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.conversion import numeric
 from lamina.ops.convolution_forms import Axes, Pairs
 from lamina.ops.linalg import check_dtypes
-from lamina.ops.lowering import Decomposition
+from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.windows import LARGEST_WINDOW
 from lamina.program.target import Target
 from lamina.shapes import Array, Dim, DType, Shape, static

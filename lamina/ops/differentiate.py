@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 
+from lamina.calls import Tensors, checked
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import (
     LEAF,
@@ -23,11 +24,10 @@ from lamina.graph import (
     rewrite,
     topological,
 )
-from lamina.graph.calls import Tensors, checked
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
-from lamina.ops.lowering import Repeating, loop_of
+from lamina.ops.lowering_rules import Repeating, loop_of
 from lamina.ops.slicing import SLICE
 from lamina.shapes import shape_text
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lamina.graph import Op, Samples, Tensor, TensorLike, apply
-from lamina.graph.calls import checked_as_given as checked
+from lamina.calls import checked_as_given as checked
+from lamina.graph import Op, Samples, Tensor, TensorLike, apply, operator
 from lamina.graph.kinds import Flag
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
@@ -22,13 +22,14 @@ from lamina.ops.factories import (
     elementwise_samples,
     unary_op,
 )
-from lamina.ops.lowering import Decomposition, Elementwise
+from lamina.ops.lowering_rules import Decomposition, Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.shapes import Array
 
 NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER)
 
 
+@operator
 @checked
 def neg(x: TensorLike) -> Tensor:
     """-x."""
@@ -38,6 +39,7 @@ def neg(x: TensorLike) -> Tensor:
 ABS = unary_op("abs", "absolute", np.absolute, lambda x, y, g: g * sign(x), kinds=NUMBER)
 
 
+@operator
 @checked
 def abs(x: TensorLike) -> Tensor:
     """The absolute value; the gradient at 0 is 0."""

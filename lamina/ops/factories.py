@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import CONSTANT, Attributes, Op, Sample, Samples, Tensor, described
 from lamina.ops.broadcast import sum_to
-from lamina.ops.lowering import Elementwise
+from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply
 from lamina.shapes import Array, DType, Shape, bool_, broadcast_all
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import (
     CONSTANT,
@@ -23,11 +24,10 @@ from lamina.graph import (
     described,
 )
 from lamina.graph.attributes import Axis
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import ElementType, Extent
 from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
 from lamina.ops.broadcast import require_numbers
-from lamina.ops.lowering import Coordinates, Movement, Pull, Scattering, gathered
+from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Position, Scalar
 from lamina.shapes import (

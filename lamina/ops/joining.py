@@ -7,12 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.graph.attributes import Axis
-from lamina.graph.calls import checked_as_given as checked
 from lamina.ops.arguments import as_tensor, axis_of, shape_of, tensors_of
-from lamina.ops.lowering import Coordinates, Decomposition, Movement, Pull, guarded, select_within
+from lamina.ops.lowering_rules import (
+    Coordinates,
+    Decomposition,
+    Movement,
+    Pull,
+    guarded,
+    select_within,
+)
 from lamina.ops.movement import expand_dims, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar

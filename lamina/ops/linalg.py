@@ -11,15 +11,25 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
+from lamina.graph import (
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    described,
+    located,
+    operator,
+)
 from lamina.graph.attributes import LABEL, Many
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Kind, entries_of
 from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
-from lamina.ops.lowering import Contracting, Decomposition
+from lamina.ops.lowering_rules import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
@@ -305,6 +315,7 @@ MATMUL = _product_op(
 )
 
 
+@operator
 @checked
 def matmul(left: TensorLike, right: TensorLike) -> Tensor:
     """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast.

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.graph.attributes import Axes, Many, Permutation
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Extent
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
-from lamina.ops.lowering import Coordinates, Movement, Pull
+from lamina.ops.lowering_rules import Coordinates, Movement, Pull
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
 from lamina.shapes import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described, located
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Word
 from lamina.ops.arguments import as_tensor, pairs_of, read
 from lamina.ops.broadcast import broadcast_to

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Many
-from lamina.graph.calls import checked_as_given as checked
 from lamina.ops.broadcast import sum_axes
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import RELU, relu
-from lamina.ops.lowering import Decomposition
+from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import reshape
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import AnyNumber, Many
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import ElementType, Extent, Kind, Number, Whole
 from lamina.ops.arguments import as_tensor, dtype_of, read, shape_of
 from lamina.ops.conversion import cast
-from lamina.ops.lowering import Coordinates, Generator, Pull
+from lamina.ops.lowering_rules import Coordinates, Generator, Pull
 from lamina.program.index import flatten
 from lamina.program.philox import random_bits
 from lamina.program.scalar import Apply, Literal, Local, Position, Scalar, parts

@@ -16,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import (
     LEAF,
@@ -34,7 +35,6 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.attributes import whole
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import Flag, Kind, Misfit, Operands, entries_of
 from lamina.ops.arguments import as_tensor, flag_of, refused, tensors_of, whole_of
 from lamina.ops.arithmetic import add, mul
@@ -44,7 +44,7 @@ from lamina.ops.conversion import cast
 from lamina.ops.differentiate import gradients
 from lamina.ops.elementwise import tanh
 from lamina.ops.linalg import contract, matmul
-from lamina.ops.lowering import Contracting, Repeating
+from lamina.ops.lowering_rules import Contracting, Repeating
 from lamina.ops.movement import reshape, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.records import frozen_dataclass

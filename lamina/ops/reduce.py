@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import AnyNumber, Axis
 from lamina.graph.attributes import Axes as SomeAxes
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import ElementType, Flag, Kind
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
 from lamina.ops.broadcast import (
@@ -29,7 +29,7 @@ from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import exp, log
-from lamina.ops.lowering import Decomposition, Reduction, Scanning
+from lamina.ops.lowering_rules import Decomposition, Reduction, Scanning
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.program.target import Target
 from lamina.shapes import (

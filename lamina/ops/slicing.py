@@ -12,13 +12,13 @@ from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
+from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located, operator
 from lamina.graph.attributes import Element, Many, whole
-from lamina.graph.calls import checked_as_given as checked
 from lamina.graph.kinds import LARGEST, Extent
 from lamina.ops.arguments import as_tensor, pairs_of, read, refused
-from lamina.ops.lowering import Coordinates, Movement, Pull, select_within
+from lamina.ops.lowering_rules import Coordinates, Movement, Pull, select_within
 from lamina.ops.movement import flip, reshape
 from lamina.program.index import Index
 from lamina.program.scalar import Bound, Literal, Scalar
@@ -124,6 +124,7 @@ def slice_axis(x: Tensor, axis: int, start: Dim, stop: Dim) -> Tensor:
     )
 
 
+@operator
 @checked
 def getitem(x: Tensor, key: Any) -> Tensor:
     """Part of a tensor, as `x[key]` in NumPy: ints, slices with steps, `...` and None.

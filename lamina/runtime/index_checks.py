@@ -14,7 +14,7 @@ from lamina.errors import DataError
 from lamina.graph import LEAF, Graph, Tensor, bind_batch, evaluate, topological
 from lamina.layers.scope import IndexLimit
 from lamina.ops.conversion import CAST
-from lamina.ops.lowering import Movement
+from lamina.ops.lowering_rules import Movement
 from lamina.records import frozen_dataclass
 from lamina.runtime.arrays import are_indices
 from lamina.shapes import Array

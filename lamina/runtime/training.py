@@ -12,6 +12,7 @@ from typing import Annotated, Any, SupportsFloat, final
 import numpy as np
 
 from lamina.bill import MemoryBill
+from lamina.calls import checked
 from lamina.compiler.planned import compile_cached
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
@@ -19,7 +20,6 @@ from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.garbage import without_collections
-from lamina.graph.calls import checked
 from lamina.graph.kinds import Instance, Number, Whole
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices

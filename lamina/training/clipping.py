@@ -6,8 +6,8 @@ Each is a frozen record that takes all gradients and gives as many, in the same 
 from __future__ import annotations
 
 from lamina import ops
+from lamina.calls import Tensors
 from lamina.graph import Tensor
-from lamina.graph.calls import Tensors
 from lamina.graph.kinds import Positive
 from lamina.layers.checks import Sourced
 from lamina.records import frozen_dataclass

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, cast
 
 from lamina import reports
+from lamina.calls import Called
 from lamina.errors import UnknownNameError
-from lamina.graph.calls import Called
 from lamina.graph.kinds import Instance
 from lamina.reports import table_text
 from lamina.shapes import Array

@@ -18,7 +18,7 @@ from lamina import ops
 from lamina.engines.engine import Engine
 from lamina.graph import Op, Sample, Tensor, apply
 from lamina.ops.differentiate import gradients
-from lamina.ops.lowering import Elementwise
+from lamina.ops.lowering_rules import Elementwise
 from lamina.shapes import Array, DType, float32, float64
 
 CASES = [

@@ -23,7 +23,7 @@ from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate
 from lamina.ops.differentiate import gradients
-from lamina.ops.lowering import Scattering
+from lamina.ops.lowering_rules import Scattering
 from lamina.program.encoding import decode, encode
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program

@@ -33,7 +33,7 @@ from lamina.compiler.expand import expand
 from lamina.compiler.unroll import unroll
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
-from lamina.ops.lowering import Contracting, Elementwise, Reduction, Scanning
+from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction, Scanning
 from lamina.program.scalar import Apply, Local, parts
 from lamina.shapes import Array, size_of, static
 

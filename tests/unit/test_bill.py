@@ -10,9 +10,9 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.bill import MemorySize
+from lamina.calls import refused
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError
-from lamina.graph.calls import refused
 from lamina.graph.kinds import Misfit
 
 SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))

@@ -28,8 +28,16 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import host
-from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf, topological
-from lamina.graph.tensor import path_after
+from lamina.graph import (
+    CONSTANT,
+    Graph,
+    Tensor,
+    bind_batch,
+    evaluate,
+    leaf,
+    path_after,
+    topological,
+)
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar

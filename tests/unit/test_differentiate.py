@@ -8,7 +8,7 @@ import pytest
 from lamina import gradients, ops
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import Graph, Op, Tensor, apply, bind_batch, constant, evaluate, leaf, topological
-from lamina.ops.lowering import Lowering
+from lamina.ops.lowering_rules import LoweringRule
 from lamina.shapes import BATCH, float32, float64, int64
 
 VALUES = np.random.default_rng(0).uniform(-2, 2, (4, 3))
@@ -144,7 +144,7 @@ def infer_same(operands: tuple[Tensor, ...], _: object) -> tuple:
     return operands[0].shape, operands[0].dtype
 
 
-ROUGH = Op("rough", infer_same, None, lambda x: np.floor(x), Lowering())
+ROUGH = Op("rough", infer_same, None, lambda x: np.floor(x), LoweringRule())
 
 
 def test_an_op_without_a_derivative_on_the_way_is_named_with_its_line() -> None:

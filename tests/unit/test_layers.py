@@ -18,7 +18,8 @@ from lamina import layers as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.layers import init
-from lamina.layers.layer import Layer, Trace, trace
+from lamina.layers.layer import Layer
+from lamina.layers.tracing import Trace, dtype_in_model, trace
 from lamina.ops.differentiate import gradients
 from lamina.shapes import BATCH, float32, float64
 
@@ -27,7 +28,8 @@ KINKS = np.array([[-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5], [1, 2, 3, 6, 
 
 def traced(inputs: Sequence[Tensor], output: Tensor, training: bool = False) -> Trace:
     names = dict.fromkeys(inputs, ("", "net/0:Input")) | {output: ("0", "net/0:Layer")}
-    return trace(inputs, [output], names, dtype=float64, training=training)
+    dtypes = [dtype_in_model(tensor, float64) for tensor in inputs]
+    return trace(inputs, [output], names, dtype=float64, training=training, input_dtypes=dtypes)
 
 
 def run(

@@ -135,7 +135,7 @@ def test_ops_and_tensors_are_unpickled_where_nothing_was_loaded() -> None:
     code = """
 import pickle, sys
 import lamina as lm
-relu, layer = lm.ops.BY_NAME["relu"], lm.Linear(2)(lm.Input(3))
+relu, layer = lm.ops.known("relu"), lm.Linear(2)(lm.Input(3))
 print(pickle.dumps((relu, lm.Input(3))).hex(), pickle.dumps(layer).hex())
 """
     pair, layer = printed(code).split()

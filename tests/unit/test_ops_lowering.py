@@ -10,8 +10,8 @@ import pytest
 
 from lamina import ops
 from lamina.engines import DEFAULT_TARGET
-from lamina.graph import CONSTANT, LEAF, Graph, Op, Sample, Tensor, apply, evaluate, leaf
-from lamina.ops.lowering import (
+from lamina.graph import CONSTANT, LEAF, OPS, Graph, Op, Sample, Tensor, apply, evaluate, leaf
+from lamina.ops.lowering_rules import (
     Coordinates,
     Decomposition,
     Elementwise,
@@ -49,7 +49,7 @@ def first(numbers: Array) -> int:
 
 
 NUMPY: dict[str, Callable[..., Any]] = {
-    **{name: op.reference for name, op in ops.BY_NAME.items() if name in PRIMITIVES},
+    **{name: op.reference for name, op in OPS.items() if name in PRIMITIVES},
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,
@@ -241,7 +241,7 @@ COMPOSED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def gap(x: Tensor) -> Tensor:
-    return apply(ops.BY_NAME["pad"], x, low=(0, 1), high=(1, 0), interior=(1, 2), value=0.0)
+    return apply(OPS["pad"], x, low=(0, 1), high=(1, 0), interior=(1, 2), value=0.0)
 
 
 @pytest.mark.parametrize("name", COMPOSED)

@@ -13,7 +13,7 @@ from lamina import ops
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
-from lamina.ops.lowering import Decomposition
+from lamina.ops.lowering_rules import Decomposition
 from lamina.shapes import Array, DType, as_dtype, float32, float64
 
 CASES = [

@@ -21,7 +21,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor, leaf
-from lamina.layers.layer import Trace
+from lamina.layers.tracing import Trace
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.target import Target

@@ -14,7 +14,7 @@ from lamina.compiler.fusion.costs import Narrowing, Operations
 from lamina.compiler.fusion.results import Prepared, users_of
 from lamina.compiler.fusion.views import Views, reached_ends, viewed_operands
 from lamina.graph import Tensor
-from lamina.ops.lowering import (
+from lamina.ops.lowering_rules import (
     Contracting,
     Elementwise,
     Movement,

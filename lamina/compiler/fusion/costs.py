@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import final
 
 from lamina.graph import Tensor
-from lamina.ops.lowering import Elementwise, Generator
+from lamina.ops.lowering_rules import Elementwise, Generator
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, parts
 from lamina.program.target import Target

@@ -30,7 +30,7 @@ from lamina.compiler.fusion.views import Views
 from lamina.compiler.lowering.pull import Home
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor
-from lamina.ops.lowering import Repeating
+from lamina.ops.lowering_rules import Repeating
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 

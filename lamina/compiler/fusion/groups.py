@@ -12,7 +12,7 @@ from lamina.compiler.fusion.trials import Trials, UnnamedStep
 from lamina.compiler.fusion.views import boundary, is_number
 from lamina.compiler.lowering.pull import Home
 from lamina.graph import Tensor
-from lamina.ops.lowering import Repeating, loop_of
+from lamina.ops.lowering_rules import Repeating, loop_of
 from lamina.program.target import Target
 from lamina.shapes import size_of, static
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from lamina.compiler.fusion.groups import Groups, bytes_of
 from lamina.graph import Tensor
-from lamina.ops.lowering import Contracting, Reduction, Repeating
+from lamina.ops.lowering_rules import Contracting, Reduction, Repeating
 from lamina.shapes import size_of, static
 
 # How many of the following groups over as many points are tried as siblings of each group.

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from lamina.compiler.buffers import is_leaf
 from lamina.graph import Graph, Tensor, apply
-from lamina.ops.lowering import Repeating
+from lamina.ops.lowering_rules import Repeating
 from lamina.ops.movement import RESHAPE
 from lamina.records import frozen_dataclass
 

@@ -12,7 +12,7 @@ from lamina.compiler.fusion.costs import Operations, Sharing
 from lamina.compiler.fusion.groups import bytes_of
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
-from lamina.ops.lowering import Elementwise, Movement
+from lamina.ops.lowering_rules import Elementwise, Movement
 from lamina.ops.movement import RESHAPE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static

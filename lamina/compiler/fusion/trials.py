@@ -14,7 +14,7 @@ from lamina.compiler.fusion.signature import Signatures
 from lamina.compiler.lowering.lower import lower_group
 from lamina.compiler.lowering.pull import Home, NotOneStep, Row
 from lamina.graph import Tensor
-from lamina.ops.lowering import Repeating
+from lamina.ops.lowering_rules import Repeating
 from lamina.program.index import Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Step

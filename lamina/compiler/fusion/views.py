@@ -10,7 +10,7 @@ from lamina.compiler.fusion.signature import Signatures
 from lamina.compiler.lowering.contractions import is_view
 from lamina.compiler.lowering.pull import Home
 from lamina.graph import Tensor
-from lamina.ops.lowering import Contracting, Movement, Repeating
+from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.shapes import size_of, static
 
 

@@ -16,7 +16,7 @@ from lamina.compiler.lowering.pull import (
 )
 from lamina.compiler.lowering.sliding import windows_of
 from lamina.graph import Tensor
-from lamina.ops.lowering import Reduction, Sliding
+from lamina.ops.lowering_rules import Reduction, Sliding
 from lamina.program.index import Axis, Gathered, Index, Quotient
 from lamina.program.scalar import Apply, Load, Local, Scalar
 from lamina.program.steps import Contraction, Store

@@ -15,7 +15,7 @@ from lamina.compiler.lowering.pull import (
     place_of,
 )
 from lamina.graph import Tensor
-from lamina.ops.lowering import Coordinates, Reduction
+from lamina.ops.lowering_rules import Coordinates, Reduction
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Literal, Local, Scalar
 from lamina.program.steps import Loop, Reduce, Stage, Store, Write

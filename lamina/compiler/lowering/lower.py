@@ -15,7 +15,7 @@ from lamina.compiler.lowering.loops import lower_loop
 from lamina.compiler.lowering.pull import Home, NotOneStep, Puller, Row
 from lamina.compiler.lowering.special import lower_special
 from lamina.graph import Tensor
-from lamina.ops.lowering import Contracting, Repeating, Scanning, Scattering
+from lamina.ops.lowering_rules import Contracting, Repeating, Scanning, Scattering
 from lamina.program.index import Index
 from lamina.program.steps import Contraction, Step, loads_of, stores_of
 

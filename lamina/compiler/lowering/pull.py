@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from lamina.graph import CONSTANT, Tensor
-from lamina.ops.lowering import Coordinates, Elementwise, Generator, Movement, Sliding
+from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, Sliding
 from lamina.program.index import Axis, Index, axis_index, flatten, unflatten
 from lamina.program.scalar import Literal, Load, Local, Scalar
 from lamina.records import frozen_dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from lamina.ops.lowering import Sliding
+from lamina.ops.lowering_rules import Sliding
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Scalar
 from lamina.program.windows import FORWARD, Window, fitted, kind_of

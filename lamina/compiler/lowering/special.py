@@ -12,7 +12,7 @@ from lamina.compiler.lowering.pull import (
 )
 from lamina.errors import InternalError
 from lamina.graph import Tensor
-from lamina.ops.lowering import Scanning, Scattering
+from lamina.ops.lowering_rules import Scanning, Scattering
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.scalar import Literal
 from lamina.program.steps import Loop, Scan, Store, Write

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from lamina import ops
+from lamina.calls import refused
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.graph.calls import refused
 from lamina.graph.kinds import Fraction, Misfit, NotNegative, Number
 from lamina.layers.checks import place_of
 from lamina.records import frozen_dataclass

@@ -28,7 +28,9 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get
 
 import numpy as np
 
+from lamina.calls.spellings import ELSEWHERE, INSTEAD, PAIR, PAIRS
 from lamina.errors import DefinitionError, LaminaError
+from lamina.graph import Origin, Tensor, located, source_line
 from lamina.graph.kinds import (
     FilePath,
     Flag,
@@ -45,7 +47,6 @@ from lamina.graph.kinds import (
     refusal,
     shown,
 )
-from lamina.graph.tensor import Origin, Tensor, located, source_line
 from lamina.records import frozen_dataclass
 
 Parameters = ParamSpec("Parameters")
@@ -264,9 +265,9 @@ class Interface:
             places = values[1:] if method else values
             by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
             lacking = next((option for option in by_name if option not in options), "")
-            pair = not _PAIRS.isdisjoint(accepted) and len(places) > 1
+            pair = not PAIRS.isdisjoint(accepted) and len(places) > 1
             if pair and all(map(_is_data, places[:2])):
-                advice = _PAIR
+                advice = PAIR
             elif problem.startswith("too many positional") and lacking:
                 advice = f"Give it by name: {lacking}=..."
         where = str(Origin(self.name, source_line()))
@@ -278,10 +279,10 @@ class Interface:
         First what it is called here, then what to do in its place, last what is written much like
         it.
         """
-        ours = [option for option in accepted if unknown in _ELSEWHERE.get(option, "").split()]
+        ours = [option for option in accepted if unknown in ELSEWHERE.get(option, "").split()]
         if ours:
             return f"Here it is called {' and '.join(ours)}."
-        for words, fits, advice in _INSTEAD:
+        for words, fits, advice in INSTEAD:
             if unknown in words.split() and fits(self, accepted):
                 return advice
         near = get_close_matches(unknown, accepted, 1)
@@ -375,119 +376,12 @@ def kind_of(annotation: Any) -> Kind | None:
 _SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Text()}
 
 
-# What other frameworks say ------------------------------------------------------------------------
+_ANY = inspect.Parameter.VAR_KEYWORD
+# Methods that Lamina calls with checked arguments; `check_target` runs in every training step.
+_INNER = {"forward", "check_target"}
+# The first parameter of methods.
+_OWNERS = {"self", "cls"}
 
 
 def _is_data(value: object) -> bool:
     return isinstance(value, list) or hasattr(value, "__array__")
-
-
-_ANY = inspect.Parameter.VAR_KEYWORD
-# Methods that Lamina calls with what it has checked; the second one in every step.
-_INNER = {"forward", "check_target"}
-# What stands first in methods.
-_OWNERS = {"self", "cls"}
-
-# Arguments that take inputs and targets together.
-_PAIRS = {"train", "data"}
-_PAIR = "Inputs and targets are one argument, a pair: (x, y)."
-
-# What other frameworks call our options.
-_ELSEWHERE = {
-    "activation": "nonlinearity",
-    "affine": "elementwise_affine scale center",
-    "axes": "axis dim dims",
-    "axis": "dim axes",
-    "beta1": "betas b1",
-    "beta2": "betas b2",
-    "bias": "use_bias",
-    "bias_init": "bias_initializer",
-    "bias_regularizer": "bias_regulariser",
-    "causal": "is_causal use_causal_mask",
-    "channels": "out_channels filters",
-    "class_weights": "weight weights class_weight",
-    "classes": "num_classes n_classes",
-    "correction": "ddof unbiased",
-    "count": "num_embeddings input_dim vocab_size",
-    "decay": "alpha rho beta ema_decay",
-    "deviation": "std stddev",
-    "dilation": "dilation_rate",
-    "dilations": "dilation",
-    "dropout": "dropout_rate p",
-    "engine": "device backend",
-    "epsilon": "eps",
-    "every": "step_size",
-    "factor": "gamma upscale_factor downscale_factor",
-    "features": "units out_features hidden_size embed_dim embedding_dim output_dim d_model",
-    "groups": "num_groups",
-    "heads": "num_heads nhead",
-    "hidden": "dim_feedforward intermediate_size",
-    "input": "input_shape shape in_channels in_features input_dim input_size",
-    "indices": "index",
-    "inputs": "input_shape in_channels in_features input_dim input_size",
-    "k": "top_k n",
-    "keepdims": "keepdim keep_dims",
-    "layers": "num_layers n_layers",
-    "limit": "max_norm clip_value",
-    "low": "min_val min a_min",
-    "high": "max_val max a_max",
-    "padding": "padding_idx",
-    "positive_weight": "pos_weight",
-    "probability": "p rate",
-    "progress": "verbose",
-    "rate": "lr learning_rate",
-    "rate_decay": "lr_decay",
-    "returns": "return_sequences",
-    "scale": "scale_factor",
-    "shape": "dims size target_shape",
-    "slope": "negative_slope alpha",
-    "steps": "T_max total_iters",
-    "stride": "strides",
-    "strides": "stride",
-    "strength": "l1 l2 weight_decay",
-    "train": "data dataset",
-    "validation": "validation_data",
-    "vocabulary": "vocab_size",
-    "weight_init": "kernel_initializer",
-    "weight_regularizer": "kernel_regularizer",
-    "widths": "hidden hidden_sizes hidden_layers pad pad_width",
-    "window": "kernel_size pool_size kernel",
-    "x": "input tensor a",
-}
-
-
-def _is_layer(called: Interface, _: Sequence[str]) -> bool:
-    return hasattr(called.owner, "forward")
-
-
-# What they ask for and is said in another way here: the words, what can be called that this holds
-# for (and its options), and what to do.
-_INSTEAD: tuple[tuple[str, Callable[[Interface, Sequence[str]], bool], str], ...] = (
-    (
-        "activation",
-        lambda called, _: "Linear" in called.name or called.name.startswith("Conv"),
-        "An activation is a layer of its own, lm.ReLU() for example, behind this one.",
-    ),
-    (
-        "in_features in_channels input_size input_dim num_features",
-        _is_layer,
-        "What comes in is found out when the layer is applied: leave it out.",
-    ),
-    (
-        "num_classes",
-        lambda called, _: called.name == "one_hot",
-        "Here it is called depth.",
-    ),
-    ("batch_first", _is_layer, "The batch always comes first: leave it out."),
-    (
-        "normalized_shape",
-        lambda called, _: called.name == "LayerNorm",
-        "LayerNorm normalises axes, the last one by default.",
-    ),
-    (
-        "validation_split",
-        lambda _, accepted: "validation" in accepted,
-        "Split the data set first: train, validation = lm.data.Dataset(x, y).split(0.9).",
-    ),
-    ("x y targets labels", lambda _, accepted: not _PAIRS.isdisjoint(accepted), _PAIR),
-)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lamina.graph import Graph, Lowering, Tensor
+from lamina.graph import Graph, LoweringRule, Tensor
 from lamina.program.index import Index, gathered_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import (
@@ -35,7 +35,7 @@ Pull = Callable[[int, Coordinates], Scalar]
 
 
 @frozen_dataclass
-class Elementwise(Lowering):
+class Elementwise(LoweringRule):
     """Each result element depends on the operands' elements at the same (broadcast) place.
 
     Attributes:
@@ -63,7 +63,7 @@ class Sliding:
 
 
 @frozen_dataclass
-class Movement(Lowering):
+class Movement(LoweringRule):
     """Each result element is one operand element, or a constant: only the place changes.
 
     Attributes:
@@ -78,7 +78,7 @@ class Movement(Lowering):
 
 
 @frozen_dataclass
-class Generator(Lowering):
+class Generator(LoweringRule):
     """Result elements follow from their coordinates (and scalar operands): never worth storing.
 
     Attributes:
@@ -89,7 +89,7 @@ class Generator(Lowering):
 
 
 @frozen_dataclass
-class Reduction(Lowering):
+class Reduction(LoweringRule):
     """Combines the operand over the attribute `axes` (sorted), which the result then lacks.
 
     Attributes:
@@ -100,7 +100,7 @@ class Reduction(Lowering):
 
 
 @frozen_dataclass
-class Contracting(Lowering):
+class Contracting(LoweringRule):
     """A sum of products; attributes `left`, `right` and `output` name the axes of each tensor.
 
     Every name stands in at least two of the three, and once in each.
@@ -108,7 +108,7 @@ class Contracting(Lowering):
 
 
 @frozen_dataclass
-class Scanning(Lowering):
+class Scanning(LoweringRule):
     """A running combination along the attribute `axis`; backwards if attribute `reverse`.
 
     Attributes:
@@ -119,7 +119,7 @@ class Scanning(Lowering):
 
 
 @frozen_dataclass
-class Scattering(Lowering):
+class Scattering(LoweringRule):
     """Adds operand 0 (values) into zeros of the node's shape, at the places operand 1 names.
 
     Attributes:
@@ -130,7 +130,7 @@ class Scattering(Lowering):
 
 
 @frozen_dataclass
-class Repeating(Lowering):
+class Repeating(LoweringRule):
     """One result, by the attribute `result`, of a graph that is applied again and again.
 
     The attribute `body` is the graph of one step. Its inputs, and the node's operands, are so many
@@ -160,7 +160,7 @@ def step_of(results: Sequence[Tensor]) -> Graph:
 
 
 @frozen_dataclass
-class Decomposition(Lowering):
+class Decomposition(LoweringRule):
     """Stands for a graph of other ops.
 
     Attributes:

@@ -1,0 +1,121 @@
+"""What other frameworks call the options of Lamina, for the advice of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Named(Protocol):
+    """A function or a class, as far as advice depends on it: `Interface` has these."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def owner(self) -> type | None: ...
+
+
+# Options that take inputs and targets together.
+PAIRS = {"train", "data"}
+PAIR = "Inputs and targets are one argument, a pair: (x, y)."
+
+# For each option of Lamina its names in other frameworks.
+ELSEWHERE = {
+    "activation": "nonlinearity",
+    "affine": "elementwise_affine scale center",
+    "axes": "axis dim dims",
+    "axis": "dim axes",
+    "beta1": "betas b1",
+    "beta2": "betas b2",
+    "bias": "use_bias",
+    "bias_init": "bias_initializer",
+    "bias_regularizer": "bias_regulariser",
+    "causal": "is_causal use_causal_mask",
+    "channels": "out_channels filters",
+    "class_weights": "weight weights class_weight",
+    "classes": "num_classes n_classes",
+    "correction": "ddof unbiased",
+    "count": "num_embeddings input_dim vocab_size",
+    "decay": "alpha rho beta ema_decay",
+    "deviation": "std stddev",
+    "dilation": "dilation_rate",
+    "dilations": "dilation",
+    "dropout": "dropout_rate p",
+    "engine": "device backend",
+    "epsilon": "eps",
+    "every": "step_size",
+    "factor": "gamma upscale_factor downscale_factor",
+    "features": "units out_features hidden_size embed_dim embedding_dim output_dim d_model",
+    "groups": "num_groups",
+    "heads": "num_heads nhead",
+    "hidden": "dim_feedforward intermediate_size",
+    "input": "input_shape shape in_channels in_features input_dim input_size",
+    "indices": "index",
+    "inputs": "input_shape in_channels in_features input_dim input_size",
+    "k": "top_k n",
+    "keepdims": "keepdim keep_dims",
+    "layers": "num_layers n_layers",
+    "limit": "max_norm clip_value",
+    "low": "min_val min a_min",
+    "high": "max_val max a_max",
+    "padding": "padding_idx",
+    "positive_weight": "pos_weight",
+    "probability": "p rate",
+    "progress": "verbose",
+    "rate": "lr learning_rate",
+    "rate_decay": "lr_decay",
+    "returns": "return_sequences",
+    "scale": "scale_factor",
+    "shape": "dims size target_shape",
+    "slope": "negative_slope alpha",
+    "steps": "T_max total_iters",
+    "stride": "strides",
+    "strides": "stride",
+    "strength": "l1 l2 weight_decay",
+    "train": "data dataset",
+    "validation": "validation_data",
+    "vocabulary": "vocab_size",
+    "weight_init": "kernel_initializer",
+    "weight_regularizer": "kernel_regularizer",
+    "widths": "hidden hidden_sizes hidden_layers pad pad_width",
+    "window": "kernel_size pool_size kernel",
+    "x": "input tensor a",
+}
+
+
+def _is_layer(called: Named, _: Sequence[str]) -> bool:
+    return hasattr(called.owner, "forward")
+
+
+# Options that Lamina expresses in another way: their names elsewhere, the callables (and their
+# options) for which the advice is right, and the advice.
+INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
+    (
+        "activation",
+        lambda called, _: "Linear" in called.name or called.name.startswith("Conv"),
+        "An activation is a layer of its own, lm.ReLU() for example, behind this one.",
+    ),
+    (
+        "in_features in_channels input_size input_dim num_features",
+        _is_layer,
+        "What comes in is found out when the layer is applied: leave it out.",
+    ),
+    (
+        "num_classes",
+        lambda called, _: called.name == "one_hot",
+        "Here it is called depth.",
+    ),
+    ("batch_first", _is_layer, "The batch always comes first: leave it out."),
+    (
+        "normalized_shape",
+        lambda called, _: called.name == "LayerNorm",
+        "LayerNorm normalises axes, the last one by default.",
+    ),
+    (
+        "validation_split",
+        lambda _, accepted: "validation" in accepted,
+        "Split the data set first: train, validation = lm.data.Dataset(x, y).split(0.9).",
+    ),
+    ("x y targets labels", lambda _, accepted: not PAIRS.isdisjoint(accepted), PAIR),
+)

@@ -1,0 +1,207 @@
+"""Applying ops to tensors: operands and attributes are checked, shape and dtype inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.graph.attributes import MayLack
+from lamina.graph.graph import Graph
+from lamina.graph.kinds import Misfit, refusal
+from lamina.graph.leaves import CONSTANT, LEAF, ConstantValue
+from lamina.graph.origin import ORIGIN, Origin, located
+from lamina.graph.paths import described, path_after, with_final_paths
+from lamina.graph.tensor import NUMBERS, Attributes, Op, Tensor
+from lamina.shapes import PUBLIC_DTYPES, Array, DType, Shape, Size, as_dtype, converted, shape_text
+
+
+def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
+    """The op applied to tensors: what its record says of them and of attributes is checked here.
+
+    Raises:
+        DefinitionError: for an attribute, or a number of operands, that the op does not take.
+        LaminaError: from the shape rule. All with the layer and source line added.
+    """
+    try:
+        given = checked_attributes(op, operands, attributes)
+        shape, dtype = _inferred(op, operands, given)
+    except LaminaError as error:
+        label = op.name.replace("_", " ").title().replace(" ", "")
+        if not ORIGIN.get().path:
+            # The network is being defined: branches beside an operand were not numbered yet.
+            error.facts = with_final_paths(error.facts, operands)
+        raise located(error, path_after(operands, label)) from None
+    return Tensor(op, operands, given, shape, dtype)
+
+
+def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) -> Attributes:
+    """The attributes as the op keeps them: what its record says of them holds.
+
+    Raises:
+        DefinitionError: if there is another number of operands, an attribute is missing or there
+            is none of that name, or its value is none of its kind.
+    """
+    count, kinds = len(operands), op.attributes
+    if not given and not kinds and count == op.operands:
+        return given
+    least, most = (op.operands,) * 2 if isinstance(op.operands, int) else op.operands
+    if count < least or (most is not None and count > most):
+        number = str(least) if least == most else f"{least} or more" if most is None else ""
+        raise DefinitionError(
+            f"{op.name}: the number of operands does not fit",
+            facts=(("expected", number or f"{least} to {most}"), ("found", str(count))),
+        )
+    if given.keys() != kinds.keys():
+        needed = [name for name, kind in kinds.items() if not isinstance(kind, MayLack)]
+        if not (given.keys() <= kinds.keys() and given.keys() >= set(needed)):
+            raise DefinitionError(
+                f"{op.name}: the attributes do not fit",
+                facts=(("expected", _names(kinds)), ("found", _names(given))),
+            )
+    changed: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            kept = kinds[name].read(value, operands)
+        except Misfit as misfit:
+            facts = (("tensor", described(operands[0])),) if operands else ()
+            raise refusal(misfit, name, value, subject=f"{op.name}: ", facts=facts) from None
+        if kept is not value:
+            changed[name] = kept
+    return {**given, **changed} if changed else given
+
+
+def _names(of: Mapping[str, object]) -> str:
+    return ", ".join(map(str, of)) or "none"
+
+
+# No machine has memory for more elements. Byte offsets in such a tensor still fit 64 bits.
+LARGEST_SIZE = 2**53
+
+
+def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    """What the shape rule gives, if there can be such a tensor.
+
+    Raises:
+        ShapeError: if an extent is negative, or the result is larger than any memory.
+    """
+    shape, dtype = op.infer(operands, attributes)
+    size = 1
+    for dim in shape:
+        if isinstance(dim, Size):
+            size *= max(dim.coefficient + dim.offset, 1)
+        elif dim >= 0:
+            size *= dim
+        else:
+            raise ShapeError(
+                f"{op.name}: an extent is negative",
+                facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),
+                advice="Where it depends on the batch, a larger batch is needed.",
+            )
+    if size > LARGEST_SIZE:
+        raise ShapeError(
+            f"{op.name}: the result is larger than any memory",
+            facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),
+        )
+    return shape, dtype
+
+
+def _operand_facts(operands: Sequence[Tensor]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"operand {number}", described(x)) for number, x in enumerate(operands[:3]))
+
+
+def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
+    """A value that comes from outside: role `"input"`, `"parameter"` or `"state"`."""
+    return apply(LEAF, name=name, role=role, shape=shape, dtype=dtype)
+
+
+def constant(value: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor with a fixed value; arrays keep their dtype unless one is given."""
+    array = _as_array(value)
+    if dtype is None:
+        first: object = array.item(0) if array.size else None
+        from_python = first is not None and isinstance(
+            value, int | float | np.generic | list | tuple
+        )
+        dtype = as_dtype(type(first) if from_python else array.dtype)
+    exact = value if isinstance(value, float) else None
+    return apply(CONSTANT, value=ConstantValue(converted(array, dtype.numpy), exact))
+
+
+def _as_array(value: Any) -> Array:
+    """Numbers, lists of them, arrays, and what can become one, as an array of numbers.
+
+    Raises:
+        DTypeError: for anything else.
+    """
+    found, reason = type(value).__name__, ""
+    try:
+        # What holds numbers says so; text, None and any object would become arrays of objects.
+        if isinstance(value, NUMBERS | list | tuple) or hasattr(value, "__array__"):
+            array = np.asarray(value)
+            if array.dtype.kind in "biuf":
+                return array
+            found = f"{found} of {array.dtype.name}"
+    except LaminaError:
+        raise
+    except Exception as error:  # whatever another library raises
+        reason = f": {error}"
+    raise located(
+        DTypeError(
+            f"a tensor, a number or an array of numbers is needed here{reason}",
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", found)),
+            advice="Make an array first, for example with np.asarray(x, 'float32').",
+        )
+    )
+
+
+Rule = Callable[[Tensor, tuple[Tensor, ...]], Tensor]
+
+
+def rebuild(node: Tensor, operands: tuple[Tensor, ...], **changed: Any) -> Tensor:
+    """The node with other operands or attributes, its shape inferred anew, its origin kept."""
+    attributes: Attributes = node.attributes
+    if changed:
+        attributes = checked_attributes(node.op, operands, {**attributes, **changed})
+    elif operands == node.operands:
+        return node
+    elif _look_alike(operands, node.operands):
+        # What the shape rule gives follows from these.
+        return Tensor(node.op, operands, attributes, node.shape, node.dtype, node.origin)
+    shape, dtype = _inferred(node.op, operands, attributes)
+    return Tensor(node.op, operands, attributes, shape, dtype, node.origin)
+
+
+def _look_alike(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether tensors have the same shapes and dtypes as others, one by one."""
+    if len(operands) != len(others):
+        return False
+    for one, other in zip(operands, others, strict=True):
+        if one is not other and (one.dtype is not other.dtype or one.shape != other.shape):
+            return False
+    return True
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """The graph with every node, operands first, replaced by `rule(node, new operands)`.
+
+    It is the same graph if nothing changes.
+    """
+    new: dict[Tensor, Tensor] = {}
+    before = ORIGIN.set(Origin())
+    try:
+        for node in graph.nodes():
+            operands = tuple([new[operand] for operand in node.operands])
+            ORIGIN.set(node.origin)
+            new[node] = rule(node, operands)
+    finally:
+        ORIGIN.reset(before)
+    if all(one is other for one, other in new.items()):
+        return graph
+    return Graph(
+        tuple(new[t] for t in graph.inputs),
+        tuple((name, new[t]) for name, t in graph.outputs),
+        tuple((new[leaf_], new[t]) for leaf_, t in graph.updates),
+    )

@@ -1,0 +1,98 @@
+"""Graphs: functions of their leaves, made of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any, cast
+
+from lamina.graph.origin import Origin
+from lamina.graph.tensor import Attributes, Op, Tensor
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, Shape
+
+
+@frozen_dataclass
+class Graph:
+    """A function of its leaves: named results, and new values for parameters and state.
+
+    Attributes:
+        inputs: the leaves with role `"input"`, in the order in which callers give them; some may
+            be unused.
+        outputs: (name, tensor) pairs.
+        updates: (leaf, new value) pairs: after a run the leaf holds the new value. All new values
+            are functions of the old ones.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[tuple[str, Tensor], ...]
+    updates: tuple[tuple[Tensor, Tensor], ...] = ()
+    _nodes: tuple[Tensor, ...] = field(init=False, default=(), compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Callable[..., Graph], tuple[Any, ...]]:
+        # Flat: tensors that hold their operands, and so on, would be as deep as the graph is.
+        nodes = sorted(self.nodes(), key=lambda node: node.number)
+        numbers = {node: number for number, node in enumerate(nodes)}
+        rows = [
+            (n.op, [numbers[x] for x in n.operands], n.attributes, n.shape, n.dtype, n.origin)
+            for n in nodes
+        ]
+        inputs = [numbers[tensor] for tensor in self.inputs]
+        outputs = [(name, numbers[tensor]) for name, tensor in self.outputs]
+        updates = [(numbers[leaf], numbers[tensor]) for leaf, tensor in self.updates]
+        return _graph_of_rows, (rows, inputs, outputs, updates)
+
+    @property
+    def roots(self) -> tuple[Tensor, ...]:
+        """Everything the graph must compute."""
+        return tuple(t for _, t in self.outputs) + tuple(t for _, t in self.updates)
+
+    def nodes(self) -> tuple[Tensor, ...]:
+        """Every tensor that a root depends on, operands first; inputs and updated leaves too."""
+        if not self._nodes:
+            # Remembered, as each pass asks for them several times.
+            leaves = (leaf for leaf, _ in self.updates)
+            nodes = topological((*self.inputs, *leaves, *self.roots))
+            object.__setattr__(self, "_nodes", nodes)
+        return self._nodes
+
+
+def _graph_of_rows(
+    rows: Sequence[tuple[Op, Sequence[int], Attributes, Shape, DType, Origin]],
+    inputs: Sequence[int],
+    outputs: Sequence[tuple[str, int]],
+    updates: Sequence[tuple[int, int]],
+) -> Graph:
+    """The graph that was copied or pickled."""
+    made: list[Tensor] = []
+    for op, operands, attributes, shape, dtype, origin in rows:
+        made.append(Tensor(op, tuple(made[n] for n in operands), attributes, shape, dtype, origin))
+    return Graph(
+        tuple(made[number] for number in inputs),
+        tuple((name, made[number]) for name, number in outputs),
+        tuple((made[leaf], made[number]) for leaf, number in updates),
+    )
+
+
+def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+    """All tensors that the roots depend on, each after its operands.
+
+    What the given ones are made of is left out.
+    """
+    order: list[Tensor] = []
+    seen: set[Tensor] = set()
+    ends = set(given)
+    for root in roots:
+        # None stands above a tensor whose operands come first.
+        stack: list[Tensor | None] = [root]
+        while stack:
+            node = stack.pop()
+            if node is None:
+                order.append(cast(Tensor, stack.pop()))
+            elif node not in seen:
+                seen.add(node)
+                if node.operands and node not in ends:
+                    stack += (node, None, *node.operands[::-1])
+                else:
+                    order.append(node)
+    return tuple(order)

@@ -1,0 +1,82 @@
+"""Ops without operands: leaves, whose values come from outside, and constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lamina.errors import LaminaError
+from lamina.graph.attributes import LABEL, Many, MayLack
+from lamina.graph.kinds import ElementType, Extent, Flag, Instance, Word
+from lamina.graph.tensor import Attributes, LoweringRule, Op, Tensor
+from lamina.shapes import Array, DType, Shape, as_dtype
+
+
+class Leaf(LoweringRule):
+    """No step: the tensor is a buffer."""
+
+
+class ConstantValue:
+    """An immutable array that compares by content, so that equal constants are shared.
+
+    Attributes:
+        array: the elements.
+        exact: the Python float that was rounded to make them; a model of another float type
+            rounds it anew.
+    """
+
+    def __init__(self, array: Array, exact: float | None = None) -> None:
+        self.array = np.array(array, order="C")
+        self.exact = exact
+        self.array.flags.writeable = False
+        self._key = (self.array.shape, self.array.dtype.str, self.array.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstantValue) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return str(self.array[()]) if self.array.ndim == 0 else f"array{self.array.shape}"
+
+
+def _infer_leaf(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    return attributes["shape"], attributes["dtype"]
+
+
+def _leaf_reference(**_: Any) -> Array:
+    raise LaminaError("a leaf has no value of its own: feed it")
+
+
+def _infer_constant(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    array = attributes["value"].array
+    return array.shape, as_dtype(array.dtype)
+
+
+def _constant_reference(value: ConstantValue) -> Array:
+    return value.array
+
+
+def _no_operands(_result: Tensor, _upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return ()
+
+
+LEAF = Op(
+    *("leaf", _infer_leaf, _no_operands, _leaf_reference, Leaf()),
+    operands=0,
+    attributes={
+        "name": LABEL,
+        "role": Word(("input", "parameter", "state")),
+        "shape": Many(Extent()),
+        "dtype": ElementType(),
+        "flexible": MayLack(Flag()),
+    },
+)
+
+CONSTANT = Op(
+    *("constant", _infer_constant, _no_operands, _constant_reference, Leaf()),
+    operands=0,
+    attributes={"value": Instance(ConstantValue)},
+)

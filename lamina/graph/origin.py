@@ -1,0 +1,82 @@
+"""Where tensors come from: the path in the network and the user's line, for errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+
+from lamina.errors import LaminaError
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class Origin:
+    """Where a tensor comes from: the path of its layer, `"net/2:Linear"`, and the source line."""
+
+    path: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} ({self.source})"
+            if self.path and self.source
+            else (self.path or self.source)
+        )
+
+
+ORIGIN: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B039 (frozen)
+
+_package_folder = str(Path(__file__).resolve().parents[1]) + os.sep
+
+# Code that people type has no file; what else begins with "<" is generated, and skipped.
+_TYPED = ("<stdin>", "<python-input", "<ipython-input", "<doctest")
+
+
+@contextmanager
+def labelled(origin: Origin) -> Generator[None]:
+    """Tensors made inside carry this origin; it changes names in messages and nothing else."""
+    token = ORIGIN.set(origin)
+    try:
+        yield
+    finally:
+        ORIGIN.reset(token)
+
+
+def source_line() -> str:
+    """`"file.py:12"`: the innermost line of the caller's stack outside this package, or ""."""
+    # inspect.stack() reads the sources of all frames; currentframe() may be None.
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if _is_of_users(name):
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+# Asked for each frame below each op that is applied outside layers.
+@lru_cache(maxsize=1 << 10)
+def _is_of_users(file: str) -> bool:
+    generated = file.startswith("<") and not file.startswith(_TYPED)
+    return not file.startswith(_package_folder) and not generated
+
+
+def current_origin() -> Origin:
+    """The layer that is being built and its line; outside layers only the user's line."""
+    current = ORIGIN.get()
+    return current if current.source else Origin(current.path, source_line())
+
+
+def located(error: LaminaError, path: str = "") -> LaminaError:
+    """The error with the layer and source line added that are being worked on.
+
+    Args:
+        path: of the tensor that was being made, used outside layers.
+    """
+    origin = current_origin()
+    return error.at(str(Origin(origin.path or path, origin.source)))

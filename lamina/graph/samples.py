@@ -1,0 +1,53 @@
+"""Samples: inputs on which the generated tests run an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+from typing import Any, cast, final
+
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class Sample:
+    """Inputs on which an op is tested: against its reference, its gradient, on every engine.
+
+    Attributes:
+        shapes: one shape for each operand.
+        attributes: the op's attributes.
+        low, high: the range from which operand values are drawn, evenly.
+        dtypes: of the operands; by default all of the float type under test. "float" stands
+            for that type.
+        differentiable: whether the gradient is checked by finite differences here.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    low: float = -2.0
+    high: float = 2.0
+    dtypes: tuple[str, ...] = ()
+    differentiable: bool = True
+
+
+@final
+class Samples(Sequence[Sample]):
+    """Samples that are made when they are first looked at: by tests, never by users.
+
+    Args:
+        make: makes all of them.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[Sample]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _all(self) -> tuple[Sample, ...]:
+        return tuple(self._make())
+
+    def __getitem__(self, key: Any) -> Any:
+        return cast(Any, self._all)[key]
+
+    def __len__(self) -> int:
+        return len(self._all)

@@ -1,0 +1,175 @@
+"""Tracing: from a network's layers to its graph of ops, in training mode or in inference mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from lamina import ops, shapes
+from lamina.errors import LaminaError
+from lamina.garbage import without_collections
+from lamina.graph import (
+    CONSTANT,
+    Graph,
+    Origin,
+    Tensor,
+    apply,
+    labelled,
+    leaf,
+    located,
+    rebuild,
+    rewrite,
+    topological,
+)
+from lamina.layers.layer import LAYER, Layer
+from lamina.layers.scope import IndexLimit, Record, Scope
+from lamina.shapes import DType
+
+
+class Trace:
+    """The graph of a network in training mode or in inference mode.
+
+    Attributes:
+        inputs: the leaves, `"input0"` and on.
+        outputs: the results.
+        record: parameters, state, penalties and random keys found on the way.
+    """
+
+    def __init__(
+        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], record: Record
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.record = record
+
+
+@without_collections
+def trace(
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    names: Mapping[Tensor, tuple[str, str]],
+    *,
+    dtype: DType,
+    training: bool,
+    input_dtypes: Sequence[DType],
+) -> Trace:
+    """Builds the graph of ops behind tensors that layers were applied to.
+
+    Args:
+        inputs, outputs: the definition, as tensors.
+        names: for each tensor of the definition the prefix of its parameters' names, `"1"`, and
+            its path, `"net/1:Linear"`.
+        dtype: the float type of the model.
+        training: the mode of the layers: training or inference.
+        input_dtypes: of the arrays that arrive; they are cast first.
+    """
+    tracer = _Tracer(dtype, training)
+    leaves: list[Tensor] = []
+    for number, tensor in enumerate(inputs):
+        with labelled(Origin(names[tensor][1], tensor.origin.source)):
+            leaves.append(leaf(f"input{number}", "input", tensor.shape, input_dtypes[number]))
+            tracer.new[tensor] = ops.cast(leaves[-1], dtype_in_model(tensor, dtype))
+    for tensor in topological(outputs):
+        if tensor not in tracer.new:
+            tracer.build(tensor, *names.get(tensor, ("", "")))
+    results, record = tuple(tracer.new[tensor] for tensor in outputs), tracer.record
+    record.index_limits += _limits_of_ops(results, record.index_limits)
+    return Trace(tuple(leaves), results, record)
+
+
+def dtype_in_model(tensor: Tensor, dtype: DType) -> DType:
+    """The dtype of a tensor of the definition in a model of a float type.
+
+    Tensors are defined in float32; in a float64 model they are float64.
+    """
+    return dtype if tensor.dtype == shapes.float32 else tensor.dtype
+
+
+@final
+class _Tracer:
+    """Builds the graph of ops of a network, tensor by tensor.
+
+    Attributes:
+        record: what was found on the way.
+        new: for each tensor of the definition the one that stands for it.
+    """
+
+    def __init__(self, dtype: DType, training: bool) -> None:
+        self.record = Record(dtype, training)
+        self.new: dict[Tensor, Tensor] = {}
+        self._owners: dict[int, str] = {}
+        self._graphs: dict[int, Graph] = {}
+
+    def build(self, tensor: Tensor, prefix: str, path: str) -> None:
+        """Makes what stands for a tensor whose operands were built."""
+        new, record = self.new, self.record
+        origin = Origin(path, tensor.origin.source)
+        operands = tuple(new[operand] for operand in tensor.operands)
+        with labelled(origin):
+            if tensor.op is LAYER:
+                layer: Layer = tensor.attributes["layer"]
+                # A layer that is applied again keeps the name of its first place.
+                owner = self._owners.setdefault(id(layer), prefix)
+                record.layers[owner] = layer
+                before = len(record.updated)
+                try:
+                    result = layer.forward(Scope(record, owner), *operands)
+                except LaminaError as error:
+                    raise located(error) from None
+                # New values of states may depend on layers inside as well as the result does.
+                changed = {name: record.updates[name] for name in record.updated[before:]}
+                self._build_inner((result, *changed.values()), operands, owner, path)
+                new[tensor] = new.get(result, result)
+                record.updates.update((k, new.get(v, v)) for k, v in changed.items())
+            else:
+                new[tensor] = self._in_float_type(tensor, operands)
+
+    def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        """Written down in float32; what it says of floats holds for the model's float type."""
+        dtype = self.record.dtype
+        if tensor.op is CONSTANT and tensor.dtype == shapes.float32:
+            exact = tensor.attributes["value"].exact
+            return ops.cast(tensor if exact is None else exact, dtype)
+        attributes: dict[str, Any] = {}
+        for name, value in tensor.attributes.items():
+            if isinstance(value, Graph):
+                # Several tensors may share it: they still do afterwards.
+                if id(value) not in self._graphs:
+                    self._graphs[id(value)] = rewrite(value, self._in_float_type)
+                attributes[name] = self._graphs[id(value)]
+            else:
+                attributes[name] = dtype if value == shapes.float32 else value
+        return apply(tensor.op, *operands, **attributes)
+
+    def _build_inner(
+        self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
+    ) -> None:
+        """Layers that a layer applied in its forward become graph as well."""
+        inside = topological(results, operands)
+        if not any(tensor.op is LAYER for tensor in inside):
+            return
+        number = 0
+        for tensor in inside:
+            if tensor.op is LAYER:
+                label = type(tensor.attributes["layer"]).__name__
+                self.build(tensor, f"{prefix}.{number}", f"{path}/{number}:{label}")
+                number += 1
+            elif tensor in operands or not tensor.operands:
+                self.new[tensor] = tensor
+            else:
+                changed = tuple(self.new[one] for one in tensor.operands)
+                self.new[tensor] = rebuild(tensor, changed)
+
+
+def _limits_of_ops(results: Sequence[Tensor], known: Sequence[IndexLimit]) -> list[IndexLimit]:
+    """What ops expect of their indices, where no layer has said so already."""
+    limited = {(limit.indices, limit.count) for limit in known}
+    advice = "Indices do not count from the end; ops.clip brings them inside."
+    found: list[IndexLimit] = []
+    for node in topological(results):
+        if node.op.places is not None:
+            indices, extent = node.op.places(node)
+            # How long an axis of the batch is, is not known here.
+            if isinstance(extent, int) and (indices, extent) not in limited:
+                found.append(IndexLimit(indices, extent, node.origin, "indices", advice))
+    return found

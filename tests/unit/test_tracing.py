@@ -1,0 +1,89 @@
+"""Tracing: how often the `forward` of layers runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.layers import layer as applying
+
+calls: list[bool] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> Iterator[None]:
+    calls.clear()
+    yield
+    calls.clear()
+
+
+@dataclass(frozen=True)
+class Counted(lm.Layer):
+    """A layer that notes each run of `forward`, and its mode."""
+
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        calls.append(scope.training)
+        return x * scope.parameter("scale", (), lm.init.Constant(1.0))
+
+
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((4, 3), "float32"), np.zeros((4, 3), "float32")
+
+
+def test_forward_runs_once_for_a_definition() -> None:
+    lm.Sequential(lm.Input(3), Counted())
+    assert calls == [True]
+
+
+def test_forward_runs_once_for_each_mode_of_a_model() -> None:
+    net = lm.Sequential(lm.Input(3), Counted())
+    calls.clear()
+    model = lm.Model(net, engine="interpreter")
+    assert sorted(calls) == [False, True]
+    model.fit(examples(), validation=examples(), loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    model.predict(examples()[0])
+    model.evaluate(examples(), loss=lm.MSE())
+    assert net.parameter_count() == 1
+    assert "Counted" in str(net)
+    assert len(calls) == 2
+
+
+def test_another_float_type_is_traced_anew_and_kept() -> None:
+    net = lm.Sequential(lm.Input(3), Counted())
+    lm.Model(net, engine="interpreter")
+    calls.clear()
+    for _ in range(2):
+        lm.Model(net, engine="interpreter", dtype="float64")
+    assert sorted(calls) == [False, True]
+
+
+def test_layers_within_layers_run_once_for_each_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+    original = lm.Linear.forward
+
+    def counted(self: lm.Linear, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        runs.append("run")
+        return original(self, scope, x)
+
+    @dataclass(frozen=True)
+    class Outer(lm.Layer):
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return lm.Linear(3)(x)
+
+    monkeypatch.setattr(lm.Linear, "forward", counted)
+    monkeypatch.setattr(applying, "_results", {})
+    net = lm.Sequential(lm.Input(3), Outer())
+    assert len(runs) == 1
+    lm.Model(net, engine="interpreter")
+    assert len(runs) == 3
+
+
+def test_a_layer_that_shares_parameters_is_checked_at_each_application() -> None:
+    first, other = lm.Linear(2), lm.Linear(2)
+    lm.Sequential(lm.Input(4), first, lm.TiedLinear(first))
+    with pytest.raises(lm.errors.DefinitionError, match="does not come after it"):
+        lm.Sequential(lm.Input(4), other, lm.TiedLinear(first))
