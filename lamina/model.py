@@ -14,7 +14,8 @@ from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.explanation import Explanation, Profile
 from lamina.files.atomic import require_writable
-from lamina.files.definition import classes_of, encode
+from lamina.files.classes import classes_of
+from lamina.files.encode import encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row

@@ -18,7 +18,8 @@ import numpy as np
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError, LaminaError
 from lamina.files.atomic import write_atomically
-from lamina.files.definition import ADVICE, NONSENSE, decode, encode
+from lamina.files.decode import ADVICE, NONSENSE, decode
+from lamina.files.encode import encode
 from lamina.network import Network
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, as_dtype, shape_text, static

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from lamina import networks
 from lamina.cli.bench import bench
 from lamina.errors import DefinitionError
-from lamina.files.definition import encode
+from lamina.files.encode import encode
 from lamina.shapes import float32
 from lamina.step import default_targets
 from lamina.workloads import LONGEST_RUN, WORKLOADS, Ready, Runner, chosen, measure, samples

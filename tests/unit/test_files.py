@@ -20,7 +20,7 @@ from lamina import ops
 from lamina.engines.discovery import open_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DataError, DefinitionError, FileFormatError
-from lamina.files.definition import encode
+from lamina.files.encode import encode
 from lamina.graph import Graph, show
 from lamina.shapes import float32
 from tools.attack_definitions import attack

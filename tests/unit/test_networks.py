@@ -11,7 +11,8 @@ import pytest
 
 import lamina as lm
 from lamina.errors import DefinitionError
-from lamina.files.definition import decode, encode
+from lamina.files.decode import decode
+from lamina.files.encode import encode
 from lamina.networks import (
     autoencoder,
     dcgan,

@@ -1,0 +1,202 @@
+"""A network from plain data; runs no code from the file.
+
+Names are looked up among Lamina's own classes and those that the caller passes. Everything is built
+through the same checks as when a person writes it.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast, final
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import FileFormatError, LaminaError
+from lamina.files.classes import USER_PREFIX, own_classes
+from lamina.graph import ConstantValue, Graph, Tensor, apply
+from lamina.layers.layer import Input, Layer
+from lamina.network import Network
+from lamina.shapes import Array, Size, as_dtype, as_whole
+
+Json = Any
+
+
+def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[type]) -> Network:
+    """The network that `encode` wrote.
+
+    Args:
+        definition: the JSON data.
+        arrays: the arrays that it fixes.
+        user_layers: the caller's own classes of layers, initializers and regularizers that the
+            network may contain.
+
+    Raises:
+        FileFormatError: for a class or op that is not known, and for a part that cannot be
+            rebuilt, which is named.
+        LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is no network; the
+            caller says which file it was.
+    """
+    return _Decoder(arrays, user_layers).network(_table(definition))
+
+
+@final
+class _Decoder:
+    """Decodes one network: first its layers, then the graphs in attributes, then its tensors."""
+
+    def __init__(self, arrays: Mapping[str, Array], user_layers: Sequence[type]) -> None:
+        self._arrays = arrays
+        self._classes = own_classes() | {USER_PREFIX + cls.__name__: cls for cls in user_layers}
+        self._layers: list[Any] = []
+        self._graphs: list[Graph] = []
+
+    def network(self, whole: Mapping[str, Any]) -> Network:
+        """The whole definition."""
+        for number, entry in enumerate(_list(whole, "layers")):
+            with _rebuilding("layer", number, entry, "record"):
+                self._layers.append(self._record(_table(entry)))
+        # Files of networks without any do not mention them.
+        for number, entry in enumerate(_list(whole, "graphs") if "graphs" in whole else ()):
+            with _rebuilding("graph", number, entry, ""):
+                self._graphs.append(self._graph(_table(entry)))
+        nodes: list[Tensor] = []
+        for number, entry in enumerate(_list(whole, "nodes")):
+            with _rebuilding("node", number, entry, "op"):
+                nodes.append(self._node(_table(entry), nodes))
+        return Network(
+            [_earlier(nodes, number) for number in _list(whole, "inputs")],
+            [_earlier(nodes, number) for number in _list(whole, "outputs")],
+        )
+
+    def _graph(self, table: Mapping[str, Any]) -> Graph:
+        made: list[Tensor] = []
+        for inner in _list(table, "nodes"):
+            made.append(self._application(_table(inner), made))
+        inputs = tuple(_earlier(made, number) for number in _list(table, "inputs"))
+        outputs = tuple((str(name), _earlier(made, n)) for name, n in _list(table, "outputs"))
+        return Graph(inputs, outputs)
+
+    def _node(self, entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
+        if "input" in entry:
+            return Input(*_list(entry, "input"), dtype=entry["dtype"])
+        if "layer" not in entry:
+            return self._application(entry, made)
+        layer = _earlier(self._layers, entry["layer"])
+        if not isinstance(layer, Layer):
+            raise ValueError(f"{type(layer).__name__} is no layer")
+        return layer(*(_earlier(made, number) for number in _list(entry, "operands")))
+
+    def _application(self, entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
+        operands = [_earlier(made, number) for number in _list(entry, "operands")]
+        attributes = {k: self._value(v) for k, v in _table(entry["attributes"]).items()}
+        op = ops.known(entry["op"])
+        if op is None:
+            raise FileFormatError(
+                f"the network contains the op {reprlib.repr(entry['op'])}, which there is not",
+                advice="It may be of a later version of Lamina.",
+            )
+        return apply(op, *operands, **attributes)
+
+    def _record(self, table: Mapping[str, Any], depth: int = 0) -> Any:
+        if "record" not in table:
+            raise ValueError(f"there is no kind of value like {reprlib.repr(dict(table))}")
+        name = table["record"]
+        if name not in self._classes:
+            shown = str(name).removeprefix(USER_PREFIX)
+            raise FileFormatError(
+                f"the network contains a {shown}, which is not among Lamina's layers",
+                facts=(("known", ", ".join(sorted(self._classes))),),
+                advice=f"If it is your own, pass its class: lm.load(path, layers=[{shown}]).",
+            )
+        fields = _table(table["fields"])
+        return self._classes[name](**{k: self._value(v, depth + 1) for k, v in fields.items()})
+
+    def _value(self, data: Json, depth: int = 0) -> Any:
+        if depth > _DEEPEST:
+            raise ValueError(f"a value lies more than {_DEEPEST} levels deep")
+        if not isinstance(data, dict):
+            if isinstance(data, list):
+                raise ValueError("a list without a kind")
+            return data
+        table = cast(dict[str, Any], data)
+        if "tuple" in table:
+            return tuple(self._value(item, depth + 1) for item in _list(table, "tuple"))
+        if "list" in table:
+            return [self._value(item, depth + 1) for item in _list(table, "list")]
+        if "number" in table:
+            exact = float(self._value(table["number"], depth + 1))
+            return ConstantValue(np.asarray(exact, as_dtype(str(table["dtype"])).numpy), exact)
+        if "float" in table:
+            return float(table["float"])
+        if "dtype" in table:
+            return as_dtype(str(table["dtype"]))
+        if "size" in table:
+            coefficient, offset = map(_whole, _list(table, "size"))
+            return Size(coefficient, offset)
+        if "array" in table:
+            if table["array"] not in self._arrays:
+                raise ValueError(f"there is no array {reprlib.repr(table['array'])}")
+            return ConstantValue(self._arrays[table["array"]])
+        if "layer" in table:
+            return _earlier(self._layers, table["layer"])
+        if "graph" in table:
+            return _earlier(self._graphs, table["graph"])
+        return self._record(table, depth)
+
+
+# A file need not be read deeper than anybody writes records into records.
+_DEEPEST = 32
+# What making records of nonsense may raise, a layer of somebody's own included.
+NONSENSE = (
+    *(LaminaError, LookupError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError, NotImplementedError),
+)
+
+
+@contextmanager
+def _rebuilding(kind: str, number: int, entry: Json, named_by: str) -> Generator[None]:
+    """Errors inside say which part of the network it was."""
+    name = cast(dict[str, Any], entry).get(named_by, "") if isinstance(entry, dict) else ""
+    what = f"{kind} {number} of its network" + (f", {reprlib.repr(name)}," if name else "")
+    try:
+        yield
+    except FileFormatError:
+        raise
+    except LaminaError as error:
+        problem = f"{what} cannot be rebuilt: {error.problem}"
+        raise FileFormatError(problem, facts=error.facts, advice=ADVICE) from error
+    except NONSENSE as error:
+        facts = (("found", f"{type(error).__name__}: {error}"),)
+        raise FileFormatError(f"{what} cannot be rebuilt", facts=facts, advice=ADVICE) from error
+
+
+ADVICE = "Save the model again; the file was changed, or cut short on its way."
+
+
+def _earlier(made: Sequence[Any], number: object) -> Any:
+    place = _whole(number)
+    if not 0 <= place < len(made):
+        raise IndexError(f"there is no number {place} among the {len(made)} before it")
+    return made[place]
+
+
+def _whole(value: object) -> int:
+    found = as_whole(value)
+    if found is None:
+        raise ValueError(f"a whole number is needed, and there is {reprlib.repr(value)}")
+    return found
+
+
+def _table(data: Json) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"a table of names is needed, and there is {reprlib.repr(data)}")
+    return cast(dict[str, Any], data)
+
+
+def _list(table: Mapping[str, Any], name: str) -> list[Any]:
+    data = table[name]
+    if not isinstance(data, list):
+        raise ValueError(f"{name} is a list, and there is {reprlib.repr(data)}")
+    return cast(list[Any], data)

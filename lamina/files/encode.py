@@ -1,0 +1,153 @@
+"""A network as plain data: layer names with their fields, op names with their attributes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, cast, final
+
+import numpy as np
+
+from lamina.errors import DefinitionError
+from lamina.files.classes import USER_PREFIX, own_classes
+from lamina.graph import LEAF, ConstantValue, Graph, Tensor
+from lamina.layers.layer import LAYER, Layer
+from lamina.network import Network
+from lamina.shapes import Array, DType, Size
+
+Json = Any
+
+
+def encode(network: Network) -> tuple[Json, dict[str, Array]]:
+    """A network as JSON data, and the arrays that it fixes, by name.
+
+    Raises:
+        DefinitionError: if a layer has a field that is no plain value.
+    """
+    encoder = _Encoder()
+    return encoder.network(network), encoder.arrays
+
+
+@final
+class _Encoder:
+    """Encodes one network. Layers and graphs used several times are written once.
+
+    Attributes:
+        arrays: by the names that the data has for them.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+        self._own = {cls: name for name, cls in own_classes().items()}
+        self._users: dict[str, type] = {}
+        # By identity their numbers among the records.
+        self._layer_numbers: dict[int, int] = {}
+        self._layers: list[Json] = []
+        self._graph_numbers: dict[int, int] = {}
+        self._graphs: list[Json] = []
+
+    def network(self, network: Network) -> Json:
+        """The whole definition."""
+        positions = {node: number for number, node in enumerate(network.nodes)}
+        nodes = [self._node(network, node, positions) for node in network.nodes]
+        return {
+            "layers": self._layers,
+            "graphs": self._graphs,
+            "nodes": nodes,
+            "inputs": [positions[tensor] for tensor in network.inputs],
+            "outputs": [positions[tensor] for tensor in network.outputs],
+        }
+
+    def _node(self, network: Network, node: Tensor, positions: Mapping[Tensor, int]) -> Json:
+        if node.op is LEAF:
+            dtype = None if node.attributes.get("flexible") else node.dtype.name
+            return {"input": list(node.shape[1:]), "dtype": dtype}
+        if node.op is LAYER:
+            number = self._layer(node.attributes["layer"], network.path(node))
+            return {"layer": number, "operands": [positions[one] for one in node.operands]}
+        return self._application(node, positions)
+
+    def _application(self, node: Tensor, positions: Mapping[Tensor, int]) -> Json:
+        operands = [positions[operand] for operand in node.operands]
+        attributes = {k: self._value(v, node.op.name) for k, v in node.attributes.items()}
+        return {"op": node.op.name, "operands": operands, "attributes": attributes}
+
+    def _layer(self, layer: Layer, where: str) -> int:
+        """The number of a layer among the records."""
+        if id(layer) not in self._layer_numbers:
+            data = self._record(layer, where)  # layers in its fields are numbered first
+            self._layer_numbers[id(layer)] = len(self._layers)
+            self._layers.append(data)
+        return self._layer_numbers[id(layer)]
+
+    def _graph(self, graph: Graph) -> int:
+        """The number of a graph that is an attribute of ops: one iteration of a recurrence."""
+        if id(graph) not in self._graph_numbers:
+            order = {node: number for number, node in enumerate(graph.nodes())}
+            data = {
+                "nodes": [self._application(node, order) for node in order],
+                "inputs": [order[tensor] for tensor in graph.inputs],
+                "outputs": [[name, order[tensor]] for name, tensor in graph.outputs],
+            }
+            self._graph_numbers[id(graph)] = len(self._graphs)
+            self._graphs.append(data)
+        return self._graph_numbers[id(graph)]
+
+    def _record(self, value: Any, where: str) -> Json:
+        fields = {
+            field.name: self._value(getattr(value, field.name), f"{where}.{field.name}")
+            for field in dataclasses.fields(value)
+            if field.init
+        }
+        return {"record": self._class_name(value.__class__, where), "fields": fields}
+
+    def _class_name(self, cls: type, where: str) -> str:
+        """The name of a class. Users' classes have a prefix, and never pass for Lamina's."""
+        if cls in self._own:
+            return self._own[cls]
+        if self._users.setdefault(cls.__name__, cls) is not cls:
+            raise DefinitionError(
+                f"two classes of the network are named {cls.__name__}",
+                where=where,
+                advice="A file knows classes by their names: rename one of them.",
+            )
+        return USER_PREFIX + cls.__name__
+
+    def _value(self, value: Any, where: str) -> Json:
+        if isinstance(value, np.generic):
+            value = cast(Any, value).item()
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": repr(value)}
+        if isinstance(value, tuple | list):
+            items = [self._value(item, where) for item in cast(tuple[Any, ...], value)]
+            return {"tuple" if isinstance(value, tuple) else "list": items}
+        if isinstance(value, DType):
+            return {"dtype": value.name}
+        if isinstance(value, Size):
+            return {"size": [value.coefficient, value.offset]}
+        if isinstance(value, Graph):
+            return {"graph": self._graph(value)}
+        if isinstance(value, ConstantValue):
+            return self._constant(value, where)
+        if isinstance(value, Layer):
+            return {"layer": self._layer(value, where)}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._record(value, where)
+        raise DefinitionError(
+            f"{where} cannot be saved",
+            facts=(
+                ("expected", "numbers, text, tuples, or records of them"),
+                ("found", type(value).__name__),
+            ),
+            advice="Keep layer fields plain: a file holds data, never code.",
+        )
+
+    def _constant(self, value: ConstantValue, where: str) -> Json:
+        if value.exact is not None:
+            return {"number": self._value(value.exact, where), "dtype": value.array.dtype.name}
+        name = f"constant.{len(self.arrays)}"
+        self.arrays[name] = value.array
+        return {"array": name}
