@@ -20,6 +20,7 @@ from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
 from lamina.network import Network, bill_of
+from lamina.protocols import BatchSize, Clip, Loss, Optimizer, check_callbacks, half_a_training
 from lamina.runtime import (
     Evaluation,
     Function,
@@ -30,7 +31,6 @@ from lamina.runtime import (
 )
 from lamina.runtime.examples import random_examples
 from lamina.shapes import Array, as_dtype
-from lamina.step import BatchSize, Clip, Loss, Optimizer, check_callbacks, half_a_training
 from lamina.training.fit import Fit, fit, summary
 from lamina.training.history import History
 from lamina.training.metrics import Metric

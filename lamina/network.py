@@ -10,6 +10,7 @@ from lamina import shapes
 from lamina.bill import Memory, MemoryBill
 from lamina.calls import checked
 from lamina.compiler.expand import expand
+from lamina.derive import default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import target_of
 from lamina.errors import (
@@ -46,18 +47,9 @@ from lamina.ops.lowering_rules import (
     step_of,
 )
 from lamina.program.target import Target
+from lamina.protocols import BatchSize, Clip, Loss, Optimizer, half_a_training
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, as_dtype, shape_text, size_of, static
-from lamina.step import (
-    BatchSize,
-    Clip,
-    Loss,
-    Optimizer,
-    default_targets,
-    half_a_training,
-    inference_step,
-    training_step,
-)
 
 # Float type of the model, whether it is training mode, dtypes of arriving inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
@@ -386,12 +378,12 @@ def bill_of(
 ) -> MemoryBill:
     """The memory bill of a step for a target; the rest is as in `Network.plan`."""
     if loss is None and optimizer is None:
-        step, name = inference_step(network, dtype=dtype), "inference"
+        step, name = inference_graph(network, dtype=dtype), "inference"
     elif loss is None or optimizer is None:
         raise half_a_training(loss, optimizer, "plan")
     else:
         targets = default_targets(network, loss, dtype)
-        step = training_step(
+        step = training_graph(
             network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
         )
         name = "training step"

@@ -11,19 +11,20 @@ from lamina import shapes
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
+from lamina.derive import BatchGraph, evaluation_graph
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Device
 from lamina.graph import Graph, Tensor
 from lamina.graph.kinds import Instance
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
+from lamina.protocols import BatchSize, Loss
 from lamina.records import frozen_dataclass
 from lamina.reports import table_text
 from lamina.runtime import Parameters, Training, prepare, target_specs
 from lamina.runtime.examples import random_examples, random_normal
 from lamina.runtime.parameters import with_random_state
 from lamina.shapes import Array, DType
-from lamina.step import BatchSize, Loss, StepGraph, evaluation_step
 from lamina.training.optimizers import SGD
 from lamina.training.progress import counted
 
@@ -204,9 +205,9 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     return findings
 
 
-def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> StepGraph:
+def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> BatchGraph:
     """The loss in the training form, and its gradient for each parameter under its name."""
-    step = evaluation_step(
+    step = evaluation_graph(
         network,
         loss,
         target_specs(dataset),
@@ -218,7 +219,7 @@ def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> StepG
     variables = step.trace.record.parameters
     slopes = gradients(value, [variable.tensor for variable in variables.values()])
     outputs = (("loss", value), *zip(variables, slopes, strict=True))
-    return StepGraph(Graph(step.graph.inputs, outputs), step.trace, {})
+    return BatchGraph(Graph(step.graph.inputs, outputs), step.trace, {})
 
 
 def _engine_findings(

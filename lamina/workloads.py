@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 
 from lamina import networks
+from lamina.derive import default_targets
 from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.errors import DefinitionError
 from lamina.layers import (
@@ -37,7 +38,6 @@ from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 from lamina.runtime import Training
 from lamina.shapes import Array, float32, size_of, static
-from lamina.step import default_targets
 from lamina.training.losses import BCE, MSE, CrossEntropy, Loss
 from lamina.training.optimizers import SGD, Adam, Optimizer
 

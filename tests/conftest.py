@@ -18,6 +18,7 @@ import pytest
 import lamina as lm
 from lamina import verification
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Engine
@@ -25,7 +26,6 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.shapes import DType, float32
-from lamina.step import default_targets, training_step
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -180,7 +180,7 @@ def training_program() -> ProgramMaker:
     ) -> Program:
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
         targets = default_targets(network, loss, dtype)
-        step = training_step(
+        step = training_graph(
             network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
         )
         return compile_graph(step.graph, batch=batch, name="training", target=DEFAULT_TARGET)

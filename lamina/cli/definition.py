@@ -14,8 +14,8 @@ from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError
 from lamina.layers.layer import Layer
 from lamina.network import Network
+from lamina.protocols import Loss, Optimizer
 from lamina.records import frozen_dataclass
-from lamina.step import Loss, Optimizer
 from lamina.training.metrics import Metric
 from lamina.training.optimizers import Adam
 

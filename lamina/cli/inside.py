@@ -17,7 +17,7 @@ from lamina.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from lamina.step import Loss, Optimizer
+    from lamina.protocols import Loss, Optimizer
 
 _inference_option = click.option(
     "--inference", is_flag=True, help="The forward pass, though FILE.py defines a loss."

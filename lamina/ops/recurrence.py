@@ -57,7 +57,7 @@ StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
 
 @final
 @frozen_dataclass
-class StepGraph(Kind):
+class BatchGraph(Kind):
     """A graph of one step: of ops alone, and a function of its inputs."""
 
     def read(self, value: Any, operands: Operands = ()) -> Graph:
@@ -463,7 +463,7 @@ RECURRENCE = Op(
     joint_gradient=_recurrence_gradient,
     operands=(1, None),
     attributes={
-        "body": StepGraph(),
+        "body": BatchGraph(),
         "states": whole(0),
         "sequences": whole(1),
         "reverse": Flag(),

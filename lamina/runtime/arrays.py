@@ -11,8 +11,8 @@ from lamina.data import Dataset
 from lamina.data.arrays import Listed, to_array
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor
+from lamina.protocols import Spec
 from lamina.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
-from lamina.step import Spec
 
 # Up to here Python looks at numbers in less time than NumPy takes to begin.
 FEW_ELEMENTS = 32

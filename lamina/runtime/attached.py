@@ -10,24 +10,18 @@ from typing import Any, final
 import numpy as np
 
 from lamina.data import Dataset
+from lamina.derive import BatchGraph, default_targets, evaluation_graph
 from lamina.engines.engine import Memory
 from lamina.engines.room import need_of, require_room
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
 from lamina.program.program import Buffer, Program
+from lamina.protocols import Loss, Metric, Spec
 from lamina.records import frozen_dataclass
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all, with_random_state
 from lamina.runtime.prepared import Prepared, RecentSteps, prepare
 from lamina.shapes import Array, DType, as_dtype
-from lamina.step import (
-    Loss,
-    Metric,
-    Spec,
-    StepGraph,
-    default_targets,
-    evaluation_step,
-)
 
 
 @frozen_dataclass
@@ -95,7 +89,7 @@ class Attached:
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._prepared: RecentSteps[int] = RecentSteps()
         self._released = False
-        self._graph: StepGraph
+        self._graph: BatchGraph
 
     def __getstate__(self) -> dict[str, Any]:
         kind = type(self).__name__.lower()
@@ -284,7 +278,7 @@ class Evaluation(Attached):
     ) -> None:
         super().__init__(parameters, loss, batch_size, input_dtypes, targets)
         self._shared = with_random_state(parameters)
-        self._graph = evaluation_step(
+        self._graph = evaluation_graph(
             parameters.network,
             loss,
             self._targets,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from lamina.data import Dataset
+from lamina.derive import default_targets
 from lamina.errors import DataError
 from lamina.network import Network
 from lamina.program.philox import VERIFICATION_STREAM, random_bits
+from lamina.protocols import Loss
 from lamina.shapes import Array, DType, bind, size_of
-from lamina.step import Loss, default_targets
 
 
 def random_normal(shape: tuple[int, ...], seed: int, number: int) -> Array:

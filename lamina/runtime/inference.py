@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.derive import inference_graph
 from lamina.engines.engine import Engine, Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
@@ -19,7 +20,6 @@ from lamina.runtime.prepared import Prepared, RecentSteps, prepare
 from lamina.runtime.profile import profiled
 from lamina.runtime.turns import Turns
 from lamina.shapes import Array, DType, as_dtype, bind, float32, shape_text, size_of
-from lamina.step import inference_step
 
 # Predictions run in batches of a power of two, the largest of these whose tensors all fit.
 LARGEST_BATCH, SMALLEST_BATCH = 4096, 16
@@ -67,7 +67,7 @@ class Inference:
 
     def _find_largest_batch(self) -> int:
         parameters = self._parameters
-        graph = inference_step(parameters.network, dtype=parameters.dtype).graph
+        graph = inference_graph(parameters.network, dtype=parameters.dtype).graph
 
         def size(tensor: Tensor, batch: int) -> int:
             return size_of(bind(tensor.shape, batch)) * tensor.dtype.itemsize
@@ -128,7 +128,7 @@ class Inference:
     def _compile(self, key: tuple[int, tuple[DType, ...]], *, timed: bool = False) -> Prepared:
         (batch, dtypes), parameters = key, self._parameters
         self._shared = self._shared or with_random_state(parameters)
-        graph = inference_step(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
+        graph = inference_graph(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
         turns, arena = parameters.turns, parameters.arena
         engine, shared = parameters.engine, self._shared
         return prepare(graph, batch, engine, shared, turns, arena, "inference", timed=timed)
@@ -150,7 +150,7 @@ class Function:
         self._arena = engine.arena()
         self._prepared: RecentSteps[int] = RecentSteps()
         # Every input keeps the dtype it was written down with.
-        self._graph = inference_step(
+        self._graph = inference_graph(
             self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
         )
         record = self._graph.trace.record

@@ -6,13 +6,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar, final
 
 from lamina.compiler.planned import compile_cached
+from lamina.derive import BatchGraph
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.runtime.turns import Turns
 from lamina.shapes import Array
-from lamina.step import StepGraph
 
 # Programs for this many batch sizes are kept.
 MOST_PROGRAMS = 16
@@ -54,7 +54,7 @@ class Prepared:
 
 
 def prepare(
-    graph: StepGraph,
+    graph: BatchGraph,
     batch: int,
     engine: Engine,
     shared: Mapping[str, Memory],

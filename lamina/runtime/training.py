@@ -16,11 +16,13 @@ from lamina.calls import checked
 from lamina.compiler.planned import compile_cached
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
+from lamina.derive import training_graph
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
+from lamina.protocols import AVERAGE, Clip, Loss, Metric, Optimizer, Spec
 from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.interrupt import Interrupt, held_interrupts
@@ -35,7 +37,6 @@ from lamina.runtime.parameters import (
 from lamina.runtime.prepared import Prepared, require_room_for_step
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
-from lamina.step import AVERAGE, Clip, Loss, Metric, Optimizer, Spec, training_step
 
 # The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
 PIECE_SECONDS = 0.05
@@ -125,7 +126,7 @@ class Training(Attached):
         frozen: Sequence[str] = (),
     ) -> None:
         super().__init__(parameters, loss, batch_size, input_dtypes, targets)
-        self._graph = training_step(
+        self._graph = training_graph(
             parameters.network,
             loss,
             optimizer,

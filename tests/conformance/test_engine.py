@@ -9,11 +9,11 @@ from harness import run_program
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine, Memory
 from lamina.graph import Graph, constant, leaf
 from lamina.program.program import Program
 from lamina.shapes import PUBLIC_DTYPES, Array, as_dtype, float32, int64
-from lamina.step import default_targets, training_step
 
 
 @pytest.mark.parametrize("dtype", PUBLIC_DTYPES)
@@ -85,7 +85,7 @@ def _training(engine: Engine) -> Program:
     layers = (lm.Input(6), lm.Linear(9), lm.ReLU(), lm.Dropout(0.25), lm.Linear(3))
     network, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
-    step = training_step(network, loss, lm.Adam(0.01), targets, dtype=float32)
+    step = training_graph(network, loss, lm.Adam(0.01), targets, dtype=float32)
     return compile_graph(step.graph, batch=4, name="training", target=engine.target)
 
 

@@ -18,6 +18,7 @@ from test_ops import CASES, weighted_gradients
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -30,7 +31,6 @@ from lamina.program.program import Program
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
 from lamina.program.target import Target
 from lamina.shapes import Array, DType, float32, float64, int32
-from lamina.step import default_targets, training_step
 
 # Those that scatter, and those whose gradient does.
 # One value for each row is no scatter any more once the graph is simplified.
@@ -217,7 +217,7 @@ def test_a_network_with_an_embedding_trains_to_the_same_bits() -> None:
     layers = (lm.Input(6, dtype="int64"), lm.Embedding(20, 5), lm.Flatten(), lm.Linear(3))
     net, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
-    graph = training_step(net, loss, lm.Adam(1e-2), targets, dtype=float32).graph
+    graph = training_graph(net, loss, lm.Adam(1e-2), targets, dtype=float32).graph
     program = compile_graph(graph, batch=8, name="test", target=IN_ORDER)
     feeds: dict[str, Array] = {}
     for buffer in program.buffers.values():

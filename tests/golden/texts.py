@@ -7,10 +7,10 @@ from pathlib import Path
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import BatchGraph, default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import show
 from lamina.shapes import float32
-from lamina.step import StepGraph, default_targets, inference_step, training_step
 
 FOLDER = Path(__file__).parent
 BATCH = 32
@@ -20,14 +20,14 @@ def _mlp() -> lm.Network:
     return lm.Sequential(lm.Input(8), lm.Linear(16), lm.ReLU(), lm.Linear(4))
 
 
-def _training() -> StepGraph:
+def _training() -> BatchGraph:
     network, loss = _mlp(), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
-    return training_step(network, loss, lm.SGD(0.1, momentum=0.9), targets, dtype=float32)
+    return training_graph(network, loss, lm.SGD(0.1, momentum=0.9), targets, dtype=float32)
 
 
-def _inference() -> StepGraph:
-    return inference_step(_mlp(), dtype=float32)
+def _inference() -> BatchGraph:
+    return inference_graph(_mlp(), dtype=float32)
 
 
 TEXTS: Mapping[str, Callable[[], str]] = {

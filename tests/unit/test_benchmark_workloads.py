@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from lamina import networks
 from lamina.cli.bench import bench
+from lamina.derive import default_targets
 from lamina.errors import DefinitionError
 from lamina.files.encode import encode
 from lamina.shapes import float32
-from lamina.step import default_targets
 from lamina.workloads import LONGEST_RUN, WORKLOADS, Ready, Runner, chosen, measure, samples
 
 HARNESS = Path(__file__).parents[2] / "benchmarks" / "harness.py"

@@ -25,6 +25,7 @@ from lamina import ops
 from lamina.compiler import memory
 from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.processor import host
@@ -42,7 +43,6 @@ from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
 from lamina.shapes import float32, int64
-from lamina.step import default_targets, training_step
 
 # So many levels, and so many calls of Python functions to get through them.
 LEVELS, CALLS = 200, 180
@@ -324,7 +324,7 @@ def test_all_that_compares_steps_grows_with_their_number(
         network, loss = build(levels), lm.CrossEntropy()
         targets = default_targets(network, loss, float32)
         optimizer = lm.SGD(0.1, momentum=0.9)
-        graph = training_step(network, loss, optimizer, targets, dtype=float32).graph
+        graph = training_graph(network, loss, optimizer, targets, dtype=float32).graph
         count, before = 0, sys.gettrace()
         sys.settrace(traced)
         try:

@@ -12,8 +12,8 @@ import lamina as lm
 from lamina import ops
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import Graph, Tensor, evaluate, leaf, verify
+from lamina.protocols import PerParameter
 from lamina.shapes import DType, as_dtype, float32, float64, int64
-from lamina.step import PerParameter
 from lamina.training import clipping, optimizers, schedules
 
 generator = np.random.default_rng(0)

@@ -18,13 +18,13 @@ from lamina import cache, ops
 from lamina.compiler import pipeline, planned
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.planned import compile_cached
+from lamina.derive import BatchGraph, default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import as_dtype, float32
-from lamina.step import StepGraph, default_targets, training_step
 
 
 class Counted:
@@ -47,10 +47,10 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     return counted
 
 
-def step_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> StepGraph:
+def step_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> BatchGraph:
     loss = loss or lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
-    return training_step(net, loss, optimizer or lm.Adam(1e-3), targets, dtype=float32)
+    return training_graph(net, loss, optimizer or lm.Adam(1e-3), targets, dtype=float32)
 
 
 def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:

@@ -18,6 +18,7 @@ import lamina as lm
 from lamina import ops
 from lamina.cli import main
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import inference_graph
 from lamina.engines import DEFAULT_TARGET, discovery
 from lamina.engines.cpu.target import CPU
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -29,7 +30,6 @@ from lamina.program.scalar import PRIMITIVES, Apply, parts
 from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import Target
 from lamina.shapes import float32
-from lamina.step import inference_step
 
 
 def compiled(
@@ -185,7 +185,7 @@ def test_dear_functions_of_several_users_are_stored_and_cheap_ones_computed_agai
 
 def test_the_arena_is_cut_and_aligned_as_the_target_asks() -> None:
     net = lm.Sequential(lm.Input(64), lm.Linear(300), lm.Tanh(), lm.Linear(200), lm.Tanh())
-    graph = inference_step(net, dtype=float32).graph
+    graph = inference_graph(net, dtype=float32).graph
     cut = replace(CPU, alignment_bytes=256, largest_block_bytes=64 << 10)
     plans = [compile_graph(graph, batch=50, name="test", target=one).plan for one in (CPU, cut)]
     assert [len(plan.blocks) for plan in plans] == [1, 2]
@@ -262,7 +262,7 @@ def test_whatever_has_an_engine_compiles_for_its_target(
     wanted = RECOMPUTING if engine == "interpreter" else DEFAULT_TARGET
 
     def expected(batch: int) -> int:
-        graph = inference_step(net, dtype=float32).graph
+        graph = inference_graph(net, dtype=float32).graph
         return contractions(compile_graph(graph, batch=batch, name="test", target=wanted))
 
     model = lm.Model(net, engine=engine)

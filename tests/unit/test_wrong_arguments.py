@@ -22,9 +22,9 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.derive import default_targets, training_graph
 from lamina.errors import InternalError, LaminaError
 from lamina.shapes import float32
-from lamina.step import default_targets, training_step
 
 
 class ForeignTensor:
@@ -244,7 +244,7 @@ def net() -> lm.Network:
 
 def step(network: lm.Network, loss: Any, optimizer: Any) -> None:
     targets = default_targets(network, loss, float32)
-    training_step(network, loss, optimizer, targets, dtype=float32)
+    training_graph(network, loss, optimizer, targets, dtype=float32)
 
 
 def scheduled(schedule: Any) -> None:

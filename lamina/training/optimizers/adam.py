@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Fraction, NotNegative
+from lamina.protocols import PerParameter
 from lamina.records import frozen_dataclass
-from lamina.step import PerParameter
 from lamina.training.optimizers.optimizer import (
     Optimizer,
     Rate,

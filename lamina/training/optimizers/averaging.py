@@ -16,9 +16,9 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count, Fraction
 from lamina.layers.checks import place_of
+from lamina.protocols import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
+from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.records import frozen_dataclass
-from lamina.step import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
-from lamina.step import Optimizer as AnyOptimizer
 from lamina.training.optimizers.optimizer import Optimizer, Slots
 
 

@@ -8,9 +8,9 @@ from typing import cast
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import place_of
+from lamina.protocols import Optimizer as AnyOptimizer
+from lamina.protocols import PerParameter, check_optimizer, matching, optimizers_by_name
 from lamina.records import frozen_dataclass
-from lamina.step import Optimizer as AnyOptimizer
-from lamina.step import PerParameter, check_optimizer, matching, optimizers_by_name
 from lamina.training.optimizers.optimizer import Optimizer, Slots
 
 

@@ -12,9 +12,9 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant
 from lamina.graph.kinds import AnyOf, Function, Number
 from lamina.layers.checks import Sourced, place_of
+from lamina.protocols import Optimizer as AnyOptimizer
+from lamina.protocols import PerParameter
 from lamina.shapes import DType
-from lamina.step import Optimizer as AnyOptimizer
-from lamina.step import PerParameter
 
 _RATE = AnyOf((Number("[0, inf)"), Function("a function of the step")))
 Rate = Annotated[float | Callable[[Tensor], TensorLike], _RATE]

@@ -1,0 +1,182 @@
+"""What a training is given: losses, optimizers, metrics, clipping. Their protocols and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Protocol, cast
+
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, Whole
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, Shape, as_whole
+
+# Called with the prediction (a tuple where the network has several outputs) and the target.
+Loss = Callable[[Any, Any], Tensor]
+Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Spec = tuple[Shape, DType]
+
+# The state of an optimizer that holds the average of a parameter over steps has this name.
+AVERAGE = "average"
+
+
+@frozen_dataclass
+class PerParameter:
+    """A state of one number for each parameter, instead of one for each of its elements.
+
+    Attributes:
+        first: its first value.
+    """
+
+    first: float
+
+
+class Optimizer(Protocol):
+    """How a parameter follows its gradient; see `lamina.training.optimizers`.
+
+    One that treats parameters differently also has `for_parameters(names)`: names -> optimizers.
+    """
+
+    def slots(self) -> Mapping[str, float | PerParameter]:
+        """The state kept for each parameter, in its shape, with its first value."""
+        ...
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The new parameter and the new state; `step` (0-d int64) counts finished steps."""
+        ...
+
+
+class Metric(Protocol):
+    """What is measured beside the loss; see `lamina.training.metrics`."""
+
+    def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
+        """Sums over the batch, which add up over batches."""
+        ...
+
+
+class _BatchSize(Kind):
+    """How many examples a batch has."""
+
+    def read(self, value: Any, operands: Operands = ()) -> int:
+        if (as_whole(value) or 0) > HIGHEST:
+            raise Misfit(
+                "{name} < 2**63", problem="a batch has more examples than can be counted in 64 bits"
+            )
+        try:
+            return _EXAMPLES.read(value)
+        except Misfit:
+            raise Misfit(
+                "{name} >= 1",
+                problem="a batch has at least one example",
+                advice="The batch size is a whole number.",
+            ) from None
+
+
+_EXAMPLES = Whole(1)
+
+
+BatchSize = Annotated[int, _BatchSize()]
+
+
+def check_loss(loss: object, outputs: int) -> None:
+    """Raises DefinitionError for what is no loss, or none for a network with so many outputs."""
+    if isinstance(loss, type) or not callable(loss):
+        raise _wrong_part("loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss)
+    # Lamina's losses say what targets they want; most compare one output with one target.
+    if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
+        raise DefinitionError(
+            "this loss compares one output with one target",
+            facts=(("outputs", str(outputs)), ("loss", repr(loss))),
+            where="loss",
+            advice="Write a function: lambda outputs, targets: lm.MSE()(outputs[0], targets[0]) "
+            "+ lm.MSE()(outputs[1], targets[1]).",
+        )
+
+
+def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionError:
+    """The error for a loss without an optimizer, or the other way round."""
+    return DefinitionError(
+        "a training step needs both a loss and an optimizer",
+        facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
+        where=where,
+        advice="Give both, or neither for inference.",
+    )
+
+
+def check_optimizer(optimizer: object, where: str = "") -> None:
+    """Raises DefinitionError for what is no optimizer."""
+    # Dicts have an `update` as well.
+    methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
+    if isinstance(optimizer, type) or not all(map(callable, methods)):
+        raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer, where)
+
+
+def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
+    """The optimizer of each parameter, by the parameter's name."""
+    choose: Callable[[Sequence[str]], Mapping[str, Optimizer]] | None
+    choose = getattr(optimizer, "for_parameters", None)
+    return dict.fromkeys(names, optimizer) if choose is None else choose(names)
+
+
+def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
+    """The names of parameters that fit a pattern such as `"0.*"` or `"*.bias"`.
+
+    Raises:
+        DefinitionError: if none does.
+    """
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise DefinitionError(
+            "a pattern fits no parameter",
+            facts=(("pattern", repr(pattern)), ("parameters", ", ".join(names) or "none")),
+            where=where,
+            advice="A star stands for any text: '1.*' is all of layer 1, '*.bias' every bias.",
+        )
+    return found
+
+
+def check_frozen(frozen: object) -> None:
+    """Raises DefinitionError for what is no sequence of patterns."""
+    listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
+    if not all(isinstance(one, str) for one in listed):
+        raise DefinitionError(
+            "the frozen parameters are given as a list of patterns",
+            facts=(("expected", "['0.*', '2.weight']"), ("found", repr(cast(object, frozen)))),
+            where="frozen",
+        )
+
+
+def check_metrics(metrics: object) -> None:
+    """Raises DefinitionError for what is no sequence of metrics."""
+    if not isinstance(metrics, list | tuple):
+        raise _wrong_part("list of metrics", "[lm.Accuracy()]", metrics)
+    for metric in cast(Sequence[object], metrics):
+        if isinstance(metric, type) or not hasattr(metric, "statistics"):
+            raise _wrong_part("metric", "lm.Accuracy()", metric)
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Raises DefinitionError for what is no sequence of functions."""
+    listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
+    if not all(callable(one) for one in listed):
+        expected = "[a function of the history]"
+        raise _wrong_part("list of callbacks", expected, cast(object, callbacks))
+
+
+def check_clip(clip: object) -> None:
+    """Raises DefinitionError for what clips no gradients."""
+    if clip is not None and (isinstance(clip, type) or not callable(clip)):
+        raise _wrong_part("way to clip gradients", "lm.ClipGlobalNorm(1.0)", clip)
+
+
+def _wrong_part(part: str, expected: str, found: object, where: str = "") -> DefinitionError:
+    made = isinstance(found, type)
+    return DefinitionError(
+        f"this is no {part}",
+        facts=(("expected", expected), ("found", repr(found))),
+        where=where or part.split()[-1],
+        advice=f"Make one of the class: {found.__name__}(...)." if made else "",
+    )
