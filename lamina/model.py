@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Never, NoReturn, final
 
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DataError, DefinitionError, FileFormatError
+from lamina.errors import DefinitionError
 from lamina.explanation import Explanation, Profile
-from lamina.files.atomic import require_writable
-from lamina.files.classes import classes_of
-from lamina.files.encode import encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
 from lamina.network import Network, bill_of
-from lamina.protocols import BatchSize, Clip, Loss, Optimizer, check_callbacks, half_a_training
-from lamina.runtime import (
-    Evaluation,
-    Function,
-    Inference,
-    Parameters,
-    Training,
-    target_specs,
-)
-from lamina.runtime.examples import random_examples
+from lamina.protocols import BatchSize, Clip, Loss, Optimizer, half_a_training
+from lamina.runtime import Function, Inference, Parameters
 from lamina.shapes import Array, as_dtype
-from lamina.training.fit import Fit, fit, summary
+from lamina.training.evaluation import BATCH_SIZE, evaluate
+from lamina.training.fit import Fit
 from lamina.training.history import History
 from lamina.training.metrics import Metric
-from lamina.training.optimizers import Averaging, ByPath
+from lamina.training.profile import profile
+from lamina.training.training import Training
 
 _ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
 OfNetwork = Annotated[Network, Instance(Network, "a model is made of a network", _ADVICE)]
@@ -170,21 +160,14 @@ class Model:
         data: Data,
         loss: Loss,
         metrics: Sequence[Metric] = (),
-        batch_size: BatchSize = 256,
+        batch_size: BatchSize = BATCH_SIZE,
     ) -> dict[str, Any]:
-        """Loss and metrics on a data set, in the inference form.
+        """Loss and metrics on a data set, in inference mode.
 
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        dataset = as_dataset(data)
-        evaluation = self._evaluation(dataset, loss, metrics, min(batch_size, len(dataset)))
-        try:
-            with evaluation.placed(dataset) as resident:
-                recorded = evaluation.run(resident, len(dataset))
-        finally:
-            evaluation.release()
-        return summary(recorded, metrics)
+        return evaluate(self._parameters, as_dataset(data), loss, metrics, batch_size)
 
     @checked
     def training(
@@ -220,9 +203,9 @@ class Model:
         Raises:
             DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         """
-        dataset = None if data is None else as_dataset(data)
-        return Training(
+        return Training.of(
             self._parameters,
+            None if data is None else as_dataset(data),
             loss,
             optimizer,
             batch_size,
@@ -230,20 +213,6 @@ class Model:
             clip=clip,
             frozen=frozen,
             seed=self.seed if seed is None else seed,
-            input_dtypes=None if dataset is None else dataset.input_dtypes,
-            targets=None if dataset is None else target_specs(dataset),
-        )
-
-    def _evaluation(
-        self, dataset: Dataset, loss: Loss, metrics: Sequence[Metric], batch_size: int
-    ) -> Evaluation:
-        return Evaluation(
-            self._parameters,
-            loss,
-            metrics,
-            batch_size,
-            input_dtypes=dataset.input_dtypes,
-            targets=target_specs(dataset),
         )
 
     @checked
@@ -295,126 +264,25 @@ class Model:
             DefinitionError: for options that mean nothing, before the first step.
             EngineError: if a step needs more memory than the device has.
         """
-        dataset = as_dataset(train)
-        examined = None if validation is None else as_dataset(validation)
-        check_callbacks(callbacks)
-        if drop_last and len(dataset) < batch_size:
-            raise DataError(
-                "there are fewer examples than a batch holds, and the last one is dropped",
-                facts=(("examples", str(len(dataset))), ("batch", str(batch_size))),
-                where="fit",
-                advice="Leave drop_last out, or take a smaller batch_size.",
-            )
-        if resume and checkpoint is None:
-            raise DefinitionError(
-                "there is nothing to resume from",
-                facts=(("expected", "checkpoint=PATH"), ("found", "None")),
-                where="fit",
-                advice="Name the checkpoint file that the earlier fit wrote.",
-            )
-        if checkpoint is not None:
-            require_writable(checkpoint)
-        chosen = self.seed if seed is None else seed
-        history = History()
-        training = self.training(
-            loss,
-            optimizer,
-            min(batch_size, len(dataset)),
+        fit = Fit(
+            self._parameters,
+            train,
+            validation,
+            loss=loss,
+            optimizer=optimizer,
             metrics=metrics,
             clip=clip,
             frozen=frozen,
-            seed=chosen,
-            data=dataset,
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=self.seed if seed is None else seed,
+            drop_last=drop_last,
+            progress=progress,
+            callbacks=callbacks,
+            checkpoint=checkpoint,
+            resume=resume,
         )
-        # What a continued fit must have in common with the one that it continues.
-        terms = {
-            "optimizer": _kind(optimizer),
-            "frozen": list(frozen),
-            "batch_size": batch_size,
-            "seed": str(chosen),
-            "drop_last": drop_last,
-            "dtype": self._parameters.dtype.name,
-        }
-        evaluation = None
-        with training:
-            if checkpoint is not None and not Path(checkpoint).exists():
-                # What a fit that is interrupted in its first epoch is resumed from.
-                self._checkpoint(checkpoint, training, history, terms)
-            elif resume and checkpoint is not None:
-                history = self._resume(training, checkpoint, terms)
-            if examined is not None:
-                evaluation = self._evaluation(examined, loss, metrics, min(256, len(examined)))
-            after = list(callbacks)
-            if checkpoint is not None:
-                path = checkpoint
-                after.insert(0, lambda done: self._checkpoint(path, training, done, terms))
-            job = Fit(
-                parameters=self._parameters,
-                training=training,
-                train=dataset,
-                metrics=metrics,
-                epochs=epochs,
-                seed=chosen,
-                evaluation=evaluation,
-                validation=examined,
-                drop_last=drop_last,
-                progress=progress,
-                after_epoch=after,
-            )
-            try:
-                return fit(job, history)
-            finally:
-                if evaluation is not None:
-                    evaluation.release()
-
-    def _resume(
-        self, training: Training, path: str | os.PathLike[str], terms: Mapping[str, Any]
-    ) -> History:
-        saved = read_model(path, classes_of(self.network))
-        notes = saved.notes
-        if not {"history", "seconds"} <= notes.keys():
-            raise FileFormatError(
-                "this file holds a model and no checkpoint to resume from",
-                facts=(("expected", "what fit(checkpoint=...) wrote"), ("found", "a saved model")),
-                where=os.fspath(path),
-                advice="Start from its parameters: lm.load(path), and leave resume out.",
-            )
-        if encode(saved.network)[0] != encode(self.network)[0]:
-            raise DefinitionError(
-                "the checkpoint belongs to a network of other layers or hyper-parameters",
-                facts=(("in the file", _outline(saved.network)), ("here", _outline(self.network))),
-                where=os.fspath(path),
-                advice="Resume with the network it was made with, or take another file.",
-            )
-        before = notes.get("terms", {})
-        differing = [name for name, value in terms.items() if before.get(name) != value]
-        if differing:
-            raise DefinitionError(
-                "the checkpoint was written by a fit on other terms",
-                facts=tuple(
-                    (name, f"{before.get(name)} in the file, {terms[name]} here")
-                    for name in differing
-                ),
-                where=os.fspath(path),
-                advice="Resume with the same, or start anew from its parameters: lm.load(path).",
-            )
-        training.restore(saved.extra, saved.values)
-        return History(dict(notes["history"]), list(notes["seconds"]))
-
-    def _checkpoint(
-        self,
-        path: str | os.PathLike[str],
-        training: Training,
-        history: History,
-        terms: Mapping[str, Any],
-    ) -> None:
-        notes = {"history": history.values, "seconds": history.seconds, "terms": dict(terms)}
-        write_model(path, self._file(*training.snapshot(), notes))
-
-    def _file(
-        self, values: Mapping[str, Array], extra: Mapping[str, Array], notes: Mapping[str, Any]
-    ) -> ModelFile:
-        return ModelFile(self.network, self._parameters.dtype, self.seed, values, extra, notes)
+        return fit.run()
 
     @checked
     def explain(
@@ -484,27 +352,9 @@ class Model:
         """
         if (loss is None) != (optimizer is None):
             raise half_a_training(loss, optimizer, "profile")
-        copy = self._parameters.copy()
-        if data is None:
-            dataset = random_examples(
-                self.network, loss, batch_size, self.seed, copy.dtype, where="profile"
-            )
-        else:
-            dataset = as_dataset(data).subset(0, batch_size)
-        if loss is None or optimizer is None:
-            return Inference(copy).profile(dataset.inputs, seconds)
-        with Training(
-            copy,
-            loss,
-            optimizer,
-            batch_size,
-            clip=clip,
-            frozen=frozen,
-            seed=self.seed,
-            input_dtypes=dataset.input_dtypes,
-            targets=target_specs(dataset),
-        ) as training:
-            return training.profile(dataset.inputs, dataset.targets, seconds)
+        dataset = None if data is None else as_dataset(data).subset(0, batch_size)
+        step = (loss, optimizer, clip, frozen)
+        return profile(self._parameters, dataset, *step, batch_size=batch_size, seconds=seconds)
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, in the order of the layers."""
@@ -532,25 +382,8 @@ class Model:
         Raises:
             DataError: if the file cannot be written.
         """
-        parameters = self._parameters
-        write_model(path, self._file(parameters.read(list(parameters.memories)), {}, {}))
-
-
-def _kind(optimizer: Optimizer) -> str:
-    """The classes of an optimizer and of those within it: `"EMA(Adam)"`."""
-    inner: list[Optimizer] = []
-    if isinstance(optimizer, Averaging):
-        inner = [optimizer.optimizer]
-    elif isinstance(optimizer, ByPath):
-        inner = [*optimizer.patterns.values(), optimizer.default]
-    name = type(optimizer).__name__
-    return f"{name}({', '.join(map(_kind, inner))})" if inner else name
-
-
-def _outline(network: Network) -> str:
-    """The layers in one line, with what makes each of them."""
-    layers = (node.attributes.get("layer") for node in network.nodes)
-    return ", ".join(repr(layer) for layer in layers if layer is not None)
+        values = self._parameters.read(list(self._parameters.memories))
+        write_model(path, ModelFile(self.network, self._parameters.dtype, self.seed, values))
 
 
 @checked

@@ -21,12 +21,13 @@ from lamina.ops.differentiate import gradients
 from lamina.protocols import BatchSize, Loss
 from lamina.records import frozen_dataclass
 from lamina.reports import table_text
-from lamina.runtime import Parameters, Training, prepare, target_specs
+from lamina.runtime import Parameters, compile_for_batch, target_specs
 from lamina.runtime.examples import random_examples, random_normal
 from lamina.runtime.parameters import with_random_state
 from lamina.shapes import Array, DType
 from lamina.training.optimizers import SGD
 from lamina.training.progress import counted
+from lamina.training.training import Training
 
 # A gradient in float64 agrees with central differences of this relative step to about 1e-9;
 # what lies beyond the tolerance is a wrong formula, or a kink that the step crosses.
@@ -159,18 +160,18 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     step = _loss_and_gradients(network, loss, dataset)
     parameters = Parameters(network, engine, shapes.float64, seed)
     memories = with_random_state(parameters)
-    turns, arena = parameters.turns, parameters.arena
-    prepared = prepare(step, len(dataset), engine, memories, turns, arena, "verify")
+    lock, arena = parameters.lock, parameters.arena
+    compiled = compile_for_batch(step, len(dataset), engine, memories, lock, arena, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
 
     def loss_here() -> float:
-        prepared.run(arrays)
-        return prepared.executable.scalar("loss")
+        compiled.run(arrays)
+        return compiled.executable.scalar("loss")
 
-    prepared.run(arrays)
+    compiled.run(arrays)
     wanted = dict(step.graph.outputs)
     slopes = {
-        name: prepared.executable.output(name) for name in parameters.variables if name in wanted
+        name: compiled.executable.output(name) for name in parameters.variables if name in wanted
     }
     largest = max((float(np.linalg.norm(slope)) for slope in slopes.values()), default=0.0)
     smallest = max(NEGLIGIBLE * largest, 1e-8)

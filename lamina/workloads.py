@@ -36,10 +36,10 @@ from lamina.model import Model
 from lamina.network import Network, Sequential
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
-from lamina.runtime import Training
 from lamina.shapes import Array, float32, size_of, static
 from lamina.training.losses import BCE, MSE, CrossEntropy, Loss
 from lamina.training.optimizers import SGD, Adam, Optimizer
+from lamina.training.training import Training
 
 # Of the data, the initial parameters, and the order of the examples.
 SEED = 0

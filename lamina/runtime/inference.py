@@ -14,11 +14,11 @@ from lamina.explanation import Profile
 from lamina.graph import Tensor
 from lamina.network import Network
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
+from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices, index_checks
+from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.parameters import Parameters, with_random_state
-from lamina.runtime.prepared import Prepared, RecentSteps, prepare
 from lamina.runtime.profile import profiled
-from lamina.runtime.turns import Turns
 from lamina.shapes import Array, DType, as_dtype, bind, float32, shape_text, size_of
 
 # Predictions run in batches of a power of two, the largest of these whose tensors all fit.
@@ -34,7 +34,7 @@ class Inference:
         self._parameters = parameters
         self._shared: dict[str, Memory] = {}
         self._batch_limit: int | None = None
-        self._prepared: RecentSteps[tuple[int, tuple[DType, ...]]] = RecentSteps()
+        self._programs: RecentPrograms[tuple[int, tuple[DType, ...]]] = RecentPrograms()
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
     def __reduce__(self) -> tuple[type[Inference], tuple[Parameters]]:
@@ -52,7 +52,7 @@ class Inference:
         count = check_batch(arrays, self._specs, names)
         check_indices(self._parameters.index_checks, arrays)
         parts: list[list[Array]] = []
-        with self._parameters.turns.lock:
+        with self._parameters.lock.mutex:
             size = count if count <= SMALLEST_BATCH else self._largest_batch()
             for start in range(0, count, size):
                 stop = min(start + size, count)
@@ -110,9 +110,9 @@ class Inference:
         ]
 
     def _run(self, arrays: Sequence[Array], batch: int) -> list[Array]:
-        prepared = self._prepare(batch, tuple(as_dtype(array.dtype) for array in arrays))
-        prepared.run(arrays)
-        outputs = [prepared.executable.output(name) for name, _ in prepared.program.outputs]
+        compiled = self._program(batch, tuple(as_dtype(array.dtype) for array in arrays))
+        compiled.run(arrays)
+        outputs = [compiled.executable.output(name) for name, _ in compiled.program.outputs]
         for output in outputs:
             if output.shape[:1] != (batch,):
                 raise ShapeError(
@@ -122,16 +122,20 @@ class Inference:
                 )
         return outputs
 
-    def _prepare(self, batch: int, dtypes: tuple[DType, ...]) -> Prepared:
-        return self._prepared.get((batch, dtypes), self._compile)
+    def _program(self, batch: int, dtypes: tuple[DType, ...]) -> CompiledProgram:
+        return self._programs.get((batch, dtypes), self._compile)
 
-    def _compile(self, key: tuple[int, tuple[DType, ...]], *, timed: bool = False) -> Prepared:
+    def _compile(
+        self, key: tuple[int, tuple[DType, ...]], *, timed: bool = False
+    ) -> CompiledProgram:
         (batch, dtypes), parameters = key, self._parameters
         self._shared = self._shared or with_random_state(parameters)
         graph = inference_graph(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
-        turns, arena = parameters.turns, parameters.arena
+        lock, arena = parameters.lock, parameters.arena
         engine, shared = parameters.engine, self._shared
-        return prepare(graph, batch, engine, shared, turns, arena, "inference", timed=timed)
+        return compile_for_batch(
+            graph, batch, engine, shared, lock, arena, "inference", timed=timed
+        )
 
 
 @final
@@ -146,9 +150,9 @@ class Function:
     ) -> None:
         self._network = Network(inputs, outputs)
         self._engine = engine
-        self._turns = Turns()
+        self._lock = ModelLock()
         self._arena = engine.arena()
-        self._prepared: RecentSteps[int] = RecentSteps()
+        self._programs: RecentPrograms[int] = RecentPrograms()
         # Every input keeps the dtype it was written down with.
         self._graph = inference_graph(
             self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
@@ -181,11 +185,11 @@ class Function:
         ]
         batch = check_batch(ready, specs, names) if ready else 1
         check_indices(self._index_checks, ready)
-        with self._turns.lock:
-            prepared = self._prepared.get(batch, self._compile)
-            prepared.run(ready)
-            return tuple(prepared.executable.output(name) for name, _ in prepared.program.outputs)
+        with self._lock.mutex:
+            compiled = self._programs.get(batch, self._compile)
+            compiled.run(ready)
+            return tuple(compiled.executable.output(name) for name, _ in compiled.program.outputs)
 
-    def _compile(self, batch: int) -> Prepared:
-        turns, arena = self._turns, self._arena
-        return prepare(self._graph, batch, self._engine, {}, turns, arena, "function")
+    def _compile(self, batch: int) -> CompiledProgram:
+        lock, arena = self._lock, self._arena
+        return compile_for_batch(self._graph, batch, self._engine, {}, lock, arena, "function")

@@ -18,7 +18,7 @@ from lamina.network import Network, shared_names
 from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
-from lamina.runtime.turns import Turns
+from lamina.runtime.model_lock import ModelLock
 from lamina.shapes import Array, DType, shape_text, size_of, static
 from lamina.shielded import shielded
 
@@ -33,7 +33,7 @@ class _Values:
 
     def __init__(self, engine: Engine, values: Iterable[tuple[str, Array]]) -> None:
         self.engine = engine
-        self.turns = Turns()
+        self.lock = ModelLock()
         self.memories: dict[str, Memory] = {}
         self._bytes = 0
         for name, value in values:
@@ -50,7 +50,7 @@ class _Values:
             where=self.engine.device.engine,
             advice="Free memory, or save the model and load it elsewhere.",
         )
-        with self.turns.lock:
+        with self.lock.mutex:
             return list(read_all(self.memories).items())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,8 +64,8 @@ class _Values:
 class Parameters:
     """The values of a network's parameters and states, in an engine's memory, and an arena.
 
-    Whoever uses the memories, or runs a program that is bound to them, takes its turn:
-    `with parameters.turns.lock`.
+    Hold the lock while using the memories or running a program that is bound to them:
+    `with parameters.lock.mutex`.
 
     Args:
         network: whose variables these are.
@@ -123,12 +123,12 @@ class Parameters:
 
     def _find(self) -> None:
         """Looks up what is used all the time."""
-        self.turns = self._values.turns
+        self.lock = self._values.lock
         shared = self._values.memories
         self.memories = {name: shared[place] for name, place in self._names.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        found = ("memories", "turns")
+        found = ("memories", "lock")
         return {name: value for name, value in self.__dict__.items() if name not in found}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class Parameters:
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Copies of values by name."""
-        with self.turns.lock:
+        with self.lock.mutex:
             return read_all({name: self.memories[name] for name in names})
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -181,7 +181,7 @@ class Parameters:
             ShapeError, DTypeError: where an array does not fit its parameter.
         """
         ready = self.checked(values)
-        with self.turns.lock:
+        with self.lock.mutex:
             write_all((self.memories[name], array) for name, array in ready.items())
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Array]:

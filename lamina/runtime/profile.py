@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lamina.explanation import Explanation, Profile
+from lamina.runtime.compiled import CompiledProgram
 from lamina.runtime.parameters import Parameters
-from lamina.runtime.prepared import Prepared
 from lamina.shapes import Array
 
 # Runs before clocks count: caches fill, threads wake, the processor speeds up.
@@ -18,7 +18,7 @@ _LEAST_RUNS = 3
 
 
 def profiled(
-    make: Callable[[bool], Prepared],
+    make: Callable[[bool], CompiledProgram],
     arrays: Sequence[Array],
     parameters: Parameters,
     seconds: float,
@@ -31,7 +31,7 @@ def profiled(
         parameters: of the model.
         seconds: about how long each of the two is run.
     """
-    with parameters.turns.lock:
+    with parameters.lock.mutex:
         plain, timed = make(False), make(True)
         try:
             return _profiled(plain, timed, arrays, parameters, seconds)
@@ -41,8 +41,8 @@ def profiled(
 
 
 def _profiled(
-    plain: Prepared,
-    timed: Prepared,
+    plain: CompiledProgram,
+    timed: CompiledProgram,
     arrays: Sequence[Array],
     parameters: Parameters,
     seconds: float,

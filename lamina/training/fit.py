@@ -1,146 +1,233 @@
-"""The fit loop: epochs of training steps, validation after each, progress, clean ends."""
+"""Fitting: epochs of training steps, validation after each, checkpoints, progress, clean ends."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, final
 
 import numpy as np
 
-from lamina.data import Dataset
+from lamina.data import Dataset, as_dataset
+from lamina.data.dataset import Data
 from lamina.engines.engine import Memory
-from lamina.errors import NonFiniteError
-from lamina.records import frozen_dataclass
-from lamina.runtime import Evaluation, Parameters, Recorded, Training
-from lamina.runtime.attached import joined
-from lamina.runtime.interrupt import Interrupt, held_interrupts
+from lamina.errors import DataError, DefinitionError, NonFiniteError
+from lamina.protocols import Clip, Loss, Optimizer, check_callbacks
+from lamina.runtime import Parameters
+from lamina.training.batches import Recorded, joined
+from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
+from lamina.training.evaluation import Evaluation, summary
 from lamina.training.history import VALIDATION, History
+from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.metrics import Metric
 from lamina.training.progress import Display, display
+from lamina.training.training import Training
 
 
-@frozen_dataclass
+@final
 class Fit:
-    """What `fit` works with.
-
-    Attributes:
-        parameters: of the model; put back to the last good epoch if the loss becomes non-finite.
-        training: attached to the model.
-        train: what is trained on.
-        metrics: measured on both data sets.
-        epochs: how many in all, those of a resumed history included.
-        seed: of the order of the examples.
-        evaluation, validation: measured after each epoch, where given.
-        drop_last: leave out smaller last batches.
-        progress: show a bar; None means on terminals only.
-        after_epoch: called with the history at the end of every epoch; True ends the fit.
-    """
-
-    parameters: Parameters
-    training: Training
-    train: Dataset
-    metrics: Sequence[Metric]
-    epochs: int
-    seed: int
-    evaluation: Evaluation | None = None
-    validation: Dataset | None = None
-    drop_last: bool = False
-    progress: bool | None = None
-    after_epoch: Sequence[Callable[[History], bool | None]] = ()
-
-
-def fit(job: Fit, history: History) -> History:
-    """Trains until `job.epochs` epochs are done, adding to the history.
-
-    Ctrl-C ends it between two steps; what was learned stays in the model.
+    """One fit of a model: `Fit(...).run()`. Arguments are those of `Model.fit`.
 
     Raises:
-        NonFiniteError: naming the step at which the loss became NaN or infinite; the model is
-            put back to the end of the last good epoch.
+        DataError, DefinitionError: for options that mean nothing, or a checkpoint file that could
+            not be written.
     """
-    with ExitStack() as stack:
-        interrupt = stack.enter_context(held_interrupts())
-        resident = stack.enter_context(job.training.placed(job.train))
-        examined: Mapping[str, Memory] = {}
-        if job.evaluation is not None and job.validation is not None:
-            examined = stack.enter_context(job.evaluation.placed(job.validation))
-        shown = stack.enter_context(display(job.progress))
-        for epoch in range(len(history), job.epochs):
-            started = time.perf_counter()
-            recorded = _epoch(job, resident, epoch, shown, interrupt)
-            if interrupt.pressed:
-                break
-            row = summary(recorded, job.metrics)
-            if job.evaluation is not None and job.validation is not None:
-                measured = job.evaluation.run(examined, len(job.validation))
-                row |= {VALIDATION + k: v for k, v in summary(measured, job.metrics).items()}
-            history.add(row, time.perf_counter() - started)
-            shown.epoch_ends(epoch + 1, job.epochs, row)
-            _note_averages(job.training, history)
-            wishes_to_end = [after(history) for after in job.after_epoch]
-            if any(wishes_to_end):
-                break
-        history.interrupted = interrupt.answer()
-        _note_averages(job.training, history)
-    return history
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        train: Data,
+        validation: Data | None,
+        *,
+        loss: Loss,
+        optimizer: Optimizer,
+        metrics: Sequence[Metric],
+        clip: Clip | None,
+        frozen: Sequence[str],
+        epochs: int,
+        batch_size: int,
+        seed: int,
+        drop_last: bool,
+        progress: bool | None,
+        callbacks: Sequence[Callable[[History], bool | None]],
+        checkpoint: str | os.PathLike[str] | None,
+        resume: bool,
+    ) -> None:
+        self._parameters = parameters
+        self._train = as_dataset(train)
+        self._validation = None if validation is None else as_dataset(validation)
+        self._loss, self._optimizer, self._metrics = loss, optimizer, metrics
+        self._clip, self._frozen = clip, frozen
+        self._epochs, self._batch_size, self._seed = epochs, batch_size, seed
+        self._drop_last, self._progress, self._resume = drop_last, progress, resume
+        self._callbacks = callbacks
+        check_callbacks(callbacks)
+        if drop_last and len(self._train) < batch_size:
+            raise DataError(
+                "there are fewer examples than a batch holds, and the last one is dropped",
+                facts=(("examples", str(len(self._train))), ("batch", str(batch_size))),
+                where="fit",
+                advice="Leave drop_last out, or take a smaller batch_size.",
+            )
+        if resume and checkpoint is None:
+            raise DefinitionError(
+                "there is nothing to resume from",
+                facts=(("expected", "checkpoint=PATH"), ("found", "None")),
+                where="fit",
+                advice="Name the checkpoint file that the earlier fit wrote.",
+            )
+        self._checkpoint = None
+        if checkpoint is not None:
+            self._checkpoint = Checkpoint(checkpoint, parameters, self._terms())
+
+    def _terms(self) -> dict[str, Any]:
+        """The options that a resumed fit must have in common with the one that it continues."""
+        return {
+            "optimizer": kind_of_optimizer(self._optimizer),
+            "frozen": list(self._frozen),
+            "batch_size": self._batch_size,
+            "seed": str(self._seed),
+            "drop_last": self._drop_last,
+            "dtype": self._parameters.dtype.name,
+        }
+
+    def run(self) -> History:
+        """Trains until all epochs are done; gives their history.
+
+        Ctrl-C ends it between two training steps; what was learned stays in the model.
+
+        Raises:
+            NonFiniteError: naming the step at which the loss became NaN or infinite; the model is
+                put back to the end of the last good epoch.
+        """
+        with self._training() as training:
+            history = self._begin(training)
+            with self._evaluation() as evaluation:
+                self._run_epochs(training, evaluation, history)
+        return history
+
+    def _training(self) -> Training:
+        size = min(self._batch_size, len(self._train))
+        return Training.of(
+            self._parameters,
+            self._train,
+            self._loss,
+            self._optimizer,
+            size,
+            metrics=self._metrics,
+            clip=self._clip,
+            frozen=self._frozen,
+            seed=self._seed,
+        )
+
+    def _begin(self, training: Training) -> History:
+        """The history so far: that of the checkpoint, if there is one to resume from."""
+        if self._checkpoint is None:
+            return History()
+        if not self._checkpoint.exists:
+            # A fit that is interrupted in its first epoch is resumed from here.
+            self._checkpoint.write(training, History())
+            return History()
+        return self._checkpoint.resume(training) if self._resume else History()
+
+    @contextmanager
+    def _evaluation(self) -> Generator[Evaluation | None]:
+        if self._validation is None:
+            yield None
+            return
+        evaluation = Evaluation.of(self._parameters, self._validation, self._loss, self._metrics)
+        try:
+            yield evaluation
+        finally:
+            evaluation.release()
+
+    def _run_epochs(
+        self, training: Training, evaluation: Evaluation | None, history: History
+    ) -> None:
+        with (
+            held_interrupts() as interrupt,
+            training.placed(self._train) as resident,
+            self._placed(evaluation) as validation,
+            display(self._progress) as shown,
+        ):
+            for epoch in range(len(history), self._epochs):
+                started = time.perf_counter()
+                recorded = self._epoch(training, resident, epoch, shown, interrupt)
+                if interrupt.pressed:
+                    break
+                row = summary(recorded, self._metrics)
+                if evaluation is not None and self._validation is not None:
+                    measured = evaluation.run(validation, len(self._validation))
+                    found = summary(measured, self._metrics).items()
+                    row |= {VALIDATION + name: value for name, value in found}
+                history.add(row, time.perf_counter() - started)
+                shown.epoch_ends(epoch + 1, self._epochs, row)
+                if self._ends_after(training, history):
+                    break
+            history.interrupted = interrupt.answer()
+            _note_averages(training, history)
+
+    @contextmanager
+    def _placed(self, evaluation: Evaluation | None) -> Generator[Mapping[str, Memory]]:
+        """The validation data in the engine's memory."""
+        if evaluation is None or self._validation is None:
+            yield {}
+            return
+        with evaluation.placed(self._validation) as resident:
+            yield resident
+
+    def _ends_after(self, training: Training, history: History) -> bool:
+        """Writes the checkpoint and runs the callbacks; whether one of them ends the fit."""
+        _note_averages(training, history)
+        if self._checkpoint is not None:
+            self._checkpoint.write(training, history)
+        # All of them are called, whatever the first one wishes.
+        wishes = [callback(history) for callback in self._callbacks]
+        return any(wishes)
+
+    def _epoch(
+        self,
+        training: Training,
+        resident: Mapping[str, Memory],
+        epoch: int,
+        shown: Display,
+        interrupt: Interrupt,
+    ) -> Recorded:
+        """One epoch, or as much of it as was done before Ctrl-C."""
+        batches = training.batches_of(self._train, self._seed, epoch, drop_last=self._drop_last)
+        values, state = training.snapshot()
+        steps = sum(len(rows) for rows in batches)
+        shown.epoch_begins(epoch + 1, self._epochs, steps)
+        pieces: list[Recorded] = []
+        done, before = 0, time.perf_counter()
+        for piece in training.pieces(resident, batches, interrupt):
+            finite = np.isfinite(piece.losses)
+            if not finite.all():
+                training.restore(state, values)
+                bad = int(np.flatnonzero(~finite)[0])
+                what = f"the loss became {piece.losses[bad]}"
+                raise _non_finite(what, epoch, done + bad, steps, self._train)
+            pieces.append(piece)
+            done += len(piece.losses)
+            now = time.perf_counter()
+            rate = float(piece.examples.sum()) / max(now - before, 1e-6)
+            shown.advance(len(piece.losses), summary(piece, self._metrics), rate)
+            before = now
+        # The last step's loss was measured before its update, which may have gone too far.
+        parameters = self._parameters
+        for name, value in parameters.read(list(parameters.variables)).items():
+            if not np.isfinite(value).all():
+                training.restore(state, values)
+                what = f"the parameter {name!r} overflowed"
+                raise _non_finite(what, epoch, done - 1, steps, self._train)
+        return joined(pieces)
 
 
 def _note_averages(training: Training, history: History) -> None:
     if training.has_averages:
         history.averaged_parameters = training.averaged_parameters()
-
-
-def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """The loss over all examples, and metrics, by name; equal names are numbered."""
-    row: dict[str, Any] = {"loss": recorded.loss}
-    for number, metric in enumerate(metrics):
-        prefix = f"metric{number}."
-        sums = {
-            name.removeprefix(prefix): values.sum(axis=0, dtype=np.float64)
-            for name, values in recorded.statistics.items()
-            if name.startswith(prefix)
-        }
-        name = f"{metric.name}_{number}" if metric.name in row else metric.name
-        row[name] = metric.result(sums)
-    return row
-
-
-def _epoch(
-    job: Fit,
-    resident: Mapping[str, Memory],
-    epoch: int,
-    shown: Display,
-    interrupt: Interrupt,
-) -> Recorded:
-    """One epoch, or as much of it as was done before Ctrl-C."""
-    batches = job.training.batches_of(job.train, job.seed, epoch, drop_last=job.drop_last)
-    values, state = job.training.snapshot()
-    steps = sum(len(rows) for rows in batches)
-    shown.epoch_begins(epoch + 1, job.epochs, steps)
-    pieces: list[Recorded] = []
-    done, before = 0, time.perf_counter()
-    for piece in job.training.pieces(resident, batches, interrupt):
-        finite = np.isfinite(piece.losses)
-        if not finite.all():
-            job.training.restore(state, values)
-            bad = int(np.flatnonzero(~finite)[0])
-            what = f"the loss became {piece.losses[bad]}"
-            raise _non_finite(what, epoch, done + bad, steps, job.train)
-        pieces.append(piece)
-        done += len(piece.losses)
-        now = time.perf_counter()
-        rate = float(piece.examples.sum()) / max(now - before, 1e-6)
-        shown.advance(len(piece.losses), summary(piece, job.metrics), rate)
-        before = now
-    # The last step's loss was measured before its update, which may have gone too far.
-    for name, value in job.parameters.read(list(job.parameters.variables)).items():
-        if not np.isfinite(value).all():
-            job.training.restore(state, values)
-            what = f"the parameter {name!r} overflowed"
-            raise _non_finite(what, epoch, done - 1, steps, job.train)
-    return joined(pieces)
 
 
 def _first_fault(dataset: Dataset) -> str:

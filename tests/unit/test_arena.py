@@ -14,7 +14,7 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import open_engine
 from lamina.engines.host import HostArena, aligned
 from lamina.graph import Graph, leaf
-from lamina.runtime import prepared
+from lamina.runtime import compiled
 from lamina.shapes import Array, float32
 
 ENGINES = ("cpu", "interpreter")
@@ -39,10 +39,10 @@ def arena_of(one: lm.Model) -> Any:
 
 
 def after_filling(arena: Any) -> Any:
-    """`Prepared.run`, for a model with this arena: all of it is NaN before."""
-    run = prepared.Prepared.run
+    """`CompiledProgram.run`, for a model with this arena: all of it is NaN before."""
+    run = compiled.CompiledProgram.run
 
-    def filled(step: prepared.Prepared, arrays: Any) -> None:
+    def filled(step: compiled.CompiledProgram, arrays: Any) -> None:
         arena._block.fill(0xFF)
         run(step, arrays)
 
@@ -182,7 +182,7 @@ def test_no_program_counts_on_what_is_left_in_the_arena(
     for poisoned in (False, True):
         one = lm.Model(lm.Sequential(lm.Input(16, 12, 12), *layers), engine=engine)
         if poisoned:
-            monkeypatch.setattr(prepared.Prepared, "run", after_filling(arena_of(one)))
+            monkeypatch.setattr(compiled.CompiledProgram, "run", after_filling(arena_of(one)))
         with one.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=9) as training:
             losses = [float(training.step(x, y)) for _ in range(3)]
         results.append([*losses, one.predict(x), *one.parameters().values()])
@@ -194,10 +194,10 @@ def test_no_program_counts_on_what_is_left_in_the_arena(
 def test_a_training_keeps_programs_for_few_batch_sizes(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(compiled, "MOST_PROGRAMS", 3)
     one = model(engine, hidden=4)
     with attach(one, 7) as training:
-        steps = training._prepared
+        steps = training._programs
         tenants: Any = arena_of(one)._needs
         # The last of them was given up and is compiled again.
         for size in (1, 2, 3, 4, 5, 6, 7, 1):

@@ -18,7 +18,7 @@ from lamina.training import optimizers
 Array = np.ndarray
 
 
-def attached(model: lm.Model, optimizer: Any) -> Any:
+def trainer(model: lm.Model, optimizer: Any) -> Any:
     return model.training(lm.CrossEntropy(), optimizer, 8)
 
 
@@ -82,7 +82,7 @@ def test_averages_agree_with_pytorch(decay: float | None) -> None:
 
 def test_averaged_parameters_are_those_of_the_formula() -> None:
     model = lm.Model(network())
-    with attached(model, lm.EMA(lm.Adam(0.1), decay=0.5)) as training:
+    with trainer(model, lm.EMA(lm.Adam(0.1), decay=0.5)) as training:
         assert training.has_averages
         training.run(TRAIN, steps=1)
         expected = model.parameters()
@@ -99,14 +99,14 @@ def test_averaged_parameters_are_those_of_the_formula() -> None:
 
 def test_before_the_first_step_the_averages_are_the_parameters() -> None:
     model = lm.Model(network())
-    with attached(model, lm.EMA(lm.Adam(0.1))) as training:
+    with trainer(model, lm.EMA(lm.Adam(0.1))) as training:
         assert same(training.averaged_parameters(), model.parameters())
 
 
 def test_parameters_without_an_average_are_read_as_they_are() -> None:
     model = lm.Model(network())
     optimizer = lm.ByPath({"1.*": lm.EMA(lm.SGD(0.1))}, default=lm.SGD(0.1))
-    with attached(model, optimizer) as training:
+    with trainer(model, optimizer) as training:
         training.run(TRAIN, steps=3)
         averaged, parameters = training.averaged_parameters(), model.parameters()
     equal = [name for name in parameters if (averaged[name] == parameters[name]).all()]
@@ -115,7 +115,7 @@ def test_parameters_without_an_average_are_read_as_they_are() -> None:
 
 def test_states_of_layers_are_not_averaged() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), Centred(), lm.Linear(3)))
-    with attached(model, lm.EMA(lm.SGD(0.1))) as training:
+    with trainer(model, lm.EMA(lm.SGD(0.1))) as training:
         training.run(TRAIN, steps=3)
         parameters = ["1.0.weight", "1.0.bias", "2.weight", "2.bias"]
         assert list(training.averaged_parameters()) == parameters
@@ -124,7 +124,7 @@ def test_states_of_layers_are_not_averaged() -> None:
 
 
 def test_a_training_without_averages_says_so() -> None:
-    with attached(lm.Model(network()), lm.Adam(0.1)) as training:
+    with trainer(lm.Model(network()), lm.Adam(0.1)) as training:
         assert not training.has_averages
         with pytest.raises(DefinitionError) as error:
             training.averaged_parameters()
@@ -154,7 +154,7 @@ def test_the_history_of_a_fit_has_the_averages() -> None:
     history = fit(
         model, optimizer=optimizer, callbacks=[lambda h: seen.append(h.averaged_parameters)]
     )
-    with attached(other, optimizer) as training:
+    with trainer(other, optimizer) as training:
         for epoch in range(3):
             training.run(TRAIN, steps=7)
             assert same(seen[epoch], training.averaged_parameters())

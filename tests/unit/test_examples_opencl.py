@@ -22,8 +22,8 @@ from test_examples import EXAMPLES, write_idx_folder
 import lamina as lm
 from lamina import ops
 from lamina.cli.commands import main as command_line
-from lamina.runtime.attached import Attached
-from lamina.runtime.training import Training
+from lamina.training.batches import BatchRunner
+from lamina.training.training import Training
 
 STEPS = 6
 # What keeps an example short; its networks and batches stay as they are, but for long sequences.
@@ -60,7 +60,7 @@ class Seen:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Seen]:
     """Runs something until models have done some steps; gives what was seen of them."""
-    make, run, step = lm.Model.__init__, Attached._run_batches, Training.step
+    make, run, step = lm.Model.__init__, BatchRunner._run_batches, Training.step
     seen = Seen()
 
     def made(self: Any, *arguments: Any, **named: Any) -> None:
@@ -81,7 +81,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Se
         return loss
 
     monkeypatch.setattr(lm.Model, "__init__", made)
-    monkeypatch.setattr(Attached, "_run_batches", ran)
+    monkeypatch.setattr(BatchRunner, "_run_batches", ran)
     monkeypatch.setattr(Training, "step", stepped)
 
     def watch(work: Callable[[], Any]) -> Seen:

@@ -27,8 +27,8 @@ from lamina.errors import (
     NonFiniteError,
     ShapeError,
 )
-from lamina.runtime import Training
 from lamina.training.history import History
+from lamina.training.training import Training
 
 Array = np.ndarray
 ROOT = Path(__file__).parents[2]
@@ -93,8 +93,8 @@ def test_a_network_learns() -> None:
 def test_a_fit_is_a_run_of_its_training() -> None:
     fitted, run = lm.Model(network()), lm.Model(network())
     history = fit(fitted, epochs=2)
-    with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
-        losses = attached.run(TRAIN, steps=14, seed=0).astype("float64")
+    with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
+        losses = trainer.run(TRAIN, steps=14, seed=0).astype("float64")
     assert same(fitted.parameters(), run.parameters())
     sizes = np.array([8] * 6 + [2])
     expected = [(losses[:7] * sizes).sum() / 50, (losses[7:] * sizes).sum() / 50]
@@ -438,8 +438,8 @@ def test_ctrl_c_leaves_a_model_that_has_done_whole_steps(
     with monkeypatch.context() as patch:
         patch.setattr(Training, "_run_batches", counting)
         fit(fitted, epochs=1000)
-    with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
-        attached.run(TRAIN, steps=sum(done), seed=0)
+    with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
+        trainer.run(TRAIN, steps=sum(done), seed=0)
     assert same(fitted.parameters(), run.parameters())
 
 
@@ -522,14 +522,14 @@ def test_ctrl_c_in_a_run_of_a_training_leaves_whole_steps(
 ) -> None:
     model = lm.Model(network())
     at_step(monkeypatch, 3, press)
-    with model.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
+    with model.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
         with pytest.raises(KeyboardInterrupt):
-            attached.run(TRAIN, steps=100_000)
-        done = attached.steps_done
+            trainer.run(TRAIN, steps=100_000)
+        done = trainer.steps_done
     monkeypatch.undo()
     again = lm.Model(network())
-    with again.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as attached:
-        attached.run(TRAIN, steps=done)
+    with again.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
+        trainer.run(TRAIN, steps=done)
     assert same(model.parameters(), again.parameters())
 
 

@@ -16,7 +16,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, DTypeError, EngineError, ShapeError
-from lamina.runtime import prepare
+from lamina.runtime import compile_for_batch
 
 Array = np.ndarray
 
@@ -58,9 +58,9 @@ def test_predictions_run_in_batches_whose_tensors_are_not_too_large(
 
     def recorded(graph: Any, batch: int, *others: Any, **how: Any) -> Any:
         batches.append(batch)
-        return prepare(graph, batch, *others, **how)
+        return compile_for_batch(graph, batch, *others, **how)
 
-    monkeypatch.setattr("lamina.runtime.inference.prepare", recorded)
+    monkeypatch.setattr("lamina.runtime.inference.compile_for_batch", recorded)
     monkeypatch.setattr("lamina.runtime.inference.LARGEST_TENSOR_BYTES", 100 * 4 * 80)
     model = lm.Model(lm.Sequential(lm.Input(300), lm.Linear(100), lm.Linear(3)))
     x = normal(150, 300)
@@ -135,10 +135,10 @@ def test_integers_are_converted_on_the_device(dtype: str) -> None:
     model = lm.Model(network())
     x = np.random.default_rng(0).integers(0, 2, (6, 4)).astype(dtype)
     np.testing.assert_array_equal(model.predict(x), model.predict(x.astype("float32")))
-    (prepared,) = [
-        p for key, p in model._inference._prepared._steps.items() if key[1][0].name == dtype
+    (compiled,) = [
+        p for key, p in model._inference._programs._programs.items() if key[1][0].name == dtype
     ]
-    assert prepared.program.buffers["input0"].dtype.name == dtype
+    assert compiled.program.buffers["input0"].dtype.name == dtype
 
 
 def test_an_array_of_another_shape_is_refused() -> None:
@@ -517,7 +517,7 @@ def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
     model = lm.Model(network())
     for count in range(1, 40):
         assert model.predict(normal(count, 4)).shape == (count, 3)
-    assert len(model._inference._prepared._steps) == 16
+    assert len(model._inference._programs._programs) == 16
 
 
 def test_a_summed_loss_is_the_sum_over_all_examples_whatever_the_batch() -> None:

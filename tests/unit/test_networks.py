@@ -24,7 +24,7 @@ from lamina.networks import (
     variational_autoencoder,
     vgg,
 )
-from lamina.runtime import Training
+from lamina.training.training import Training
 
 Array = np.ndarray
 

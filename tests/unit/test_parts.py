@@ -215,7 +215,7 @@ def test_profiling_a_part_leaves_the_whole_as_it_is() -> None:
     assert same(whole.parameters(), before)
 
 
-# Turns --------------------------------------------------------------------------------------------
+# The lock of a model -----------------------------------------------------------------------------
 
 
 def test_whole_and_part_wait_for_each_other() -> None:
@@ -252,7 +252,7 @@ def test_a_part_that_is_being_used_keeps_the_whole_waiting() -> None:
         whole.parameters()
         answered.set()
 
-    with part._parameters.turns.lock:
+    with part._parameters.lock.mutex:
         thread = threading.Thread(target=ask)
         thread.start()
         assert asked.wait(5)

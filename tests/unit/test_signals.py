@@ -23,8 +23,8 @@ from lamina.engines.cpu.run.machine_code import assemble, listing
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.host import HostArena, HostMemory
 from lamina.engines.interpreter import engine as interpreter
-from lamina.runtime.interrupt import held_interrupts
 from lamina.shielded import shielded
+from lamina.training.interrupt import held_interrupts
 
 ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")

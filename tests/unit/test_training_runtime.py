@@ -75,16 +75,16 @@ def test_a_run_gives_the_same_bits_as_its_steps() -> None:
 def test_two_runs_give_the_same_bits() -> None:
     one, other = lm.Model(network()), lm.Model(network())
     for model in (one, other):
-        with training(model) as attached:
-            attached.run(DATA, steps=20, seed=3)
+        with training(model) as trainer:
+            trainer.run(DATA, steps=20, seed=3)
     assert same(one.parameters(), other.parameters())
 
 
 def test_a_run_in_two_parts_goes_on_with_new_random_numbers() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(3)))
     x, y = normal(8, 4), np.zeros((8, 3), "float32")
-    with training(model, loss=lm.MSE(), optimizer=lm.SGD(1e-30)) as attached:
-        first, second = float(attached.step(x, y)), float(attached.step(x, y))
+    with training(model, loss=lm.MSE(), optimizer=lm.SGD(1e-30)) as trainer:
+        first, second = float(trainer.step(x, y)), float(trainer.step(x, y))
     assert first != second
 
 
@@ -102,8 +102,8 @@ def test_a_step_of_gradient_descent_is_the_textbooks() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     before = model.parameters()
     x, y = normal(8, 4), normal(8, 3, seed=1)
-    with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.1)) as attached:
-        loss = float(attached.step(x, y))
+    with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.1)) as trainer:
+        loss = float(trainer.step(x, y))
     error = x @ before["1.weight"].T + before["1.bias"] - y
     after = model.parameters()
     assert loss == pytest.approx(np.mean(error**2), rel=1e-5)
@@ -116,8 +116,8 @@ def test_a_step_of_gradient_descent_is_the_textbooks() -> None:
 
 def test_training_in_double_precision() -> None:
     model = lm.Model(network(), dtype="float64")
-    with training(model) as attached:
-        loss = attached.step(np.random.default_rng(0).normal(size=(8, 4)), labels(8))
+    with training(model) as trainer:
+        loss = trainer.step(np.random.default_rng(0).normal(size=(8, 4)), labels(8))
         assert np.isfinite(float(loss))
     assert model.parameters()["1.weight"].dtype == np.float64
 
@@ -127,10 +127,10 @@ def test_training_in_double_precision() -> None:
 
 def losses_of(read: Callable[[Any], None]) -> list[float]:
     """Losses of three steps, each given to `read` as soon as it is made."""
-    with training(lm.Model(network())) as attached:
+    with training(lm.Model(network())) as trainer:
         kept = []
         for number in range(3):
-            kept.append(attached.step(normal(8, 4, seed=number), labels(8)))
+            kept.append(trainer.step(normal(8, 4, seed=number), labels(8)))
             read(kept[-1])
     return [float(loss) for loss in kept]
 
@@ -140,22 +140,22 @@ def test_a_loss_that_is_read_late_is_the_same() -> None:
 
 
 def test_a_loss_can_be_read_after_release() -> None:
-    with training(lm.Model(network())) as attached:
-        loss = attached.step(normal(8, 4), labels(8))
+    with training(lm.Model(network())) as trainer:
+        loss = trainer.step(normal(8, 4), labels(8))
     assert float(loss) == losses_of(float)[0]
 
 
 def test_a_loss_can_be_printed() -> None:
-    with training(lm.Model(network())) as attached:
-        loss = attached.step(normal(8, 4), labels(8))
+    with training(lm.Model(network())) as trainer:
+        loss = trainer.step(normal(8, 4), labels(8))
         assert f"{loss:.3f}" == f"{float(loss):.3f}"
         assert repr(loss) == repr(float(loss))
 
 
 def test_a_run_does_not_disturb_a_loss_that_was_not_read() -> None:
-    with training(lm.Model(network())) as attached:
-        loss = attached.step(normal(8, 4), labels(8))
-        attached.run(DATA, steps=3)
+    with training(lm.Model(network())) as trainer:
+        loss = trainer.step(normal(8, 4), labels(8))
+        trainer.run(DATA, steps=3)
     assert float(loss) == losses_of(float)[0]
 
 
@@ -171,57 +171,57 @@ def test_a_smaller_batch_is_trained_on() -> None:
 
 
 def test_every_example_of_an_epoch_is_in_one_batch() -> None:
-    with training(lm.Model(network())) as attached:
-        batches = list(chain.from_iterable(attached.batches_of(DATA, seed=0, epoch=0)))
+    with training(lm.Model(network())) as trainer:
+        batches = list(chain.from_iterable(trainer.batches_of(DATA, seed=0, epoch=0)))
     assert [len(rows) for rows in batches] == [8] * 6 + [2]
     assert sorted(np.concatenate(batches)) == list(range(50))
 
 
 def test_the_smaller_last_batch_can_be_left_out() -> None:
-    with training(lm.Model(network())) as attached:
-        (batches,) = attached.batches_of(DATA, seed=0, epoch=0, drop_last=True)
+    with training(lm.Model(network())) as trainer:
+        (batches,) = trainer.batches_of(DATA, seed=0, epoch=0, drop_last=True)
     assert batches.shape == (6, 8)
 
 
 def test_epochs_differ_in_their_order() -> None:
-    with training(lm.Model(network())) as attached:
-        one, other = (attached.batches_of(DATA, 0, epoch)[0] for epoch in (0, 1))
+    with training(lm.Model(network())) as trainer:
+        one, other = (trainer.batches_of(DATA, 0, epoch)[0] for epoch in (0, 1))
     assert (one != other).any()
 
 
 def test_a_run_of_more_steps_than_an_epoch_has_goes_on() -> None:
-    with training(lm.Model(network())) as attached:
-        assert attached.run(DATA, steps=17).shape == (17,)
-        assert attached.steps_done == 17
+    with training(lm.Model(network())) as trainer:
+        assert trainer.run(DATA, steps=17).shape == (17,)
+        assert trainer.steps_done == 17
 
 
 def test_a_run_of_no_steps_does_nothing() -> None:
     model = lm.Model(network())
     before = model.parameters()
-    with training(model) as attached:
-        assert attached.run(DATA, steps=0).shape == (0,)
+    with training(model) as trainer:
+        assert trainer.run(DATA, steps=0).shape == (0,)
     assert same(model.parameters(), before)
 
 
 @pytest.mark.parametrize("steps", [-1, 1.5, "3", None, True])
 def test_the_steps_of_a_run_are_a_whole_number(steps: Any) -> None:
-    with training(lm.Model(network())) as attached:
+    with training(lm.Model(network())) as trainer:
         with pytest.raises(DefinitionError) as caught:
-            attached.run(DATA, steps=steps)
-        assert attached.steps_done == 0
+            trainer.run(DATA, steps=steps)
+        assert trainer.steps_done == 0
     assert str(caught.value).endswith(
         f"steps must be a whole number of at least 0\n  expected  steps >= 0\n  found     {steps!r}"
     )
 
 
 def test_the_steps_of_a_run_may_be_a_number_of_numpy() -> None:
-    with training(lm.Model(network())) as attached:
-        assert attached.run(DATA, steps=np.int64(2)).shape == (2,)
+    with training(lm.Model(network())) as trainer:
+        assert trainer.run(DATA, steps=np.int64(2)).shape == (2,)
 
 
 def test_a_batch_that_is_too_large_is_refused() -> None:
-    with training(lm.Model(network())) as attached, pytest.raises(ShapeError) as caught:
-        attached.step(normal(9, 4), labels(9))
+    with training(lm.Model(network())) as trainer, pytest.raises(ShapeError) as caught:
+        trainer.step(normal(9, 4), labels(9))
     assert str(caught.value) == (
         "in step: the batch is larger than the training was made for\n"
         "  expected  at most 8\n"
@@ -231,8 +231,8 @@ def test_a_batch_that_is_too_large_is_refused() -> None:
 
 
 def test_dropping_the_only_batch_is_refused() -> None:
-    with training(lm.Model(network()), 64) as attached, pytest.raises(DataError) as caught:
-        attached.run(DATA, steps=1, drop_last=True)
+    with training(lm.Model(network()), 64) as trainer, pytest.raises(DataError) as caught:
+        trainer.run(DATA, steps=1, drop_last=True)
     assert caught.value.facts == (("examples", "50"), ("batch", "64"))
 
 
@@ -268,18 +268,18 @@ REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
 def test_what_does_not_fit_is_refused_before_anything_changes(name: str) -> None:
     x, y, error, text = REFUSED[name]
     model = lm.Model(network())
-    with training(model) as attached:
-        attached.step(X, Y)
-        before, state = model.parameters(), attached.state()
+    with training(model) as trainer:
+        trainer.step(X, Y)
+        before, state = model.parameters(), trainer.state()
         with pytest.raises(error, match=text):
-            attached.step(x, y)
+            trainer.step(x, y)
         assert same(model.parameters(), before)
-        assert same(attached.state(), state)
+        assert same(trainer.state(), state)
 
 
 def test_a_label_out_of_range_is_named_with_its_place_and_the_fix() -> None:
-    with training(lm.Model(network())) as attached, pytest.raises(DataError) as caught:
-        attached.step(X, np.array([0, 1, 2, 7, 0, 0, 0, 0]))
+    with training(lm.Model(network())) as trainer, pytest.raises(DataError) as caught:
+        trainer.step(X, np.array([0, 1, 2, 7, 0, 0, 0, 0]))
     assert str(caught.value) == (
         "in CrossEntropy: labels out of range\n"
         "  expected  0..2\n"
@@ -292,17 +292,17 @@ def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_step() -
     model = lm.Model(network())
     before = model.parameters()
     wrong = Dataset(normal(50, 4), np.array([0] * 49 + [3]))
-    with training(model) as attached, pytest.raises(DataError, match="3 at example 49"):
-        attached.run(wrong, steps=1)
+    with training(model) as trainer, pytest.raises(DataError, match="3 at example 49"):
+        trainer.run(wrong, steps=1)
     assert same(model.parameters(), before)
 
 
 def test_another_dtype_than_the_step_was_compiled_for_is_refused() -> None:
     images = np.zeros((8, 4), "uint8")
-    with training(lm.Model(network()), data=(images, Y)) as attached:
-        attached.step(images, Y)
+    with training(lm.Model(network()), data=(images, Y)) as trainer:
+        trainer.step(images, Y)
         with pytest.raises(DTypeError) as caught:
-            attached.step(X, Y)
+            trainer.step(X, Y)
     assert str(caught.value) == (
         "input 0 has another dtype than the step was compiled for\n"
         "  expected  uint8\n"
@@ -312,8 +312,8 @@ def test_another_dtype_than_the_step_was_compiled_for_is_refused() -> None:
 
 
 def test_small_integers_stay_small_in_the_input_buffer() -> None:
-    with training(lm.Model(network()), data=(np.zeros((8, 4), "uint8"), Y)) as attached:
-        assert attached.bill.program.buffers["input0"].dtype.name == "uint8"
+    with training(lm.Model(network()), data=(np.zeros((8, 4), "uint8"), Y)) as trainer:
+        assert trainer.bill.program.buffers["input0"].dtype.name == "uint8"
 
 
 def test_a_loss_that_is_no_single_number_is_refused() -> None:
@@ -346,8 +346,8 @@ def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are() -> None:
     a = lm.Input(4)
     model = lm.Model(lm.Network(a, [lm.Linear(3)(a), lm.Linear(2)(a)]))
     before = model.parameters()
-    with training(model, loss=lambda p, t: ops.mean(p[0] * p[0])) as attached:
-        attached.step(X, (normal(8, 3), normal(8, 2)))
+    with training(model, loss=lambda p, t: ops.mean(p[0] * p[0])) as trainer:
+        trainer.step(X, (normal(8, 3), normal(8, 2)))
     after = model.parameters()
     assert (after["1.weight"] != before["1.weight"]).all()
     assert after["2.weight"].tobytes() == before["2.weight"].tobytes()
@@ -360,25 +360,25 @@ def test_a_plain_function_can_be_a_loss() -> None:
     x, y = normal(8, 4), normal(8, 3)
     losses: list[float] = []
     for loss in (lm.MSE(), lambda p, t: ops.mean((p - t) * (p - t))):
-        with training(lm.Model(network()), loss=loss) as attached:
-            losses.append(float(attached.step(x, y)))
+        with training(lm.Model(network()), loss=loss) as trainer:
+            losses.append(float(trainer.step(x, y)))
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_a_loss_may_do_without_targets() -> None:
     model = lm.Model(network())
-    with training(model, loss=lambda p, _: ops.mean(p * p), data=X) as attached:
-        first = float(attached.step(X))
-        attached.run(Dataset(X), steps=50)
-        assert float(attached.step(X)) < first
+    with training(model, loss=lambda p, _: ops.mean(p * p), data=X) as trainer:
+        first = float(trainer.step(X))
+        trainer.run(Dataset(X), steps=50)
+        assert float(trainer.step(X)) < first
 
 
 def test_targets_for_a_loss_without_any_are_refused() -> None:
     with (
-        training(lm.Model(network()), loss=lambda p, _: ops.mean(p * p), data=X) as attached,
+        training(lm.Model(network()), loss=lambda p, _: ops.mean(p * p), data=X) as trainer,
         pytest.raises(DataError) as caught,
     ):
-        attached.step(X, Y)
+        trainer.step(X, Y)
     assert caught.value.facts == (("expected", "0"), ("found", "1"))
 
 
@@ -393,9 +393,9 @@ def test_a_network_of_several_outputs_has_several_targets() -> None:
     x, y = (normal(8, 4), normal(8, 2)), (normal(8, 3), normal(8, 1))
     one, other = model.predict(x)
     expected = np.mean((one - y[0]) ** 2) + 2 * np.mean((other - y[1]) ** 2)
-    with training(model, loss=loss) as attached:
-        assert float(attached.step(x, y)) == pytest.approx(expected, rel=1e-5)
-        attached.run(Dataset(x, y), steps=5)
+    with training(model, loss=loss) as trainer:
+        assert float(trainer.step(x, y)) == pytest.approx(expected, rel=1e-5)
+        trainer.run(Dataset(x, y), steps=5)
 
 
 def test_penalties_are_part_of_the_loss() -> None:
@@ -404,8 +404,8 @@ def test_penalties_are_part_of_the_loss() -> None:
     x, y = normal(8, 4), normal(8, 3)
     weight = model.parameters()["1.weight"]
     expected = np.mean((model.predict(x) - y) ** 2) + 0.25 * np.sum(weight**2)
-    with training(model, loss=lm.MSE()) as attached:
-        assert float(attached.step(x, y)) == pytest.approx(expected, rel=1e-5)
+    with training(model, loss=lm.MSE()) as trainer:
+        assert float(trainer.step(x, y)) == pytest.approx(expected, rel=1e-5)
 
 
 # Sharing and release ------------------------------------------------------------------------------
@@ -413,8 +413,8 @@ def test_penalties_are_part_of_the_loss() -> None:
 
 def test_a_training_shares_the_parameters_with_its_model() -> None:
     model = lm.Model(network())
-    with training(model) as attached:
-        own = attached._shared
+    with training(model) as trainer:
+        own = trainer._shared
         assert all(own[name] is memory for name, memory in model._parameters.memories.items())
 
 
@@ -430,36 +430,36 @@ def test_two_trainings_can_be_attached_to_one_model() -> None:
 
 def test_parameters_that_are_set_are_used_by_a_training() -> None:
     model = lm.Model(network())
-    with training(model, loss=lm.MSE()) as attached:
+    with training(model, loss=lm.MSE()) as trainer:
         model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
         y = normal(8, 3)
-        assert float(attached.step(X, y)) == pytest.approx(np.mean(y**2), rel=1e-5)
+        assert float(trainer.step(X, y)) == pytest.approx(np.mean(y**2), rel=1e-5)
 
 
 def test_a_model_predicts_with_what_was_learned_so_far() -> None:
     model = lm.Model(network())
-    with training(model) as attached:
+    with training(model) as trainer:
         before = model.predict(X)
-        attached.step(X, Y)
+        trainer.step(X, Y)
         assert (model.predict(X) != before).any()
 
 
 USES: dict[str, Callable[[Any], Any]] = {
-    "step": lambda attached: attached.step(X, Y),
-    "run": lambda attached: attached.run(DATA, steps=1),
-    "state": lambda attached: attached.state(),
-    "restore": lambda attached: attached.restore({}),
-    "bill": lambda attached: attached.bill,
-    "steps_done": lambda attached: attached.steps_done,
+    "step": lambda trainer: trainer.step(X, Y),
+    "run": lambda trainer: trainer.run(DATA, steps=1),
+    "state": lambda trainer: trainer.state(),
+    "restore": lambda trainer: trainer.restore({}),
+    "bill": lambda trainer: trainer.bill,
+    "steps_done": lambda trainer: trainer.steps_done,
 }
 
 
 @pytest.mark.parametrize("use", USES)
 def test_a_released_training_says_so(use: str) -> None:
-    attached = training(lm.Model(network()))
-    attached.release()
+    trainer = training(lm.Model(network()))
+    trainer.release()
     with pytest.raises(ReleasedError) as caught:
-        USES[use](attached)
+        USES[use](trainer)
     assert str(caught.value) == (
         "in Training: this training was released: its memory is gone\n"
         "  Make a new one with model.training(...); the model still works."
@@ -468,25 +468,25 @@ def test_a_released_training_says_so(use: str) -> None:
 
 def test_a_model_works_on_after_its_training_is_released() -> None:
     model = lm.Model(network())
-    with training(model) as attached:
-        attached.step(X, Y)
+    with training(model) as trainer:
+        trainer.step(X, Y)
     after = model.parameters()
     assert model.predict(X).shape == (8, 3)
     assert same(model.parameters(), after)
 
 
 def test_a_training_may_be_released_twice() -> None:
-    attached = training(lm.Model(network()))
-    attached.release()
-    attached.release()
+    trainer = training(lm.Model(network()))
+    trainer.release()
+    trainer.release()
 
 
 def test_an_error_in_the_block_releases_the_training() -> None:
-    attached = training(lm.Model(network()))
-    with pytest.raises(ZeroDivisionError), attached:
+    trainer = training(lm.Model(network()))
+    with pytest.raises(ZeroDivisionError), trainer:
         raise ZeroDivisionError
     with pytest.raises(ReleasedError):
-        attached.step(X, Y)
+        trainer.step(X, Y)
 
 
 # Memory -------------------------------------------------------------------------------------------
@@ -597,17 +597,17 @@ def test_a_model_holds_its_parameters_and_no_more(counting: CountingEngine) -> N
 
 def test_a_training_holds_what_its_bill_says(counting: CountingEngine) -> None:
     model = lm.Model(network())
-    with training(model) as attached:
-        assert counting.held == attached.bill.peak_bytes - attached.bill.constant_bytes
+    with training(model) as trainer:
+        assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
 
 
 def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
-    with training(model) as attached:
-        attached.step(X, Y)
-        attached.step(X[:3], Y[:3])
-        attached.run(DATA, steps=10)
+    with training(model) as trainer:
+        trainer.step(X, Y)
+        trainer.step(X[:3], Y[:3])
+        trainer.run(DATA, steps=10)
         assert counting.held > before
     assert counting.held == before
 
@@ -615,11 +615,11 @@ def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngin
 def test_losses_on_a_device_are_read_only_if_someone_holds_them(counting: CountingEngine) -> None:
     expected = losses_of(float)
     counting.reads = 0
-    with training(lm.Model(network())) as attached:
-        attached.step(normal(8, 4, seed=0), labels(8))
-        held = attached.step(normal(8, 4, seed=1), labels(8))
+    with training(lm.Model(network())) as trainer:
+        trainer.step(normal(8, 4, seed=0), labels(8))
+        held = trainer.step(normal(8, 4, seed=1), labels(8))
         assert counting.reads == 0
-        attached.step(normal(8, 4, seed=2), labels(8))
+        trainer.step(normal(8, 4, seed=2), labels(8))
         assert counting.reads == 1
     assert float(held) == expected[1]
     assert counting.reads == 1
@@ -630,10 +630,10 @@ AFTERWARDS: dict[str, Callable[[lm.Model, Any], object]] = {
     "a prediction of another size": lambda model, _: model.predict(X[:5]),
     "a prediction of a part": lambda model, _: model.part(model.network).predict(X),
     "an evaluation": lambda model, _: model.evaluate(DATA, lm.CrossEntropy()),
-    "a step of another size": lambda _, attached: attached.step(X[:3], Y[:3]),
-    "a run": lambda _, attached: attached.run(DATA, steps=3),
+    "a step of another size": lambda _, trainer: trainer.step(X[:3], Y[:3]),
+    "a run": lambda _, trainer: trainer.run(DATA, steps=3),
     "another training": lambda model, _: training(model, batch_size=50).release(),
-    "a release": lambda _, attached: attached.release(),
+    "a release": lambda _, trainer: trainer.release(),
 }
 
 
@@ -645,9 +645,9 @@ def test_a_loss_on_a_device_is_read_before_it_is_overwritten(
     counting.inner = InterpreterEngine(poison=True)
     model = lm.Model(network())
     model.predict(X)
-    with training(model) as attached:
-        held = attached.step(normal(8, 4, seed=0), labels(8))
-        AFTERWARDS[afterwards](model, attached)
+    with training(model) as trainer:
+        held = trainer.step(normal(8, 4, seed=0), labels(8))
+        AFTERWARDS[afterwards](model, trainer)
         assert float(held) == expected[0]
 
 
@@ -691,19 +691,19 @@ def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
 
 
 def test_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
-    with training(lm.Model(network())) as attached:
-        attached.step(X, Y)
+    with training(lm.Model(network())) as trainer:
+        trainer.step(X, Y)
         before = counting.allocations, counting.compilations
         for _ in range(100):
-            attached.step(X, Y)
+            trainer.step(X, Y)
         assert (counting.allocations, counting.compilations) == before
 
 
 def test_a_run_allocates_for_the_data_set_only(counting: CountingEngine) -> None:
-    with training(lm.Model(network())) as attached:
-        attached.run(DATA, steps=7)
+    with training(lm.Model(network())) as trainer:
+        trainer.run(DATA, steps=7)
         before = counting.allocations, counting.compilations
-        attached.run(DATA, steps=100)
+        trainer.run(DATA, steps=100)
         assert (counting.allocations, counting.compilations) == (before[0] + 2, before[1])
 
 
@@ -718,8 +718,8 @@ def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None
 
 def test_a_released_training_leaves_nothing_large_behind() -> None:
     model = lm.Model(network())
-    with training(model, batch_size=200_000) as attached:  # what is cached is cached from here on
-        needed = attached.bill.program.plan.arena_bytes
+    with training(model, batch_size=200_000) as trainer:  # what is cached is cached from here on
+        needed = trainer.bill.program.plan.arena_bytes
     assert needed > 10_000_000
     tracemalloc.start()
     try:
@@ -803,9 +803,9 @@ def test_predictions_beside_a_training_never_see_half_an_update() -> None:
     stop = threading.Event()
 
     def train() -> None:
-        with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.01), batch_size=16) as attached:
+        with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.01), batch_size=16) as trainer:
             for _ in range(1000):
-                attached.step(x, y)
+                trainer.step(x, y)
         stop.set()
 
     def work(number: int) -> None:
@@ -819,8 +819,8 @@ def test_predictions_beside_a_training_never_see_half_an_update() -> None:
 
 
 def test_a_training_is_not_copied() -> None:
-    with training(lm.Model(network())) as attached, pytest.raises(DefinitionError) as caught:
-        copy.deepcopy(attached)
+    with training(lm.Model(network())) as trainer, pytest.raises(DefinitionError) as caught:
+        copy.deepcopy(trainer)
     assert str(caught.value) == (
         "in Training: a training cannot be copied or pickled\n"
         "  Copy the model and attach another; state() and restore() carry the rest over."
@@ -852,24 +852,24 @@ def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine)
 
 def test_a_training_goes_on_from_its_state() -> None:
     model = lm.Model(network())
-    with training(model) as attached:
-        attached.run(DATA, steps=5)
-        state, parameters = attached.state(), model.parameters()
-        attached.step(X, Y)
+    with training(model) as trainer:
+        trainer.run(DATA, steps=5)
+        state, parameters = trainer.state(), model.parameters()
+        trainer.step(X, Y)
         expected = model.parameters()
     model.set_parameters(parameters)
-    with training(model, seed=99) as attached:
-        attached.restore(state)
-        assert attached.steps_done == 5
-        attached.step(X, Y)
+    with training(model, seed=99) as trainer:
+        trainer.restore(state)
+        assert trainer.steps_done == 5
+        trainer.step(X, Y)
     assert same(model.parameters(), expected)
 
 
 def test_a_state_is_a_copy() -> None:
-    with training(lm.Model(network())) as attached:
-        state = attached.state()
+    with training(lm.Model(network())) as trainer:
+        state = trainer.state()
         kept = {name: value.copy() for name, value in state.items()}
-        attached.step(X, Y)
+        trainer.step(X, Y)
         assert same(state, kept)
 
 
@@ -886,26 +886,26 @@ def test_a_state_of_another_optimizer_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_state_of_another_shape_is_refused_and_changes_nothing() -> None:
-    with training(lm.Model(network())) as attached:
-        attached.step(X, Y)
-        before = attached.state()
+    with training(lm.Model(network())) as trainer:
+        trainer.step(X, Y)
+        before = trainer.state()
         wrong = {name: value[..., None] for name, value in before.items()}
         with pytest.raises(DefinitionError):
-            attached.restore(wrong)
-        assert same(attached.state(), before)
+            trainer.restore(wrong)
+        assert same(trainer.state(), before)
 
 
 def test_two_runs_are_one_run_of_as_many_steps() -> None:
     found: list[Array] = []
     for parts in ((4, 9), (13,)):
-        with training(lm.Model(network())) as attached:
-            found.append(np.concatenate([attached.run(DATA, steps=steps) for steps in parts]))
+        with training(lm.Model(network())) as trainer:
+            found.append(np.concatenate([trainer.run(DATA, steps=steps) for steps in parts]))
     assert found[0].tobytes() == found[1].tobytes()
 
 
 def test_losses_can_be_added_and_compared() -> None:
-    with training(lm.Model(network())) as attached:
-        first, second = (attached.step(X, Y) for _ in range(2))
+    with training(lm.Model(network())) as trainer:
+        first, second = (trainer.step(X, Y) for _ in range(2))
         assert sum([first, second]) == float(first) + float(second)
         assert (first < second) == (float(first) < float(second))
         assert first > -1
@@ -940,7 +940,7 @@ class TestSmallDataSets:
         model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
         calls: list[int] = []
         with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:
-            executable = one._prepare(4).executable
+            executable = one._program(4).executable
             run_many = executable.run_many
 
             def counted(resident: Any, rows: Array, names: Any) -> Any:

@@ -919,14 +919,15 @@ PROTOCOLS = {
     "update",
 }
 INTERNAL = {
-    "Attached.placed",
-    "Attached.release",
+    "BatchRunner.placed",
+    "BatchRunner.release",
     "Model.from_file",
     "Network.trace",
     "Network.variables",
     "Training.batches_of",
     "Training.pieces",
     "Training.placed",
+    "Training.of",
     "Window.count",
 }
 # What is not made by users, but given to them.

@@ -24,7 +24,7 @@ class ByPath(Optimizer):
         default: the optimizer of all other parameters.
 
     Raises:
-        DefinitionError: for what is no optimizer; and when a training is prepared, for a pattern
+        DefinitionError: for what is no optimizer; and when a training is compiled, for a pattern
             that fits no parameter, or none that earlier ones leave.
 
     Example:

@@ -1,4 +1,4 @@
-"""Steps compiled for one batch size."""
+"""Programs compiled for one batch size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
-from lamina.runtime.turns import Turns
+from lamina.runtime.model_lock import ModelLock
 from lamina.shapes import Array
 
 # Programs for this many batch sizes are kept.
@@ -21,26 +21,26 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @frozen_dataclass
-class Prepared:
+class CompiledProgram:
     """A step compiled for one batch size.
 
     Attributes:
         program: what runs.
         executable: the same, on the engine.
-        turns: of the model; whoever runs the step holds its lock.
+        lock: of the model; the caller of `run` holds it.
         order: for each input of the program, its number among the network's inputs and targets;
             None if the program takes them as they come.
     """
 
     program: Program
     executable: Executable
-    turns: Turns
+    lock: ModelLock
     order: tuple[int, ...] | None
 
     def run(self, arrays: Sequence[Array]) -> None:
         """Runs the step on arrays for the network's inputs and targets."""
-        if self.turns.unread is not None:
-            self.turns.settle()
+        if self.lock.unread is not None:
+            self.lock.settle()
         if self.order is not None:
             arrays = [arrays[number] for number in self.order]
         self.executable.run(arrays)
@@ -49,22 +49,22 @@ class Prepared:
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
         """Runs the step for each row of examples of a placed data set; `Executable.run_many`."""
-        self.turns.settle()
+        self.lock.settle()
         return self.executable.run_many(resident, rows, recorded)
 
 
-def prepare(
+def compile_for_batch(
     graph: BatchGraph,
     batch: int,
     engine: Engine,
     shared: Mapping[str, Memory],
-    turns: Turns,
+    lock: ModelLock,
     arena: Arena,
     name: str,
     *,
     timed: bool = False,
-    planned: Program | None = None,
-) -> Prepared:
+    program: Program | None = None,
+) -> CompiledProgram:
     """Compiles a step for a batch size; whoever calls holds the model's lock.
 
     Args:
@@ -72,26 +72,26 @@ def prepare(
         batch: how many examples a step takes.
         engine: where it runs.
         shared: the memories of its parameters and states.
-        turns, arena: what it shares with the model's other steps.
+        lock, arena: what it shares with the model's other steps.
         name: of the program.
         timed: whether the time of its parts is wanted.
-        planned: the program, if it is known; made for the engine's target.
+        program: the program, if it is known; made for the engine's target.
 
     Raises:
         EngineError: if it needs more memory than there is.
     """
-    turns.settle()
+    lock.settle()
     target = engine.target
-    program = planned or compile_cached(graph.graph, batch=batch, name=name, target=target)
-    require_room_for_step(batch, program, engine, arena)
+    program = program or compile_cached(graph.graph, batch=batch, name=name, target=target)
+    require_room_for_program(batch, program, engine, arena)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     as_given = order == tuple(range(len(names)))
     executable = engine.compile(program, shared, arena, timed=timed)
-    return Prepared(program, executable, turns, None if as_given else order)
+    return CompiledProgram(program, executable, lock, None if as_given else order)
 
 
-def require_room_for_step(
+def require_room_for_program(
     batch: int, program: Program, engine: Engine, arena: Arena, state: Sequence[Need] = ()
 ) -> None:
     """Checks that there is memory for a step, before it is allocated, and compiled.
@@ -122,34 +122,34 @@ def require_room_for_step(
 
 
 @final
-class RecentSteps(Generic[Key]):
+class RecentPrograms(Generic[Key]):
     """Steps for several batch sizes; those that were used longest ago are given up."""
 
     def __init__(self) -> None:
         # The one used last stands last.
-        self._steps: dict[Key, Prepared] = {}
+        self._programs: dict[Key, CompiledProgram] = {}
         self._latest: Key | None = None
 
-    def __reduce__(self) -> tuple[type[RecentSteps[Key]], tuple[()]]:
+    def __reduce__(self) -> tuple[type[RecentPrograms[Key]], tuple[()]]:
         # Copies, and what comes from another machine, compile their own programs.
-        return RecentSteps, ()
+        return RecentPrograms, ()
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._steps
+        return key in self._programs
 
-    def get(self, key: Key, make: Callable[[Key], Prepared]) -> Prepared:
+    def get(self, key: Key, make: Callable[[Key], CompiledProgram]) -> CompiledProgram:
         """The step of that name, made if it is not there."""
         if key == self._latest:
-            return self._steps[key]
-        prepared = self._steps.pop(key, None) or make(key)
-        self._steps[key] = prepared
+            return self._programs[key]
+        compiled = self._programs.pop(key, None) or make(key)
+        self._programs[key] = compiled
         self._latest = key
-        if len(self._steps) > MOST_PROGRAMS:
-            self._steps.pop(next(iter(self._steps))).executable.release()
-        return prepared
+        if len(self._programs) > MOST_PROGRAMS:
+            self._programs.pop(next(iter(self._programs))).executable.release()
+        return compiled
 
     def release(self) -> None:
         """Gives all of them up."""
         self._latest = None
-        while self._steps:
-            self._steps.popitem()[1].executable.release()
+        while self._programs:
+            self._programs.popitem()[1].executable.release()

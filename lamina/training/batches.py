@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
 from lamina.data import Dataset
-from lamina.derive import BatchGraph, default_targets, evaluation_graph
+from lamina.derive import BatchGraph, default_targets
 from lamina.engines.engine import Memory
 from lamina.engines.room import need_of, require_room
 from lamina.errors import DefinitionError, DTypeError, ReleasedError
 from lamina.program.program import Buffer, Program
-from lamina.protocols import Loss, Metric, Spec
+from lamina.protocols import Loss, Spec
 from lamina.records import frozen_dataclass
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
+from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
-from lamina.runtime.parameters import Parameters, release_all, with_random_state
-from lamina.runtime.prepared import Prepared, RecentSteps, prepare
+from lamina.runtime.parameters import Parameters, release_all
 from lamina.shapes import Array, DType, as_dtype
 
 
@@ -63,7 +63,7 @@ def joined(pieces: Sequence[Recorded]) -> Recorded:
     )
 
 
-class Attached:
+class BatchRunner:
     """What training and evaluation share: steps with targets, attached to a model's parameters."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Attached:
     ) -> None:
         self.batch_size = batch_size
         self._parameters = parameters
-        self._turns = parameters.turns
+        self._lock = parameters.lock
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
         inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
@@ -87,7 +87,7 @@ class Attached:
         specs = targets if targets is not None else default_targets(network, loss, dtype)
         self._targets = tuple((shape, _at_most(dtype, found)) for shape, found in specs)
         self._shared: dict[str, Memory] = dict(parameters.memories)
-        self._prepared: RecentSteps[int] = RecentSteps()
+        self._programs: RecentPrograms[int] = RecentPrograms()
         self._released = False
         self._graph: BatchGraph
 
@@ -99,28 +99,28 @@ class Attached:
             advice="Copy the model and attach another; state() and restore() carry the rest over.",
         )
 
-    def _prepare(self, batch: int) -> Prepared:
+    def _program(self, batch: int) -> CompiledProgram:
         """The step for a batch size, compiled when first asked for."""
-        return self._prepared.get(batch, self._compile)
+        return self._programs.get(batch, self._compile)
 
     @property
     def _program_name(self) -> str:
         return type(self).__name__.lower()
 
     def _compile(
-        self, batch: int, *, timed: bool = False, planned: Program | None = None
-    ) -> Prepared:
+        self, batch: int, *, timed: bool = False, program: Program | None = None
+    ) -> CompiledProgram:
         parameters = self._parameters
-        return prepare(
+        return compile_for_batch(
             self._graph,
             batch,
             parameters.engine,
             self._shared,
-            parameters.turns,
+            parameters.lock,
             parameters.arena,
             self._program_name,
             timed=timed,
-            planned=planned,
+            program=program,
         )
 
     def _specs(self) -> list[Spec]:
@@ -212,11 +212,11 @@ class Attached:
             resident: the data set on the engine.
             rows: int64 (steps, batch): the examples of each step.
         """
-        with self._turns.lock:
+        with self._lock.mutex:
             self._require_alive()
-            prepared = self._prepare(rows.shape[1])
-            names = [name for name, _ in prepared.program.outputs]
-            found = prepared.run_many(resident, rows, names)
+            compiled = self._program(rows.shape[1])
+            names = [name for name, _ in compiled.program.outputs]
+            found = compiled.run_many(resident, rows, names)
         examples = np.full(len(rows), rows.shape[1], np.int64)
         losses = found.pop("loss")
         summed = getattr(self._loss, "reduction", "mean") == "sum"
@@ -224,11 +224,11 @@ class Attached:
 
     def release(self) -> None:
         """Gives back all memory that the model does not own; using it afterwards is an error."""
-        with self._turns.lock:
+        with self._lock.mutex:
             # First of all nobody uses it any more: what a signal then leaves here is collected.
             self._released = True
-            self._turns.settle()
-            self._prepared.release()
+            self._lock.settle()
+            self._programs.release()
             shared, self._shared = self._shared, {}
             models = self._parameters.memories
             release_all({name: one for name, one in shared.items() if name not in models})
@@ -253,41 +253,3 @@ def batches_of_rows(rows: Array, size: int) -> list[Array]:
     whole = len(rows) // size * size
     groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
     return [group for group in groups if group.size]
-
-
-@final
-class Evaluation(Attached):
-    """Loss and metrics of a model on data, in the inference form.
-
-    Args:
-        parameters: of the model.
-        loss, metrics: what is computed.
-        batch_size: of one step.
-        input_dtypes, targets: what the data looks like, where it is known.
-    """
-
-    def __init__(
-        self,
-        parameters: Parameters,
-        loss: Loss,
-        metrics: Sequence[Metric],
-        batch_size: int,
-        *,
-        input_dtypes: Sequence[DType] | None = None,
-        targets: Sequence[Spec] | None = None,
-    ) -> None:
-        super().__init__(parameters, loss, batch_size, input_dtypes, targets)
-        self._shared = with_random_state(parameters)
-        self._graph = evaluation_graph(
-            parameters.network,
-            loss,
-            self._targets,
-            dtype=parameters.dtype,
-            metrics=metrics,
-            input_dtypes=self._input_dtypes,
-        )
-
-    def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:
-        """Evaluates all examples of a placed data set, in their order."""
-        groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
-        return joined([self._run_batches(resident, rows) for rows in groups])

@@ -23,9 +23,9 @@ from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
 from lamina.protocols import AVERAGE, Clip, Loss, Metric, Optimizer, Spec
-from lamina.runtime.attached import Attached, Recorded, batches_of_rows, joined
+from lamina.runtime import target_specs
+from lamina.runtime.compiled import CompiledProgram, require_room_for_program
 from lamina.runtime.index_checks import check_indices
-from lamina.runtime.interrupt import Interrupt, held_interrupts
 from lamina.runtime.parameters import (
     Parameters,
     need_of_states,
@@ -34,9 +34,10 @@ from lamina.runtime.parameters import (
     release_all,
     write_all,
 )
-from lamina.runtime.prepared import Prepared, require_room_for_step
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
+from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined
+from lamina.training.interrupt import Interrupt, held_interrupts
 
 # The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
 PIECE_SECONDS = 0.05
@@ -59,7 +60,7 @@ class DeferredLoss:
 
     __slots__ = ("__weakref__", "_step", "_value")
 
-    def __init__(self, step: Prepared | None, value: float = 0.0) -> None:
+    def __init__(self, step: CompiledProgram | None, value: float = 0.0) -> None:
         self._step = step
         self._value = value
 
@@ -67,7 +68,7 @@ class DeferredLoss:
         """Reads the value, once; before another step of the model takes its place."""
         step = self._step
         if step is not None:
-            with step.turns.lock:
+            with step.lock.mutex:
                 if self._step is not None:
                     self._value = step.executable.scalar("loss")
                     self._step = None
@@ -95,7 +96,7 @@ class DeferredLoss:
 
 
 @final
-class Training(Attached):
+class Training(BatchRunner):
     """Attached to a model: activations, gradients, optimizer state. Made by `Model.training`.
 
     It changes the model's parameters in place and owns everything else; `release`, or the end of
@@ -139,31 +140,59 @@ class Training(Attached):
         )
         self._exact = self._exact_arrays()
         engine, slots = parameters.engine, self._graph.slots
-        planned = compile_cached(
+        program = compile_cached(
             self._graph.graph, batch=batch_size, name=self._program_name, target=engine.target
         )
-        with self._turns.lock:
+        with self._lock.mutex:
             state = [need_of_states(slots)]
-            require_room_for_step(batch_size, planned, engine, parameters.arena, state)
+            require_room_for_program(batch_size, program, engine, parameters.arena, state)
             self._slots = own_states(engine, seed, slots)
             self._shared |= self._slots
             try:
-                self._prepared.get(batch_size, partial(self._compile, planned=planned))
+                self._programs.get(batch_size, partial(self._compile, program=program))
             except BaseException:
                 release_all(self._slots)
                 raise
 
+    @classmethod
+    def of(
+        cls,
+        parameters: Parameters,
+        dataset: Dataset | None,
+        loss: Loss,
+        optimizer: Optimizer,
+        batch_size: int,
+        *,
+        metrics: Sequence[Metric] = (),
+        clip: Clip | None = None,
+        frozen: Sequence[str] = (),
+        seed: int,
+    ) -> Training:
+        """A training for the dtypes and targets of a data set, or for the usual ones."""
+        return cls(
+            parameters,
+            loss,
+            optimizer,
+            batch_size,
+            metrics=metrics,
+            clip=clip,
+            frozen=frozen,
+            seed=seed,
+            input_dtypes=None if dataset is None else dataset.input_dtypes,
+            targets=None if dataset is None else target_specs(dataset),
+        )
+
     @property
     def bill(self) -> MemoryBill:
         """What a step of `batch_size` examples needs, in bytes."""
-        with self._turns.lock:
+        with self._lock.mutex:
             self._require_alive()
-            return MemoryBill(self.batch_size, self._prepare(self.batch_size).program)
+            return MemoryBill(self.batch_size, self._program(self.batch_size).program)
 
     @property
     def steps_done(self) -> int:
         """The number of finished steps; reads it from the device."""
-        with self._turns.lock:
+        with self._lock.mutex:
             self._require_alive()
             return int(self._slots["step"].read())
 
@@ -192,16 +221,16 @@ class Training(Attached):
                 where="step",
                 advice=f"Make it with batch_size={count}, or give fewer examples.",
             )
-        with self._turns.lock:
+        with self._lock.mutex:
             if self._released:
                 self._require_alive()
-            prepared = self._prepared.get(count, self._compile)
-            prepared.run(arrays)
-            executable = prepared.executable
+            compiled = self._programs.get(count, self._compile)
+            compiled.run(arrays)
+            executable = compiled.executable
             if executable.synchronous:
                 return DeferredLoss(None, executable.scalar("loss"))
-            loss = DeferredLoss(prepared)
-            self._turns.unread = weakref.ref(loss)
+            loss = DeferredLoss(compiled)
+            self._lock.unread = weakref.ref(loss)
             return loss
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
@@ -387,7 +416,7 @@ class Training(Attached):
         Raises:
             DefinitionError: if the optimizer keeps no averages.
         """
-        with self._turns.lock:
+        with self._lock.mutex:
             self._require_alive()
             averages = self._averages()
             if not averages:
@@ -408,12 +437,12 @@ class Training(Attached):
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """The model's parameters and states, and what `state` gives, of one moment."""
-        with self._turns.lock:
+        with self._lock.mutex:
             return self._parameters.read(list(self._parameters.memories)), self.state()
 
     def state(self) -> dict[str, Array]:
         """Everything needed to go on later: optimizer state, step and seed, by name."""
-        with self._turns.lock:
+        with self._lock.mutex:
             self._require_alive()
             return read_all(self._slots)
 
@@ -432,7 +461,7 @@ class Training(Attached):
         Raises:
             DefinitionError: if it belongs to another network or optimizer.
         """
-        with self._turns.lock:
+        with self._lock.mutex:
             self._restore(state, self._parameters.checked(parameters or {}))
 
     def _restore(self, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
@@ -459,7 +488,7 @@ class Training(Attached):
         )
 
     def release(self) -> None:
-        with self._turns.lock:
+        with self._lock.mutex:
             super().release()
             self._slots = {}
 

@@ -1,0 +1,59 @@
+"""The lock of a model: one thread at a time runs its programs or uses its memories.
+
+So the programs of a model never run at the same time, and share an arena. An unread result in the
+arena is read before the next program overwrites it.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from threading import RLock
+from typing import Protocol, final
+
+
+class Unread(Protocol):
+    """A result that is in the arena until it is read."""
+
+    def resolve(self) -> object: ...
+
+
+@final
+class ModelLock:
+    """The lock of a model and its parts: `with lock.mutex:`. A thread may take it again.
+
+    Copies, and forked children, get a new lock: the thread that holds this one is not there.
+
+    Attributes:
+        mutex: held while a program runs or memories are used.
+        unread: the last result, if it may still have to be read.
+    """
+
+    __slots__ = ("__weakref__", "mutex", "unread")
+
+    def __init__(self) -> None:
+        self.mutex = RLock()
+        self.unread: weakref.ref[Unread] | None = None
+        _all.add(self)
+
+    def settle(self) -> None:
+        """Reads the last result while it is still in the arena, if anyone holds it."""
+        unread = self.unread() if self.unread else None
+        if unread is not None:
+            unread.resolve()
+        self.unread = None
+
+    def __reduce__(self) -> tuple[type[ModelLock], tuple[()]]:
+        return ModelLock, ()
+
+
+_all: weakref.WeakSet[ModelLock] = weakref.WeakSet()
+
+
+def _reset_after_fork() -> None:
+    for lock in _all:
+        lock.mutex = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)

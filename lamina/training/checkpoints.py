@@ -1,0 +1,114 @@
+"""Checkpoints: what `fit` writes after each epoch, and resumes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from lamina.errors import DefinitionError, FileFormatError
+from lamina.files.atomic import require_writable
+from lamina.files.classes import classes_of
+from lamina.files.encode import encode
+from lamina.files.model_file import ModelFile, read_model, write_model
+from lamina.network import Network
+from lamina.protocols import Optimizer
+from lamina.runtime import Parameters
+from lamina.training.history import History
+from lamina.training.optimizers import Averaging, ByPath
+from lamina.training.training import Training
+
+
+@final
+class Checkpoint:
+    """The checkpoint file of a fit.
+
+    Args:
+        path: of the file.
+        parameters: of the model.
+        terms: the options that a resumed fit must share with the fit that wrote the file.
+
+    Raises:
+        DataError: if the file could not be written.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], parameters: Parameters, terms: Mapping[str, Any]
+    ) -> None:
+        require_writable(path)
+        self._path = path
+        self._parameters = parameters
+        self._terms = dict(terms)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the file is there."""
+        return Path(self._path).exists()
+
+    def write(self, training: Training, history: History) -> None:
+        """Writes model, state of the optimizer and history, all or nothing."""
+        values, state = training.snapshot()
+        notes = {"history": history.values, "seconds": history.seconds, "terms": self._terms}
+        parameters = self._parameters
+        network, dtype, seed = parameters.network, parameters.dtype, parameters.seed
+        write_model(self._path, ModelFile(network, dtype, seed, values, state, notes))
+
+    def resume(self, training: Training) -> History:
+        """Restores the training from the file; gives the history up to there.
+
+        Raises:
+            FileFormatError: if the file is damaged, or no checkpoint.
+            DefinitionError: if it belongs to another network, or to a fit with other terms.
+        """
+        network = self._parameters.network
+        saved = read_model(self._path, classes_of(network))
+        notes = saved.notes
+        if not {"history", "seconds"} <= notes.keys():
+            raise FileFormatError(
+                "this file holds a model and no checkpoint to resume from",
+                facts=(("expected", "what fit(checkpoint=...) wrote"), ("found", "a saved model")),
+                where=os.fspath(self._path),
+                advice="Start from its parameters: lm.load(path), and leave resume out.",
+            )
+        if encode(saved.network)[0] != encode(network)[0]:
+            raise DefinitionError(
+                "the checkpoint belongs to a network of other layers or hyper-parameters",
+                facts=(("in the file", _outline(saved.network)), ("here", _outline(network))),
+                where=os.fspath(self._path),
+                advice="Resume with the network it was made with, or take another file.",
+            )
+        self._require_same_terms(notes.get("terms", {}))
+        training.restore(saved.extra, saved.values)
+        return History(dict(notes["history"]), list(notes["seconds"]))
+
+    def _require_same_terms(self, before: Mapping[str, Any]) -> None:
+        terms = self._terms
+        differing = [name for name, value in terms.items() if before.get(name) != value]
+        if differing:
+            raise DefinitionError(
+                "the checkpoint was written by a fit on other terms",
+                facts=tuple(
+                    (name, f"{before.get(name)} in the file, {terms[name]} here")
+                    for name in differing
+                ),
+                where=os.fspath(self._path),
+                advice="Resume with the same, or start anew from its parameters: lm.load(path).",
+            )
+
+
+def kind_of_optimizer(optimizer: Optimizer) -> str:
+    """The classes of an optimizer and of those within it: `"EMA(Adam)"`."""
+    inner: list[Optimizer] = []
+    if isinstance(optimizer, Averaging):
+        inner = [optimizer.optimizer]
+    elif isinstance(optimizer, ByPath):
+        inner = [*optimizer.patterns.values(), optimizer.default]
+    name = type(optimizer).__name__
+    return f"{name}({', '.join(map(kind_of_optimizer, inner))})" if inner else name
+
+
+def _outline(network: Network) -> str:
+    """The layers in one line, with their options."""
+    layers = (node.attributes.get("layer") for node in network.nodes)
+    return ", ".join(repr(layer) for layer in layers if layer is not None)

@@ -1,0 +1,110 @@
+"""Evaluation: loss and metrics of a model on a data set, in inference mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from lamina.data import Dataset
+from lamina.derive import evaluation_graph
+from lamina.engines.engine import Memory
+from lamina.protocols import Loss, Spec
+from lamina.runtime import Parameters, target_specs
+from lamina.runtime.parameters import with_random_state
+from lamina.shapes import DType
+from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined
+from lamina.training.metrics import Metric
+
+# Examples of a batch, unless the caller asks for others.
+BATCH_SIZE = 256
+
+
+def evaluate(
+    parameters: Parameters,
+    dataset: Dataset,
+    loss: Loss,
+    metrics: Sequence[Metric],
+    batch_size: int = BATCH_SIZE,
+) -> dict[str, Any]:
+    """Loss and metrics on a data set, by name: floats, or arrays such as a confusion matrix."""
+    evaluation = Evaluation.of(parameters, dataset, loss, metrics, batch_size)
+    try:
+        with evaluation.placed(dataset) as resident:
+            recorded = evaluation.run(resident, len(dataset))
+    finally:
+        evaluation.release()
+    return summary(recorded, metrics)
+
+
+def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
+    """The loss over all examples, and metrics, by name; equal names are numbered."""
+    row: dict[str, Any] = {"loss": recorded.loss}
+    for number, metric in enumerate(metrics):
+        prefix = f"metric{number}."
+        sums = {
+            name.removeprefix(prefix): values.sum(axis=0, dtype=np.float64)
+            for name, values in recorded.statistics.items()
+            if name.startswith(prefix)
+        }
+        name = f"{metric.name}_{number}" if metric.name in row else metric.name
+        row[name] = metric.result(sums)
+    return row
+
+
+@final
+class Evaluation(BatchRunner):
+    """Loss and metrics of a model on data, in inference mode.
+
+    Args:
+        parameters: of the model.
+        loss, metrics: what is computed.
+        batch_size: of one step.
+        input_dtypes, targets: what the data looks like, where it is known.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        loss: Loss,
+        metrics: Sequence[Metric],
+        batch_size: int,
+        *,
+        input_dtypes: Sequence[DType] | None = None,
+        targets: Sequence[Spec] | None = None,
+    ) -> None:
+        super().__init__(parameters, loss, batch_size, input_dtypes, targets)
+        self._shared = with_random_state(parameters)
+        self._graph = evaluation_graph(
+            parameters.network,
+            loss,
+            self._targets,
+            dtype=parameters.dtype,
+            metrics=metrics,
+            input_dtypes=self._input_dtypes,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        parameters: Parameters,
+        dataset: Dataset,
+        loss: Loss,
+        metrics: Sequence[Metric],
+        batch_size: int = BATCH_SIZE,
+    ) -> Evaluation:
+        """An evaluation for the dtypes and targets of a data set."""
+        return cls(
+            parameters,
+            loss,
+            metrics,
+            min(batch_size, len(dataset)),
+            input_dtypes=dataset.input_dtypes,
+            targets=target_specs(dataset),
+        )
+
+    def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:
+        """Evaluates all examples of a placed data set, in their order."""
+        groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
+        return joined([self._run_batches(resident, rows) for rows in groups])
