@@ -71,14 +71,8 @@ class MultiHeadAttention(Layer):
 
     def __post_init__(self) -> None:
         if self.features is not None and self.features % self.heads:
-            raise DefinitionError(
-                "the features cannot be divided evenly among the heads",
-                facts=(
-                    ("expected", f"a multiple of {self.heads} features"),
-                    ("found", str(self.features)),
-                ),
-                where=place_of(self),
-            )
+            facts = _facts_of_heads(self.heads, str(self.features))
+            raise DefinitionError(_UNEVEN, facts=facts, where=place_of(self))
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds the attention of queries to themselves or to a second sequence."""
@@ -87,22 +81,15 @@ class MultiHeadAttention(Layer):
         (width,) = static(queries.shape[2:])
         features = self.features or width
         if features % self.heads:
-            raise ShapeError(
-                "the features cannot be divided evenly among the heads",
-                facts=(
-                    ("expected", f"a multiple of {self.heads} features"),
-                    ("found", described(queries)),
-                ),
-                advice="Choose a number of heads that divides the features, or give features=.",
-            )
-        # As if all three were one matrix, of three times as many outputs: that is PyTorch's.
-        start = XavierUniform(math.sqrt(0.5))
-
-        def heads_of(name: str, x: Tensor) -> Tensor:
-            linear = Linear(features, self.bias, start, Zeros())
-            return self._apart(scope.layer(name, linear, x))
-
-        q, k, v = heads_of("queries", queries), heads_of("keys", source), heads_of("values", source)
+            facts = _facts_of_heads(self.heads, described(queries))
+            advice = "Choose a number of heads that divides the features, or give features=."
+            raise ShapeError(_UNEVEN, facts=facts, advice=advice)
+        # PyTorch initializes all three as one matrix, of three times as many outputs.
+        linear = Linear(features, self.bias, XavierUniform(math.sqrt(0.5)), Zeros())
+        q, k, v = (
+            _split_heads(scope.layer(name, linear, x), self.heads)
+            for name, x in (("queries", queries), ("keys", source), ("values", source))
+        )
         mask = _of_weights(masks[0], q, k) if masks else None
         factors = None
         if scope.training and self.dropout:
@@ -113,12 +100,20 @@ class MultiHeadAttention(Layer):
         output = Linear(features, self.bias, bias_init=Zeros())
         return scope.layer("output", output, joined)
 
-    def _apart(self, x: Tensor) -> Tensor:
-        """[batch, length, features] -> [batch, heads, length, features of a head]."""
-        batch, length, features = x.shape
-        (each,) = static((features,))
-        apart = ops.reshape(x, (batch, length, self.heads, each // self.heads))
-        return ops.transpose(apart, (0, 2, 1, 3))
+
+_UNEVEN = "the features cannot be divided evenly among the heads"
+
+
+def _facts_of_heads(heads: int, found: str) -> tuple[tuple[str, str], ...]:
+    return ("expected", f"a multiple of {heads} features"), ("found", found)
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """[batch, length, features] -> [batch, heads, length, features / heads]."""
+    batch, length, features = x.shape
+    (width,) = static((features,))
+    apart = ops.reshape(x, (batch, length, heads, width // heads))
+    return ops.transpose(apart, (0, 2, 1, 3))
 
 
 @frozen_dataclass

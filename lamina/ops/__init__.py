@@ -88,17 +88,17 @@ if not loaded_when_used(__name__):
     from lamina.ops.reduce import argmin as argmin
     from lamina.ops.reduce import cumsum as cumsum
     from lamina.ops.reduce import element_count as element_count
-    from lamina.ops.reduce import log_softmax as log_softmax
-    from lamina.ops.reduce import logsumexp as logsumexp
     from lamina.ops.reduce import max as max
     from lamina.ops.reduce import mean as mean
     from lamina.ops.reduce import min as min
     from lamina.ops.reduce import prod as prod
-    from lamina.ops.reduce import softmax as softmax
     from lamina.ops.reduce import sum as sum
     from lamina.ops.reduce import variance as variance
     from lamina.ops.slicing import getitem as getitem
     from lamina.ops.slicing import pad as pad
+    from lamina.ops.softmax import log_softmax as log_softmax
+    from lamina.ops.softmax import logsumexp as logsumexp
+    from lamina.ops.softmax import softmax as softmax
     from lamina.ops.windows import Window as Window
 
 from lamina.graph import CONSTANT, LEAF, OPS, Op
@@ -122,6 +122,7 @@ from lamina.ops import (
     windows,
 )
 from lamina.ops.recurrence import OPS as _RECURRENCE
+from lamina.ops.softmax import OPS as _SOFTMAX
 
 ALL: tuple[Op, ...] = (
     *movement.OPS,
@@ -134,6 +135,7 @@ ALL: tuple[Op, ...] = (
     *comparison.OPS,
     *creation.OPS,
     *reduce.OPS,
+    *_SOFTMAX,
     *linalg.OPS,
     *windows.OPS,
     *convolution.OPS,

@@ -68,20 +68,8 @@ def gradients(
                 where=str(tensor.origin),
                 advice="Cast integers first: ops.cast(x, 'float32').",
             )
-    if seed is None:
-        seed = broadcast_to(constant(1.0, output.dtype), output.shape)
-    elif (seed.shape, seed.dtype) != (output.shape, output.dtype):
-        raise ShapeError(
-            "the seed of a gradient must look like the output",
-            facts=(
-                ("output", shape_text(output.shape, output.dtype)),
-                ("seed", shape_text(seed.shape, seed.dtype)),
-            ),
-            advice="Leave the seed out for a gradient of the sum of the output.",
-        )
-    sources = set(with_respect_to)
-    needed = smoothly_depending(output, sources)
-    upstream: dict[Tensor, Tensor] = {output: seed}
+    needed = smoothly_depending(output, set(with_respect_to))
+    upstream: dict[Tensor, Tensor] = {output: _seed(output, seed)}
     order = topological([output])
     together = _results_together(order)
     for node in reversed(order):
@@ -110,6 +98,22 @@ def gradients(
         else broadcast_to(constant(0.0, tensor.dtype), tensor.shape)
         for tensor in with_respect_to
     )
+
+
+def _seed(output: Tensor, given: Tensor | None) -> Tensor:
+    """The upstream gradient of the output itself: the one given, or ones."""
+    if given is None:
+        return broadcast_to(constant(1.0, output.dtype), output.shape)
+    if (given.shape, given.dtype) != (output.shape, output.dtype):
+        raise ShapeError(
+            "the seed of a gradient must look like the output",
+            facts=(
+                ("output", shape_text(output.shape, output.dtype)),
+                ("seed", shape_text(given.shape, given.dtype)),
+            ),
+            advice="Leave the seed out for a gradient of the sum of the output.",
+        )
+    return given
 
 
 def _parts(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:

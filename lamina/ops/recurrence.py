@@ -57,7 +57,7 @@ StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
 
 @final
 @frozen_dataclass
-class BatchGraph(Kind):
+class IterationGraph(Kind):
     """A graph of one step: of ops alone, and a function of its inputs."""
 
     def read(self, value: Any, operands: Operands = ()) -> Graph:
@@ -463,7 +463,7 @@ RECURRENCE = Op(
     joint_gradient=_recurrence_gradient,
     operands=(1, None),
     attributes={
-        "body": BatchGraph(),
+        "body": IterationGraph(),
         "states": whole(0),
         "sequences": whole(1),
         "reverse": Flag(),
@@ -519,6 +519,34 @@ def recurrence(
     constants = tensors_of("constants", constants)
     reverse = flag_of("reverse", reverse)
     truncate = truncate if truncate is None else whole_of("truncate", truncate, 1)
+    _check_sequences(sequences)
+    body = _graph(
+        step,
+        [(x.shape, x.dtype) for x in initial],
+        [(x.shape[1:], x.dtype) for x in sequences],
+        [(x.shape, x.dtype) for x in constants],
+    )
+    _check_body(body)
+    attributes: dict[str, Any] = {
+        "body": body,
+        "states": len(initial),
+        "sequences": len(sequences),
+        "reverse": reverse,
+        "truncate": truncate or 0,
+    }
+    operands = (*initial, *sequences, *constants)
+    stacks = [
+        apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(body.outputs))
+    ]
+    (length,) = static(sequences[0].shape[:1])
+    # The stack of a state begins with the initial one, or ends with it.
+    first = 0 if reverse else 1
+    states = [slice_axis(stack, 0, first, first + length) for stack in stacks[: len(initial)]]
+    return states, stacks[len(initial) :]
+
+
+def _check_sequences(sequences: Tensors) -> None:
+    """Raises DefinitionError or ShapeError for sequences that no time runs along."""
     lengths = {x.shape[:1] for x in sequences}
     if not sequences:
         raise DefinitionError(
@@ -538,12 +566,10 @@ def recurrence(
             facts=(("sequence 0", described(sequences[0])),),
             advice="ops.transpose(x, (1, 0, 2)) brings another axis to the front.",
         )
-    body = _graph(
-        step,
-        [(x.shape, x.dtype) for x in initial],
-        [(x.shape[1:], x.dtype) for x in sequences],
-        [(x.shape, x.dtype) for x in constants],
-    )
+
+
+def _check_body(body: Graph) -> None:
+    """Raises DefinitionError if an iteration applies layers, or uses tensors from outside."""
     inside = topological(body.roots)
     layers = [x for x in inside if x.op.name == "layer"]
     if layers:
@@ -559,22 +585,6 @@ def recurrence(
             facts=(("found", described(strange[0])),),
             advice="Give it as one of the constants.",
         )
-    attributes: dict[str, Any] = {
-        "body": body,
-        "states": len(initial),
-        "sequences": len(sequences),
-        "reverse": reverse,
-        "truncate": truncate or 0,
-    }
-    operands = (*initial, *sequences, *constants)
-    stacks = [
-        apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(body.outputs))
-    ]
-    (length,) = static(sequences[0].shape[:1])
-    # The stack of a state begins with the initial one, or ends with it.
-    first = 0 if reverse else 1
-    states = [slice_axis(stack, 0, first, first + length) for stack in stacks[: len(initial)]]
-    return states, stacks[len(initial) :]
 
 
 OPS = (RECURRENCE,)

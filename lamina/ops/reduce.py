@@ -1,4 +1,4 @@
-"""Reductions, running sums, and what is made of them: mean, variance, softmax.
+"""Reductions and running sums: mean, variance, extremes, truth, products.
 
 Reductions take `axes` (an int, several, or None for all) and drop them, unless `keepdims` asks for
 axes of extent 1 in their place. The records drop them always.
@@ -6,7 +6,6 @@ axes of extent 1 in their place. The records drop them always.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,7 +27,6 @@ from lamina.ops.broadcast import (
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
-from lamina.ops.elementwise import exp, log
 from lamina.ops.lowering_rules import Decomposition, Reduction, Scanning
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.program.target import Target
@@ -62,7 +60,8 @@ def _summable(x: TensorLike) -> Tensor:
     return cast(x, int64) if x.dtype in _NARROW else x
 
 
-def _reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
+def reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
+    """A reduction along axes, counted from either end; the tensor itself where there are none."""
     named = axes_of(x, axes)
     return _kept(apply(op, x, axes=named) if named else x, x, named, keepdims)
 
@@ -72,10 +71,11 @@ def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor
 
 
 # What reductions have as their attributes.
-_OF_AXES: dict[str, Kind] = {"axes": SomeAxes()}
+OF_AXES: dict[str, Kind] = {"axes": SomeAxes()}
 
 
-def _axes_attribute(result: Tensor) -> tuple[int, ...]:
+def axes_attribute(result: Tensor) -> tuple[int, ...]:
+    """The axes that a reduction drops."""
     return result.attributes["axes"]
 
 
@@ -99,7 +99,7 @@ def _count_reference(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _count_build(node: Tensor, _: Target) -> Tensor:
-    extents = static(tuple(node.operands[0].shape[axis] for axis in _axes_attribute(node)))
+    extents = static(tuple(node.operands[0].shape[axis] for axis in axes_attribute(node)))
     return constant(size_of(extents), node.dtype)
 
 
@@ -135,11 +135,12 @@ def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
 def _infer_float_reduction(
     operands: tuple[Tensor, ...], attributes: Attributes
 ) -> tuple[Shape, DType]:
-    _require_float(operands[0])
+    require_float(operands[0])
     return infer_reduction(operands, attributes)
 
 
-def _require_float(x: Tensor) -> None:
+def require_float(x: Tensor) -> None:
+    """Raises DTypeError for integers and bool."""
     if not x.dtype.is_float:
         raise DTypeError(
             "a float tensor is needed here",
@@ -150,13 +151,13 @@ def _require_float(x: Tensor) -> None:
 
 def _mean_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
-    axes = _axes_attribute(node)
+    axes = axes_attribute(node)
     return sum_axes(x, axes) / element_count(x, axes, x.dtype)
 
 
 def _mean_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = result.operands
-    axes = _axes_attribute(result)
+    axes = axes_attribute(result)
     share = upstream / element_count(x, axes, x.dtype)
     return (broadcast_to(with_ones(share, x, axes), x.shape),)
 
@@ -176,14 +177,14 @@ MEAN = Op(
         Sample(((2, 3, 4),), {"axes": (0, 2)}),
         Sample(((3, 1),), {"axes": (0, 1)}),
     ),
-    attributes=_OF_AXES,
+    attributes=OF_AXES,
 )
 
 
 @checked
 def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean of the elements along axes; of integers float32."""
-    return _reduced(MEAN, floating(x), axes, keepdims)
+    return reduced(MEAN, floating(x), axes, keepdims)
 
 
 def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Tensor:
@@ -192,7 +193,7 @@ def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Te
 
 def _variance_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
-    axes = _axes_attribute(node)
+    axes = axes_attribute(node)
     deviation = x - mean(x, axes, keepdims=True)
     divisor = _variance_divisor(x, axes, node.attributes["correction"])
     return sum_axes(deviation * deviation, axes) / divisor
@@ -200,7 +201,7 @@ def _variance_build(node: Tensor, _: Target) -> Tensor:
 
 def _variance_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = result.operands
-    axes = _axes_attribute(result)
+    axes = axes_attribute(result)
     scale = upstream * 2 / _variance_divisor(x, axes, result.attributes["correction"])
     return (with_ones(scale, x, axes) * (x - mean(x, axes, keepdims=True)),)
 
@@ -246,12 +247,14 @@ def variance(
 # Largest and smallest -----------------------------------------------------------------------------
 
 
-def _infer_nonempty(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    _require_elements(operands[0], attributes["axes"])
+def infer_nonempty(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    """The shape rule of reductions that need elements."""
+    require_elements(operands[0], attributes["axes"])
     return infer_reduction(operands, attributes)
 
 
-def _require_elements(x: Tensor, axes: tuple[int, ...]) -> None:
+def require_elements(x: Tensor, axes: tuple[int, ...]) -> None:
+    """Raises ShapeError where an axis has no elements."""
     for axis in axes:
         if x.shape[axis] == 0:
             raise ShapeError(
@@ -261,7 +264,7 @@ def _require_elements(x: Tensor, axes: tuple[int, ...]) -> None:
             )
 
 
-_REDUCTION_SAMPLES = (
+REDUCTION_SAMPLES = (
     Sample(((3, 5),), {"axes": (0,)}),
     Sample(((2, 3, 4),), {"axes": (0, 2)}),
     Sample(((7,),), {"axes": (0,)}),
@@ -273,7 +276,7 @@ _REDUCTION_SAMPLES = (
 def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """Split evenly between all elements that equal the result."""
     (x,) = result.operands
-    axes = _axes_attribute(result)
+    axes = axes_attribute(result)
     chosen = cast(equal(x, with_ones(result, x, axes)), x.dtype)
     share = upstream / sum_axes(chosen, axes)
     return (chosen * with_ones(share, x, axes),)
@@ -284,9 +287,9 @@ def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
         return reference(x, axis=axes)
 
     whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
-    samples = (*_REDUCTION_SAMPLES, whole)
-    rules = (_infer_nonempty, _extreme_gradient, own_reference, Reduction(combine), samples)
-    return Op(name, *rules, attributes=_OF_AXES)
+    samples = (*REDUCTION_SAMPLES, whole)
+    rules = (infer_nonempty, _extreme_gradient, own_reference, Reduction(combine), samples)
+    return Op(name, *rules, attributes=OF_AXES)
 
 
 MAX = _extreme("max", "maximum", np.max)
@@ -295,7 +298,7 @@ MAX = _extreme("max", "maximum", np.max)
 @checked
 def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The largest element along axes, NaN if there is one; equal ones share the gradient."""
-    return _reduced(MAX, as_tensor(x), axes, keepdims)
+    return reduced(MAX, as_tensor(x), axes, keepdims)
 
 
 MIN = _extreme("min", "minimum", np.min)
@@ -304,11 +307,11 @@ MIN = _extreme("min", "minimum", np.min)
 @checked
 def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The smallest element along axes, NaN if there is one; equal ones share the gradient."""
-    return _reduced(MIN, as_tensor(x), axes, keepdims)
+    return reduced(MIN, as_tensor(x), axes, keepdims)
 
 
 def _infer_position(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return _infer_nonempty(operands, attributes)[0], int64
+    return infer_nonempty(operands, attributes)[0], int64
 
 
 def _position(name: str, reference: Callable[..., Array]) -> Op:
@@ -328,7 +331,7 @@ def _position(name: str, reference: Callable[..., Array]) -> Op:
         )
     )
     rules = (_infer_position, None, own_reference, Reduction(name), samples)
-    return Op(name, *rules, attributes=_OF_AXES)
+    return Op(name, *rules, attributes=OF_AXES)
 
 
 ARGMAX = _position("argmax", np.argmax)
@@ -338,7 +341,7 @@ ARGMAX = _position("argmax", np.argmax)
 def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the largest element, int64; NaN counts as larger than any number."""
     x = as_tensor(x)
-    return _reduced(ARGMAX, x, axis_of(x, axis), keepdims)
+    return reduced(ARGMAX, x, axis_of(x, axis), keepdims)
 
 
 ARGMIN = _position("argmin", np.argmin)
@@ -348,7 +351,7 @@ ARGMIN = _position("argmin", np.argmin)
 def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the smallest element, int64; NaN counts as smaller than any number."""
     x = as_tensor(x)
-    return _reduced(ARGMIN, x, axis_of(x, axis), keepdims)
+    return reduced(ARGMIN, x, axis_of(x, axis), keepdims)
 
 
 def _infer_truth(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
@@ -358,7 +361,7 @@ def _infer_truth(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
             facts=(("found", described(operands[0])),),
             advice="Compare first, for example x > 0.",
         )
-    return _infer_nonempty(operands, attributes)
+    return infer_nonempty(operands, attributes)
 
 
 def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
@@ -367,10 +370,10 @@ def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
 
     samples = tuple(
         Sample(sample.shapes, sample.attributes, dtypes=("bool",), differentiable=False)
-        for sample in _REDUCTION_SAMPLES
+        for sample in REDUCTION_SAMPLES
     )
     rules = (_infer_truth, None, own_reference, Reduction(combine), samples)
-    return Op(name, *rules, attributes=_OF_AXES)
+    return Op(name, *rules, attributes=OF_AXES)
 
 
 ANY = _truth("any", "maximum", np.any)
@@ -379,7 +382,7 @@ ANY = _truth("any", "maximum", np.any)
 @checked
 def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element along the axes is true (not zero)."""
-    return _reduced(ANY, cast(x, bool_), axes, keepdims)
+    return reduced(ANY, cast(x, bool_), axes, keepdims)
 
 
 ALL = _truth("all", "minimum", np.all)
@@ -388,7 +391,7 @@ ALL = _truth("all", "minimum", np.all)
 @checked
 def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero)."""
-    return _reduced(ALL, cast(x, bool_), axes, keepdims)
+    return reduced(ALL, cast(x, bool_), axes, keepdims)
 
 
 # Product ------------------------------------------------------------------------------------------
@@ -401,7 +404,7 @@ def _prod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
     multiplications for n elements, but none of them stored.
     """
     (x,) = result.operands
-    axes = _axes_attribute(result)
+    axes = axes_attribute(result)
     kept = tuple(axis for axis in range(x.rank) if axis not in axes)
     order = kept + axes
     moved = transpose(x, order)
@@ -441,15 +444,15 @@ PROD = Op(
     _prod_gradient,
     _prod_reference,
     Reduction("product"),
-    (*_REDUCTION_SAMPLES, Sample(((2, 0),), {"axes": (1,)})),
-    attributes=_OF_AXES,
+    (*REDUCTION_SAMPLES, Sample(((2, 0),), {"axes": (1,)})),
+    attributes=OF_AXES,
 )
 
 
 @checked
 def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The product of the elements along axes; of bool and integers int64."""
-    return _reduced(PROD, _summable(x), axes, keepdims)
+    return reduced(PROD, _summable(x), axes, keepdims)
 
 
 # Running sum --------------------------------------------------------------------------------------
@@ -493,146 +496,4 @@ def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
     return apply(CUMSUM, x, axis=axis_of(x, axis), reverse=reverse)
 
 
-# Sums of exponentials -----------------------------------------------------------------------------
-
-
-def _finite_or_zero(x: Tensor) -> Tensor:
-    return where(abs(x) < math.inf, x, 0)
-
-
-def _logsumexp_build(node: Tensor, _: Target) -> Tensor:
-    (x,) = node.operands
-    axes = _axes_attribute(node)
-    # An infinite maximum must not be subtracted: infinity - infinity is NaN.
-    largest = _finite_or_zero(max(x, axes))
-    return log(sum_axes(exp(x - with_ones(largest, x, axes)), axes)) + largest
-
-
-def _logsumexp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    axes = _axes_attribute(result)
-    shares = exp(x - with_ones(_finite_or_zero(result), x, axes))
-    return (with_ones(upstream, x, axes) * shares,)
-
-
-def _logsumexp_reference(x: Array, axes: tuple[int, ...]) -> Array:
-    largest = np.max(x, axes, keepdims=True)
-    largest = np.where(np.isfinite(largest), largest, 0)
-    total = np.log(np.sum(np.exp(x - largest), axes, keepdims=True)) + largest
-    return total.squeeze(axes)
-
-
-def _infer_logsumexp(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    _require_float(operands[0])
-    return _infer_nonempty(operands, attributes)
-
-
-LOGSUMEXP = Op(
-    "logsumexp",
-    _infer_logsumexp,
-    _logsumexp_gradient,
-    _logsumexp_reference,
-    Decomposition(_logsumexp_build),
-    (*_REDUCTION_SAMPLES, Sample(((4, 6),), {"axes": (1,)}, low=-200, high=200)),
-    attributes=_OF_AXES,
-)
-
-
-@checked
-def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) along axes, without overflow."""
-    return _reduced(LOGSUMEXP, floating(x), axes, keepdims)
-
-
-def _infer_softmax(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    _require_float(operands[0])
-    _require_elements(operands[0], (attributes["axis"],))
-    return operands[0].shape, operands[0].dtype
-
-
-def _below_largest(x: Tensor, axis: int) -> Tensor:
-    return x - max(x, axis, keepdims=True)
-
-
-def _softmax_build(node: Tensor, _: Target) -> Tensor:
-    (x,) = node.operands
-    axis: int = node.attributes["axis"]
-    powers = exp(_below_largest(x, axis))
-    return powers / sum(powers, axis, keepdims=True)
-
-
-def _softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    axis: int = result.attributes["axis"]
-    return (result * (upstream - sum(upstream * result, axis, keepdims=True)),)
-
-
-def _softmax_reference(x: Array, axis: int) -> Array:
-    powers = np.exp(x - np.max(x, axis, keepdims=True))
-    return powers / np.sum(powers, axis, keepdims=True)
-
-
-_SOFTMAX_SAMPLES = (
-    Sample(((3, 5),), {"axis": 1}),
-    Sample(((4, 2, 3),), {"axis": 0}),
-    Sample(((2, 1),), {"axis": 1}),
-    Sample(((0, 4),), {"axis": 1}),
-    Sample(((3, 4),), {"axis": 1}, low=-200, high=200),
-)
-
-SOFTMAX = Op(
-    "softmax",
-    _infer_softmax,
-    _softmax_gradient,
-    _softmax_reference,
-    Decomposition(_softmax_build),
-    _SOFTMAX_SAMPLES,
-    attributes={"axis": Axis()},
-)
-
-
-@checked
-def softmax(x: TensorLike, axis: int = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) along an axis, without overflow."""
-    x = floating(x)
-    return apply(SOFTMAX, x, axis=axis_of(x, axis))
-
-
-def _log_softmax_build(node: Tensor, _: Target) -> Tensor:
-    (x,) = node.operands
-    axis: int = node.attributes["axis"]
-    shifted = _below_largest(x, axis)
-    return shifted - log(sum(exp(shifted), axis, keepdims=True))
-
-
-def _log_softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    axis: int = result.attributes["axis"]
-    return (upstream - exp(result) * sum(upstream, axis, keepdims=True),)
-
-
-def _log_softmax_reference(x: Array, axis: int) -> Array:
-    shifted = x - np.max(x, axis, keepdims=True)
-    return shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True))
-
-
-LOG_SOFTMAX = Op(
-    "log_softmax",
-    _infer_softmax,
-    _log_softmax_gradient,
-    _log_softmax_reference,
-    Decomposition(_log_softmax_build),
-    _SOFTMAX_SAMPLES,
-    attributes={"axis": Axis()},
-)
-
-
-@checked
-def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
-    """log(softmax(x)) along an axis, without overflow."""
-    x = floating(x)
-    return apply(LOG_SOFTMAX, x, axis=axis_of(x, axis))
-
-
-OPS = (
-    *(ELEMENT_COUNT, MEAN, VARIANCE, MAX, MIN, ARGMAX, ARGMIN, ANY, ALL, PROD, CUMSUM),
-    *(LOGSUMEXP, SOFTMAX, LOG_SOFTMAX),
-)
+OPS = (ELEMENT_COUNT, MEAN, VARIANCE, MAX, MIN, ARGMAX, ARGMIN, ANY, ALL, PROD, CUMSUM)

@@ -99,8 +99,24 @@ def plot_map(
     )
     if min(grid.shape) >= 2 and np.nanmin(grid) < 0.5 < np.nanmax(grid):
         axes.contour(columns, rows, grid, levels=[0.5], colors=INK, linewidths=1.2)
+    _draw_points(axes, places, classes, names)
+    clean_axes(axes, grid="")
+    axes.set_aspect("equal")
+    bar = figure.colorbar(picture, ax=axes, ticks=[0.0, 0.5, 1.0], shrink=0.85)
+    bar.set_label(f"probability of {names[1]}", fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=11, color=INK)
+    save_figure(figure, path)
+
+
+def _draw_points(
+    axes: Any, points: npt.NDArray[np.float64], classes: npt.NDArray[Any], names: tuple[str, str]
+) -> None:
+    """Draws the points of both classes, and a legend under the picture."""
     for number, (name, colour, marker) in enumerate(zip(names, (BLUE, ORANGE), "os", strict=True)):
-        chosen = places[classes == number]
+        chosen = points[classes == number]
         if len(chosen):
             axes.scatter(
                 chosen[:, 0],
@@ -112,9 +128,7 @@ def plot_map(
                 linewidths=0.7,
                 label=name,
             )
-    clean_axes(axes, grid="")
-    axes.set_aspect("equal")
-    if len(places):
+    if len(points):
         axes.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.06),
@@ -122,13 +136,6 @@ def plot_map(
             frameon=False,
             fontsize=9,
         )
-    bar = figure.colorbar(picture, ax=axes, ticks=[0.0, 0.5, 1.0], shrink=0.85)
-    bar.set_label(f"probability of {names[1]}", fontsize=9, color=INK)
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
-    if title:
-        axes.set_title(title, fontsize=11, color=INK)
-    save_figure(figure, path)
 
 
 def _grid(values: npt.ArrayLike) -> npt.NDArray[np.float64]:

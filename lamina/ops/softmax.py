@@ -1,0 +1,170 @@
+"""Sums of exponentials: logsumexp, softmax, and the logarithm of softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
+from lamina.graph.attributes import Axis
+from lamina.ops.arguments import axis_of
+from lamina.ops.broadcast import sum_axes, with_ones
+from lamina.ops.comparison import where
+from lamina.ops.conversion import floating
+from lamina.ops.elementwise import exp, log
+from lamina.ops.lowering_rules import Decomposition
+from lamina.ops.reduce import (
+    OF_AXES,
+    REDUCTION_SAMPLES,
+    Axes,
+    axes_attribute,
+    infer_nonempty,
+    reduced,
+    require_elements,
+    require_float,
+)
+from lamina.ops.reduce import max as largest
+from lamina.ops.reduce import sum as total
+from lamina.program.target import Target
+from lamina.shapes import Array, DType, Shape
+
+
+def _finite_or_zero(x: Tensor) -> Tensor:
+    return where(abs(x) < math.inf, x, 0)
+
+
+def _logsumexp_build(node: Tensor, _: Target) -> Tensor:
+    (x,) = node.operands
+    axes = axes_attribute(node)
+    # An infinite maximum must not be subtracted: infinity - infinity is NaN.
+    shift = _finite_or_zero(largest(x, axes))
+    return log(sum_axes(exp(x - with_ones(shift, x, axes)), axes)) + shift
+
+
+def _logsumexp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    axes = axes_attribute(result)
+    shares = exp(x - with_ones(_finite_or_zero(result), x, axes))
+    return (with_ones(upstream, x, axes) * shares,)
+
+
+def _logsumexp_reference(x: Array, axes: tuple[int, ...]) -> Array:
+    largest = np.max(x, axes, keepdims=True)
+    largest = np.where(np.isfinite(largest), largest, 0)
+    total = np.log(np.sum(np.exp(x - largest), axes, keepdims=True)) + largest
+    return total.squeeze(axes)
+
+
+def _infer_logsumexp(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    require_float(operands[0])
+    return infer_nonempty(operands, attributes)
+
+
+LOGSUMEXP = Op(
+    "logsumexp",
+    _infer_logsumexp,
+    _logsumexp_gradient,
+    _logsumexp_reference,
+    Decomposition(_logsumexp_build),
+    (*REDUCTION_SAMPLES, Sample(((4, 6),), {"axes": (1,)}, low=-200, high=200)),
+    attributes=OF_AXES,
+)
+
+
+@checked
+def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """log(total(exp(x))) along axes, without overflow."""
+    return reduced(LOGSUMEXP, floating(x), axes, keepdims)
+
+
+def _infer_softmax(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    require_float(operands[0])
+    require_elements(operands[0], (attributes["axis"],))
+    return operands[0].shape, operands[0].dtype
+
+
+def _below_largest(x: Tensor, axis: int) -> Tensor:
+    return x - largest(x, axis, keepdims=True)
+
+
+def _softmax_build(node: Tensor, _: Target) -> Tensor:
+    (x,) = node.operands
+    axis: int = node.attributes["axis"]
+    powers = exp(_below_largest(x, axis))
+    return powers / total(powers, axis, keepdims=True)
+
+
+def _softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    axis: int = result.attributes["axis"]
+    return (result * (upstream - total(upstream * result, axis, keepdims=True)),)
+
+
+def _softmax_reference(x: Array, axis: int) -> Array:
+    powers = np.exp(x - np.max(x, axis, keepdims=True))
+    return powers / np.sum(powers, axis, keepdims=True)
+
+
+_SOFTMAX_SAMPLES = (
+    Sample(((3, 5),), {"axis": 1}),
+    Sample(((4, 2, 3),), {"axis": 0}),
+    Sample(((2, 1),), {"axis": 1}),
+    Sample(((0, 4),), {"axis": 1}),
+    Sample(((3, 4),), {"axis": 1}, low=-200, high=200),
+)
+
+SOFTMAX = Op(
+    "softmax",
+    _infer_softmax,
+    _softmax_gradient,
+    _softmax_reference,
+    Decomposition(_softmax_build),
+    _SOFTMAX_SAMPLES,
+    attributes={"axis": Axis()},
+)
+
+
+@checked
+def softmax(x: TensorLike, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis, without overflow."""
+    x = floating(x)
+    return apply(SOFTMAX, x, axis=axis_of(x, axis))
+
+
+def _log_softmax_build(node: Tensor, _: Target) -> Tensor:
+    (x,) = node.operands
+    axis: int = node.attributes["axis"]
+    shifted = _below_largest(x, axis)
+    return shifted - log(total(exp(shifted), axis, keepdims=True))
+
+
+def _log_softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    axis: int = result.attributes["axis"]
+    return (upstream - exp(result) * total(upstream, axis, keepdims=True),)
+
+
+def _log_softmax_reference(x: Array, axis: int) -> Array:
+    shifted = x - np.max(x, axis, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True))
+
+
+LOG_SOFTMAX = Op(
+    "log_softmax",
+    _infer_softmax,
+    _log_softmax_gradient,
+    _log_softmax_reference,
+    Decomposition(_log_softmax_build),
+    _SOFTMAX_SAMPLES,
+    attributes={"axis": Axis()},
+)
+
+
+@checked
+def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
+    """log(softmax(x)) along an axis, without overflow."""
+    x = floating(x)
+    return apply(LOG_SOFTMAX, x, axis=axis_of(x, axis))
+
+
+OPS = (LOGSUMEXP, SOFTMAX, LOG_SOFTMAX)
