@@ -1,4 +1,4 @@
-"""The choice between one thread and all of them, fed with times that are made up."""
+"""The choice between one thread and all of them, fed with simulated times."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import pytest
 
 from lamina.engines.cpu.run.thread_choice import LONG_SECONDS, ThreadChoice
 
-# A counter of a nanosecond.
+# A counter of nanoseconds.
 SECOND = 1e9
 
-# Seconds of a run, by the time that has passed and whether it is made alone.
+# Seconds of a run, by the time that has passed and whether one thread runs alone.
 Machine = Callable[[float, bool], float]
 
 
 def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[float, float]:
-    """Runs for some time; gives the mean time of a run and which part of the runs was alone."""
+    """Runs for some time; returns the mean time of a run and the part of runs made alone."""
     passed, runs, alone = 0.0, 0, 0
     while passed < seconds:
         count = choice.runs
         spent = sum(machine(passed, choice.alone) for _ in range(count))
         passed, runs = passed + spent, runs + count
         alone += count * choice.alone
-        choice.ran(int(spent * SECOND))
+        choice.record(int(spent * SECOND))
     return passed / runs, alone / runs
 
 
 @pytest.mark.parametrize(("together", "alone"), [(20e-6, 30e-6), (30e-6, 20e-6), (7e-4, 12e-4)])
-def test_the_faster_way_is_taken_and_the_other_costs_little(together: float, alone: float) -> None:
+def test_the_faster_choice_is_taken_and_the_other_costs_little(
+    together: float, alone: float
+) -> None:
     def machine(passed: float, is_alone: bool) -> float:
         return alone if is_alone else together
 
@@ -108,8 +110,8 @@ def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
 
     choice = ThreadChoice(SECOND)
     for _ in range(runs):
-        choice.ran(int(choice.runs * machine(0.0, choice.alone) * SECOND))
-    choice.ran(reading)
+        choice.record(int(choice.runs * machine(0.0, choice.alone) * SECOND))
+    choice.record(reading)
     mean, _ = simulated(choice, machine, 1.0)
     assert mean < 1.05 * 20e-6
 
@@ -120,6 +122,6 @@ def test_a_trial_of_one_thread_is_said_to_be_one() -> None:
     for _ in range(1000):
         if choice.trial and choice.alone:
             tried += 1
-        choice.ran(int((20e-6 if choice.alone else 10e-6) * choice.runs * SECOND))
+        choice.record(int((20e-6 if choice.alone else 10e-6) * choice.runs * SECOND))
         assert choice.trial or not choice.alone
     assert tried > 0

@@ -28,7 +28,7 @@ from lamina.shapes import Array, float32, int64
 TRAITS = Traits(
     has_float64=True,
     lanes=1,
-    units=4,
+    compute_units=4,
     exact_division=True,
     alignment_bytes=128,
     largest_block_bytes=1 << 40,

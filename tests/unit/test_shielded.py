@@ -281,8 +281,8 @@ def late():
 atexit.register(late)
 """
     expected = (
-        "the process is ending: the thread that compiles programs has left\n"
-        "  Register an exit handler after its model is made: it then comes before it leaves.\n"
+        "the process is ending: the thread that compiles programs has ended\n"
+        "  Register an exit handler after its model is made: it then runs before the thread ends.\n"
     )
     begin = (
         "from lamina.errors import EngineError\n"

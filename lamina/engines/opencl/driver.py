@@ -216,7 +216,7 @@ def _traits(handle: cl.Device) -> Traits:
     return Traits(
         has_float64=bool(handle.double_fp_config),
         lanes=handle.preferred_vector_width_float,
-        units=handle.max_compute_units,
+        compute_units=handle.max_compute_units,
         fused=bool(handle.single_fp_config & kinds.FMA),
         exact_division=bool(handle.single_fp_config & kinds.CORRECTLY_ROUNDED_DIVIDE_SQRT),
         alignment_bytes=handle.mem_base_addr_align // 8,
