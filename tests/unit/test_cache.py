@@ -28,7 +28,7 @@ posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes 
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "_said", set())
+    monkeypatch.setattr(cache, "_reported", set())
     return tmp_path / "objects"
 
 

@@ -392,7 +392,7 @@ def test_memory_is_what_the_system_and_every_group_leave(
     case: str, system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, expected = SYSTEMS[case]
-    monkeypatch.setattr(machine_memory, "_left_of_addresses", lambda: None)
+    monkeypatch.setattr(machine_memory, "_rest_of_addresses", lambda: None)
     system(files)
     assert machine_memory.available_bytes() == expected
 
@@ -401,7 +401,7 @@ def test_a_system_that_says_nothing_is_taken_at_its_size(
     system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system({"PROC/meminfo": "nonsense", "PROC/self/cgroup": "", "PROC/self/mountinfo": "1 - \n"})
-    monkeypatch.setattr(machine_memory, "_left_of_addresses", lambda: None)
+    monkeypatch.setattr(machine_memory, "_rest_of_addresses", lambda: None)
     assert machine_memory.available_bytes() == machine_memory.physical_bytes()
     monkeypatch.setattr(machine_memory, "physical_bytes", lambda: None)
     assert machine_memory.available_bytes() is None
