@@ -54,7 +54,8 @@ class Explanation:
         lines = [f"{title} ({device.description})", "", table]
         workspaces = self.engine.workspace_bytes(self.program)
         if workspaces is not None:
-            lines += ["", f"beside its memory bill it takes {bytes_text(workspaces)} of workspaces"]
+            text = f"in addition to its memory bill it takes {bytes_text(workspaces)} of workspaces"
+            lines += ["", text]
         return "\n".join(lines)
 
     @property

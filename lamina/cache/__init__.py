@@ -101,17 +101,17 @@ def _report_once(reason: str, where: object) -> None:
         import logging
 
         logging.getLogger("lamina").warning(
-            "Lamina compiles anew in every process, as its cache cannot be used: %s. "
+            "Lamina compiles again in every process, as its cache cannot be used: %s. "
             "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without.",
             text,
         )
 
 
-def key_of(parts: Iterable[str]) -> str:
+def key_of(inputs: Iterable[str]) -> str:
     """The key of an entry made from these inputs: the SHA-256 of all of them, in order."""
     digest = hashlib.sha256()
-    for part in parts:
-        encoded = part.encode()
+    for text in inputs:
+        encoded = text.encode()
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.hexdigest()

@@ -201,7 +201,7 @@ def _require_trusted(descriptor: int, path: str) -> bool:
     """Checks a folder along the path; returns whether only root can change it."""
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
-        raise RefusedError(f"{path} belongs to somebody else")
+        raise RefusedError(f"{path} belongs to another user")
     shared = _others_may_write(status, descriptor)
     if shared and not status.st_mode & stat.S_ISVTX:
         raise RefusedError(f"others may write to {path}")
@@ -244,6 +244,6 @@ def _has_no_access_list(descriptor: int) -> bool:
 
 def _require_own(status: os.stat_result, path: Path) -> None:
     if status.st_uid != os.geteuid():
-        raise RefusedError(f"{path} belongs to somebody else")
+        raise RefusedError(f"{path} belongs to another user")
     if status.st_mode & _WRITABLE_BY_OTHERS:
         raise RefusedError(f"others may write to {path}")

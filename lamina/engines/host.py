@@ -74,7 +74,7 @@ class HostArena:
         self._needs: weakref.WeakKeyDictionary[Tenant, int] = weakref.WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[type[HostArena], tuple[()]]:
-        # The executables of a copy are compiled anew.
+        # The executables of a copy are compiled again.
         return HostArena, ()
 
     @property
@@ -135,7 +135,7 @@ def aligned(size: int) -> Array:
         block = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
     except (MemoryError, OverflowError, ValueError) as error:
         raise EngineError(
-            "the system gives no more memory",
+            "the system refuses more memory",
             facts=(("needed", bytes_text(size)),),
             advice="Free some, raise the limit of the process, or make the network smaller.",
         ) from error

@@ -75,7 +75,7 @@ def require_room(
     largest = max(needs, key=lambda need: need.largest_bytes)
     if most is not None and largest.largest_bytes > most:
         raise EngineError(
-            f"{subject} more memory in one piece than the device gives",
+            f"{subject} more memory in one allocation than the device allows",
             facts=(
                 ("at most", bytes_text(most)),
                 ("needed", f"{bytes_text(largest.largest_bytes)} for {largest.largest}"),

@@ -94,7 +94,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
     assert mean(23e-6, 35e-6, 0.3) < 1.02 * 23e-6
     assert mean(46e-6, 35e-6, 0.03) < 1.15 * 35e-6
     assert mean(46e-6, 35e-6, 0.3) < 1.02 * 35e-6
-    # Nothing tells of this but a trial.
+    # Only a trial shows this.
     assert mean(23e-6, 35e-6, 1.0) < 1.1 * 23e-6
 
 
@@ -103,7 +103,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
 def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
     reading: int, runs: int
 ) -> None:
-    """As where the machine sleeps, or somebody presses Ctrl-Z."""
+    """As when the machine sleeps, or a user presses Ctrl-Z."""
 
     def machine(_: float, is_alone: bool) -> float:
         return 30e-6 if is_alone else 20e-6

@@ -185,7 +185,7 @@ def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) 
 
 
 def test_helpers_sleep_where_the_counter_began_anew(calm_pool: ThreadPool) -> None:
-    # As if they had been asked before a machine slept, which had run for longer then.
+    # As after a call before the machine slept, when its counter had a larger value.
     calm_pool.stay_awake(reading() + int(2000 * pools.ticks_per_second()))
     counting = Counting(2)
     counting.run(calm_pool)
@@ -292,9 +292,9 @@ class Blocking:
             code.line(f"store atomic i64 1, {typed(arrived)} seq_cst, align 8")
         awaited = code.select(helping, latch, arrived)
         loop = code.begin_loop(first, last)
-        with code.forever() as behind:
+        with code.forever() as after:
             seen = code.instruction(f"load atomic i64, {typed(awaited)} seq_cst, align 8", I64)
-            code.leave_when(code.compare("ne", seen, zero), behind)
+            code.leave_when(code.compare("ne", seen, zero), after)
         done = code.offset(code.load(table, POINTER), loop.index, "i64")
         code.instruction(f"atomicrmw add {typed(done)}, i64 1 seq_cst", I64)
         code.end_loop(loop)

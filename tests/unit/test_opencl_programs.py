@@ -80,7 +80,7 @@ def program(arena_bytes: int = 280) -> Program:
         Buffer("t", "temporary", (6,), float32),
         Buffer("y", "temporary", (3, 2), float32),
     ]
-    places = (
+    allocations = (
         Allocation("t", 0, 24, 0, 2),
         Allocation("y", 128, 24, 2, 3),
         Allocation("s", 256, 24, 0, 1),
@@ -91,7 +91,7 @@ def program(arena_bytes: int = 280) -> Program:
         tuple(steps),
         (("result", "y"), ("given", "x"), ("parameter", "p"), ("nothing", "empty")),
         {"c": C},
-        Plan((arena_bytes,), 72, places),
+        Plan((arena_bytes,), 72, allocations),
     )
 
 

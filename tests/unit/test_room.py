@@ -42,7 +42,7 @@ def everything_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Leaves so many bytes of memory, of which none may be allocated and nothing compiled."""
+    """Limits the available memory, and fails where memory is allocated or a program compiled."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("this must not be reached")
@@ -300,10 +300,10 @@ def test_what_the_system_does_not_give_is_an_error_of_ours(
     for size in (1 << 62, 1 << 63, 1 << 70):
         with pytest.raises(EngineError) as caught:
             host.aligned(size)
-        assert caught.value.problem == "the system gives no more memory"
+        assert caught.value.problem == "the system refuses more memory"
 
 
-# What the system says -----------------------------------------------------------------------------
+# The system's figures -----------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ TEXT = "define void @program() {\n  ret void\n}\n"
 
 @pytest.fixture
 def pressing() -> Iterator[Callable[[], None]]:
-    """Presses Ctrl-C, whatever those who started the tests made of it."""
+    """Presses Ctrl-C, with Python's own handler whatever the tests were started with."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: os.kill(os.getpid(), signal.SIGINT)
     signal.signal(signal.SIGINT, before)
@@ -243,7 +243,7 @@ def test_a_job_that_is_interrupted_while_it_is_set_to_one_run_is_set_again() -> 
     job.set_runs(np.zeros((5, 2), np.int64), (), ())
 
     class Interrupting:
-        def __setitem__(self, place: int, value: int) -> None:
+        def __setitem__(self, number: int, value: int) -> None:
             raise KeyboardInterrupt
 
     job._words = Interrupting()

@@ -50,7 +50,7 @@ class DeviceArena:
         )
 
     def __reduce__(self) -> tuple[type[DeviceArena], tuple[Callable[[], Driver]]]:
-        # The executables of a copy are compiled anew.
+        # The executables of a copy are compiled again.
         return DeviceArena, (self._opened,)
 
     @property

@@ -3,7 +3,7 @@
 A driver opens one device, and returns its own handles of buffers, modules, kernels and sequences:
 the engine passes these on and never looks inside. None stands for a buffer without bytes.
 
-Ownership: each handle is released when its last reference is gone. A part of a buffer keeps the
+Ownership: each handle is released when its last reference is gone. A sub-buffer keeps the
 whole buffer, a kernel its module and its buffers, a sequence its kernels.
 
 Threads: any thread may call; threads that launch the same kernel do so one at a time.
@@ -99,7 +99,7 @@ class Driver(Protocol):
         """Allocates bytes, at least one, that the device really has, filled with zeros."""
         ...
 
-    def part(self, buffer: Buffer, offset: int, size: int) -> Buffer:
+    def sub_buffer(self, buffer: Buffer, offset: int, size: int) -> Buffer:
         """A range of a buffer as a buffer; its offset is a multiple of the device's alignment."""
         ...
 

@@ -95,7 +95,7 @@ class GpuProgram:
         with driver.errors("preparing a program"):
             # Buffers at one location are one buffer, also for the driver.
             found = {
-                (block, offset, size): driver.part(blocks[block], offset, size)
+                (block, offset, size): driver.sub_buffer(blocks[block], offset, size)
                 for block, offset, size in set(locations.values())
             }
             # Buffers without elements stay None.

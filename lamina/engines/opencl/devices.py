@@ -58,7 +58,7 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
             for row in rows
         ),
         where=name,
-        advice=f"{LISTING} what there is; docs/opencl.md says what hardware needs.",
+        advice=f"{LISTING} what there is; docs/opencl.md lists what hardware needs.",
     )
 
 
@@ -119,9 +119,9 @@ def _problem(handle: cl.Device) -> str:
         handle.name.startswith(device) and handle.driver_version.startswith(version)
         for device, version in _FAULTY
     ):
-        return f"driver {handle.driver_version} computes wrongly; docs/opencl.md says what"
+        return f"driver {handle.driver_version} has wrong results; docs/opencl.md lists them"
     if not handle.available:
-        return "the driver says that it is not available"
+        return "the driver reports that it is not available"
     if not handle.compiler_available:
         return "the driver has no compiler"
     if not handle.endian_little:

@@ -131,7 +131,7 @@ class OpenClDriver:
             raise EngineError(
                 f"the OpenCL driver failed at {doing}",
                 facts=(
-                    ("driver said", status_text(error)),
+                    ("driver reported", status_text(error)),
                     *facts,
                     ("device", self.record.description),
                 ),
@@ -153,7 +153,7 @@ class OpenClDriver:
         self.queue.fill(buffer, size)
         return buffer
 
-    def part(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
+    def sub_buffer(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
         return buffer.get_sub_region(offset, size)
 
     def release(self, buffer: cl.Buffer) -> None:

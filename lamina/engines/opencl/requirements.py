@@ -10,7 +10,7 @@ from lamina.errors import EngineError
 _DRIVERS = (
     "a driver: for AMD mesa-opencl-icd, or ROCm; for Intel intel-opencl-icd; for Nvidia "
     "nvidia-opencl-icd; for ARM mesa-opencl-icd; for any processor pocl-opencl-icd. "
-    "docs/opencl.md says more."
+    "docs/opencl.md has details."
 )
 
 
