@@ -1,4 +1,4 @@
-"""The memory bill: what a program will need, byte by byte, before anything is allocated."""
+"""The memory bill: the bytes that a program needs, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _UNITS = {
 
 @frozen_dataclass
 class MemoryBill:
-    """What one compiled step needs, in bytes. `print` shows it as a table.
+    """The memory of a compiled program, in bytes. `print` shows it as a table.
 
     Attributes:
-        batch_size: the number of examples the step is for.
-        program: the compiled step with its plan; nothing of it is allocated.
+        batch_size: the number of examples of the program.
+        program: the program with its plan; nothing of it is allocated.
     """
 
     batch_size: int
@@ -54,17 +54,17 @@ class MemoryBill:
 
     @property
     def input_bytes(self) -> int:
-        """One batch of inputs and targets, as they arrive."""
+        """One batch of inputs and targets, in their own dtypes."""
         return self._kind("input")
 
     @property
     def constant_bytes(self) -> int:
-        """Arrays that the network fixes."""
+        """The network's constant arrays."""
         return self._kind("constant")
 
     @property
     def arena_bytes(self) -> int:
-        """Activations, gradients and everything else that lives within a step."""
+        """Activations, gradients and all other temporaries."""
         return self.program.plan.arena_bytes
 
     @property
@@ -74,12 +74,12 @@ class MemoryBill:
 
     @property
     def peak_bytes(self) -> int:
-        """What the step needs in all: persistent memory and the arena."""
+        """The memory of the program in all: persistent memory and the arena."""
         return self.persistent_bytes + self.arena_bytes
 
     @property
     def lower_bound_bytes(self) -> int:
-        """What no plan of these steps could go below: the arena as small as its largest step."""
+        """The lower bound of all plans of these steps: an arena for the largest step alone."""
         return self.persistent_bytes + self.program.plan.largest_live_bytes
 
     def __str__(self) -> str:
@@ -97,27 +97,27 @@ class MemoryBill:
         return f"{overview}\n{bound}; {steps} steps"
 
     def buffers(self) -> str:
-        """Every buffer of the arena as a table: size, place, and the steps that need it.
+        """Every buffer of the arena as a table: size, offset, and the steps that need it.
 
-        In an arena of several blocks, a place is the number of the block and the offset in it.
+        In an arena of several blocks, an offset follows the number of its block.
         """
         several = len(self.program.plan.blocks) > 1
         rows = [
             (
-                place.buffer,
+                allocation.buffer,
                 shape_text(buffer.shape, buffer.dtype),
-                bytes_text(place.bytes),
-                f"{place.block}:{place.offset}" if several else str(place.offset),
-                f"{place.first}-{min(place.last, len(self.program.steps) - 1)}",
+                bytes_text(allocation.bytes),
+                f"{allocation.block}:{allocation.offset}" if several else str(allocation.offset),
+                f"{allocation.first}-{min(allocation.last, len(self.program.steps) - 1)}",
             )
-            for place in self.program.plan.allocations
-            for buffer in [self.program.buffers[place.buffer]]
+            for allocation in self.program.plan.allocations
+            for buffer in [self.program.buffers[allocation.buffer]]
         ]
         return table_text(("buffer", "shape", "bytes", "offset", "steps"), rows, align="llrrr")
 
     @checked
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Writes a picture: bytes over the program's course, a rectangle for each buffer.
+        """Writes a picture: bytes over the program's steps, a rectangle for each buffer.
 
         Raises:
             MissingExtraError: without matplotlib.
@@ -125,15 +125,15 @@ class MemoryBill:
         positions = self.program.plan.positions()
         rectangles = [
             reports.Rectangle(
-                place.buffer,
-                positions[place.buffer],
-                place.bytes,
-                place.first,
-                place.last,
-                group=_group(place.buffer),
-                in_place=bool(place.in_place_of),
+                allocation.buffer,
+                positions[allocation.buffer],
+                allocation.bytes,
+                allocation.first,
+                allocation.last,
+                group=_group(allocation.buffer),
+                in_place=bool(allocation.in_place_of),
             )
-            for place in self.program.plan.allocations
+            for allocation in self.program.plan.allocations
         ]
         reports.plot_plan(
             rectangles,
@@ -154,12 +154,12 @@ class MemoryBill:
 
 
 def _group(buffer: str) -> str:
-    """The layer that a buffer belongs to."""
+    """The layer of a buffer."""
     return buffer.rsplit(".", 1)[0].split("/update")[0]
 
 
 class MemorySize(Kind):
-    """A number of bytes, or text that says one."""
+    """A number of bytes, or text such as "2 GiB"."""
 
     def read(self, value: Any, operands: Operands = ()) -> int:
         try:

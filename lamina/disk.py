@@ -1,14 +1,14 @@
-"""Files: read only if they are regular ones, and written whole or not at all.
+"""Files: read only if they are regular ones, and written atomically.
 
-A file is written under a name of its own in the folder where it shall lie, and takes the other name
-when it is whole. What a killed process leaves unfinished is removed by the next writer.
+A file is written under a temporary name in its final folder, and renamed when it is complete.
+Unfinished files of killed processes are removed by the next writer.
 
-Whether a process is gone is not asked of its number: that may be another's by now, and means
-nothing in another container. Whoever writes holds a lock of the system (`flock`) on the unfinished
-file. The system gives it back when the last process that has the file open is gone, however it
-ended; a new name is given while the lock is held. Where a file system has no such locks, nothing is
-removed. Where one machine does not see the locks of another, a file may be removed that somebody
-writes: its writer finds it gone, and writes it again.
+Process numbers cannot show whether a writer is still alive: another process may have the number by
+now, and numbers mean nothing in another container. Instead a writer holds a lock of the system
+(`flock`) on the unfinished file. The system releases it when the last process that has the file
+open is gone, however it ended; the file is renamed while the lock is held. On a file system without
+such locks nothing is removed. Where one machine does not see the locks of another, a file may be
+removed that is being written: its writer finds it gone, and writes it again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if sys.platform != "win32":
 Content = bytes | bytearray | memoryview
 
 PREFIX, SUFFIX = ".lamina-", ".tmp"
-# So often is a file written again that somebody removed, and made again where somebody took it
-# for one that was left, as it was not locked yet.
-_ATTEMPTS, _CLAIMS = 5, 1000
-# Flags that some systems do not have.
-_CLOSED_BY_PROGRAMS = getattr(os, "O_CLOEXEC", 0)
-_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_AS_IT_IS = getattr(os, "O_BINARY", 0)
+# How often a file is written again that another process removed, and how often a temporary name is
+# tried again where another process removed the new file because it was not locked yet.
+_ATTEMPTS, _NAME_ATTEMPTS = 5, 1000
+# Flags that some systems lack.
+_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+_NONBLOCKING = getattr(os, "O_NONBLOCK", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -48,11 +48,11 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """
     # Before it is opened: opening a device may do something.
     _require_regular(path, os.stat(path).st_mode)
-    flags = os.O_RDONLY | _CLOSED_BY_PROGRAMS | _WITHOUT_WAITING | _AS_IT_IS
-    # It is the caller who closes it.
+    flags = os.O_RDONLY | _CLOSE_ON_EXEC | _NONBLOCKING | _BINARY
+    # The caller closes it.
     file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
     try:
-        # By now another one may have its name.
+        # Another file may have taken its name in between.
         _require_regular(path, os.fstat(file.fileno()).st_mode)
     except BaseException:
         file.close()
@@ -81,13 +81,13 @@ def write_whole(
     permissions: int | None = None,
     folder: int | None = None,
 ) -> None:
-    """Writes a file, or leaves the one that is there as it is.
+    """Writes a file, or leaves an existing one unchanged.
 
     Args:
-        path: of the file; it is replaced, and so would a link be.
+        path: of the file; an existing file or link is replaced.
         content: all of it.
-        durable: wait until it is on the disk, where a power cut does not undo it.
-        permissions: of the file; as the process makes files if None.
+        durable: wait until it is on the disk and survives a power cut.
+        permissions: of the file; those of the process's umask if None.
         folder: the descriptor of an open folder in which the path begins.
 
     Raises:
@@ -111,16 +111,16 @@ def check_folder(directory: str) -> None:
 
 
 def sweep(folder: str | int) -> None:
-    """Removes what writers left unfinished in a folder; never what a living one writes.
+    """Removes unfinished files that their writers abandoned in a folder.
 
     Args:
         folder: its path, or the descriptor of an open one.
     """
     if sys.platform == "win32":
-        # There nobody can remove a file that somebody has open: no lock is needed.
+        # On Windows an open file cannot be removed: no lock is needed.
         remove = _remove
     else:
-        remove = _remove_if_left
+        remove = _remove_if_abandoned
     opened = folder if isinstance(folder, int) else None
     start = folder if isinstance(folder, str) else ""
     with suppress(OSError), os.scandir(folder) as entries:
@@ -134,7 +134,7 @@ def sweep(folder: str | int) -> None:
 def new_unfinished(
     create: Callable[[str], int], directory: str, folder: int | None
 ) -> tuple[str, IO[bytes]]:
-    """A new file under a name of its own, which `sweep` leaves alone while it is open.
+    """A new file under a temporary name, which `sweep` leaves alone while it is open.
 
     Args:
         create: opens a new file of a given name in the folder.
@@ -144,7 +144,7 @@ def new_unfinished(
     Returns:
         Its name in the folder, and the file.
     """
-    for _ in range(_CLAIMS):
+    for _ in range(_NAME_ATTEMPTS):
         name = f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
         path = os.path.join(directory, name)
         try:
@@ -160,7 +160,7 @@ def new_unfinished(
 
 
 def _removed() -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "somebody removes what is not finished yet")
+    return FileNotFoundError(errno.ENOENT, "another process removes unfinished files")
 
 
 def _written(
@@ -170,11 +170,11 @@ def _written(
     permissions: int | None,
     folder: int | None,
 ) -> bool:
-    """Writes a file; False if somebody else removed it before it was finished."""
+    """Writes a file; returns False if another process removed it before it was finished."""
     directory = os.path.dirname(path)
     name, file = _new_in(directory, permissions, folder)
     unfinished = os.path.join(directory, name)
-    # Not "with": on Windows it must be closed before it gets another name.
+    # Not "with": on Windows it must be closed before it is renamed.
     try:
         if permissions is not None:
             os.chmod(file.fileno() if os.chmod in os.supports_fd else unfinished, permissions)
@@ -198,8 +198,8 @@ def _written(
 
 
 def _new_in(directory: str, permissions: int | None, folder: int | None) -> tuple[str, IO[bytes]]:
-    """The same, made here: never a file, or a link, that somebody else put there."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _CLOSED_BY_PROGRAMS | _AS_IT_IS
+    """A new unfinished file; never an existing file or link that another process made."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _CLOSE_ON_EXEC | _BINARY
     mode = 0o666 if permissions is None else 0o600
 
     def create(name: str) -> int:
@@ -209,14 +209,14 @@ def _new_in(directory: str, permissions: int | None, folder: int | None) -> tupl
 
 
 def _is_ours(file: IO[bytes], path: str, folder: int | None) -> bool:
-    """Locks a new file, and says whether it is still there."""
+    """Locks a new file; returns whether it still has its name."""
     if sys.platform == "win32":
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # somebody is about to remove it
+    except BlockingIOError:  # another process is about to remove it
         return False
-    except OSError:  # a file system without locks: nobody removes anything there
+    except OSError:  # a file system without locks: unfinished files are never removed there
         pass
     return _is_named(file.fileno(), path, folder)
 
@@ -229,16 +229,16 @@ def _is_named(descriptor: int, path: str, folder: int | None) -> bool:
     return os.path.samestat(named, os.fstat(descriptor))
 
 
-def _remove_if_left(path: str, folder: int | None) -> None:
-    """Removes an unfinished file unless somebody writes it; raises OSError where that shows."""
+def _remove_if_abandoned(path: str, folder: int | None) -> None:
+    """Removes an unfinished file; raises OSError if a writer has locked it."""
     if sys.platform == "win32":
         return
-    flags = os.O_RDWR | _NO_LINK | _WITHOUT_WAITING | _CLOSED_BY_PROGRAMS
+    flags = os.O_RDWR | _NO_FOLLOW | _NONBLOCKING | _CLOSE_ON_EXEC
     descriptor = os.open(path, flags, dir_fd=folder)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # It may be finished by now: then what is locked is somebody's file, under its own name.
+            # It may be finished by now: the locked file then has its final name.
             if _is_named(descriptor, path, folder):
                 _remove(path, folder)
     finally:
@@ -250,17 +250,17 @@ def _remove(path: str, folder: int | None) -> None:
 
 
 def _make_name_durable(directory: str, folder: int | None) -> None:
-    """Without this a power cut may undo the new name, although the contents are on the disk."""
-    if sys.platform == "win32":  # there a folder cannot be opened
+    """Flushes a folder: a power cut could otherwise undo a renaming, but not the contents."""
+    if sys.platform == "win32":  # a folder cannot be opened on Windows
         return
     try:
-        descriptor = os.open(directory, os.O_RDONLY | _CLOSED_BY_PROGRAMS, dir_fd=folder)
-    except PermissionError:  # a folder that may be written to and not listed
+        descriptor = os.open(directory, os.O_RDONLY | _CLOSE_ON_EXEC, dir_fd=folder)
+    except PermissionError:  # a folder that is writable and not readable
         return
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without this
             raise
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a compiled step does, step by step, and how long each takes: tables for people."""
+"""The steps of a compiled program with their costs and times, as tables."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Explanation:
     """The steps of a compiled program; print it. Nothing is run, and nothing allocated.
 
     Attributes:
-        batch_size: the number of examples it is for.
-        program: what is explained.
-        engine: which would run it.
+        batch_size: the number of examples of the program.
+        program: the program to explain.
+        engine: the engine to run it.
     """
 
     batch_size: int
@@ -31,7 +31,7 @@ class Explanation:
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        """Of each step: its arithmetic, and the bytes it reads and writes."""
+        """The cost of each step: its arithmetic, and the bytes it reads and writes."""
         program = self.program
         return tuple(
             cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
@@ -52,14 +52,15 @@ class Explanation:
         device = self.engine.device
         title = f"{self.program.name}, {_examples(self.batch_size)}, on {device.engine}"
         lines = [f"{title} ({device.description})", "", table]
-        beside = self.engine.workspace_bytes(self.program)
-        if beside is not None:
-            lines += ["", f"beside its memory bill it takes {bytes_text(beside)} of workspaces"]
+        workspaces = self.engine.workspace_bytes(self.program)
+        if workspaces is not None:
+            text = f"in addition to its memory bill it takes {bytes_text(workspaces)} of workspaces"
+            lines += ["", text]
         return "\n".join(lines)
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """In which languages the engine shows a step, the nearest to the machine last."""
+        """The languages of `listing`, from the program to the one nearest to the machine."""
         return self.engine.languages
 
     @checked
@@ -68,7 +69,7 @@ class Explanation:
 
         Args:
             step: its number; None for all steps.
-            language: `"program"`, what Lamina's compiler made; or another of `languages`, such as
+            language: `"program"`, the compiler's output; or another of `languages`, such as
                 `"schedule"`; `"llvm"` and `"assembly"` on the cpu engine, `"opencl"` on the opencl
                 engine.
 
@@ -95,16 +96,15 @@ class Explanation:
 
 @frozen_dataclass
 class Profile:
-    """How long each step of a program takes; print it: the slowest stands first.
+    """The time of each step of a program; print it: the slowest step comes first.
 
     Attributes:
-        explanation: what was run.
-        runs: how often it was run.
+        explanation: the program that was run, and its engine.
+        runs: the number of runs.
         seconds: of each step, the mean of all runs.
         seconds_alone: of a run of the program compiled without clocks, called from Python; the
             median.
-        peaks: what the device can do at most, measured at the same time; None if the engine does
-            not say.
+        peaks: the peaks of the device, measured at the same time; None if the engine has none.
     """
 
     explanation: Explanation
@@ -152,8 +152,8 @@ def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
         kind = "contraction" if isinstance(step, Contraction) else "loop"
         # Names begin with their number, which makes them unique.
         repeat = program.repeated(number)
-        turns = f"{repeat.axis.extent} times " if repeat is not None else ""
-        yield str(number), step.name.partition(".")[2], kind, turns + space_of(step)
+        iterations = f"{repeat.axis.extent} times " if repeat is not None else ""
+        yield str(number), step.name.partition(".")[2], kind, iterations + space_of(step)
 
 
 def _traffic(cost: Cost) -> tuple[str, str]:

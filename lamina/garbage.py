@@ -1,12 +1,12 @@
-"""When Python does not look for garbage.
+"""Pauses of Python's cyclic garbage collector.
 
-Its collector goes through all objects that there are, again and again while more are made: as long
-as a large graph is built and compiled, that takes as long as everything else. Objects that are not
-needed any more are freed by their reference counts as always; what is left are circles, and those
-wait until the work is done.
+The collector walks through all objects, again and again while more are made: while a large graph is
+built and compiled, that takes as long as all other work. Reference counts still free objects during
+a pause; only reference cycles wait until the work is done.
 
-The switch is one for the whole process, and several threads may want it off at once. Nothing here
-waits or takes a lock: the handler of a signal may come anywhere, and raise, or pause as well.
+The collector has one switch for the whole process, and several threads may pause it at the same
+time. This module never waits and takes no lock: the handler of a signal may run at any point, and
+raise, or pause the collector as well.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ Result = TypeVar("Result")
 
 @final
 class Pause:
-    """No garbage is collected until this is ended, or is gone."""
+    """No garbage is collected until this is ended or deleted."""
 
     def __init__(self) -> None:
-        # Functions in C take it out again, which no signal cuts in two.
+        # Functions in C remove it again: no signal interrupts them.
         self._mark = _Mark(self, _pauses.discard)
         self._mark.thread = threading.get_ident()
         _pauses.add(self._mark)
         _switch_off()
 
     def end(self) -> None:
-        """Lets garbage be collected again, if nobody else has paused it and it was before."""
+        """Enables the collector again, if there is no other pause and it was enabled before."""
         _pauses.discard(self._mark)
         _switch_on()
 
     def __del__(self) -> None:
-        # What a signal has interrupted above is done again here. If one comes here, too, the next
-        # pause that ends switches the collector on.
+        # If a signal has interrupted `end`, this does it again. If one interrupts this, too, the
+        # next pause that ends enables the collector.
         self.end()
 
 
 @final
 class _Mark(weakref.ref[Pause]):
-    """Stands for a pause as long as it lives: its thread."""
+    """A weak reference to a pause, with its thread."""
 
     __slots__ = ("thread",)
     thread: int
 
 
 def without_collections(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, which makes so many objects that garbage is collected afterwards."""
+    """Decorates a function that makes many objects: garbage is collected after it."""
 
     @wraps(function)
     def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -68,33 +68,33 @@ def without_collections(function: Callable[Parameters, Result]) -> Callable[Para
 
 
 @final
-class _Debt:
-    """Made by whoever switches the collector off: its end switches it on, and nothing cuts in."""
+class _Reenabling:
+    """Made when the collector is disabled; its deletion enables it, without interruption."""
 
     # A function in C takes no `self`.
     __del__ = gc.enable
 
 
 _pauses: set[_Mark] = set()
-_debts: list[_Debt] = []
+_reenablings: list[_Reenabling] = []
 
 
 def _switch_off() -> None:
     if gc.isenabled():
-        _debts.append(_Debt())
+        _reenablings.append(_Reenabling())
         gc.disable()
 
 
 def _switch_on() -> None:
     if not _pauses:
-        _debts.clear()
+        _reenablings.clear()
     if _pauses:
-        # Another thread has begun one in between.
+        # Another thread has begun a pause in between.
         _switch_off()
 
 
 def _forget_other_threads() -> None:
-    """In a forked child, which has only the thread that forked."""
+    """Drops the pauses of threads that a forked child lacks: it has only the one that forked."""
     for pause in list(_pauses):
         if pause.thread != threading.get_ident():
             _pauses.discard(pause)

@@ -1,15 +1,15 @@
-"""Threads that no signal reaches: work that must not be cut in two runs in one of them.
+"""Threads that no signal reaches, for work that must not be interrupted.
 
 Python runs the handlers of signals in the main thread, between any two of its instructions, and a
-handler may raise: Ctrl-C does. Whatever the main thread was doing then ends where it is: a pointer
-is freed and not yet forgotten, half of the parameters are new. In another thread no handler runs.
-So such work is done in a thread of its own while the caller waits; what a handler raises meanwhile
-is held, and raised when the work is done.
+handler may raise: Ctrl-C does. The main thread's work then ends half done: a pointer is freed and
+not yet cleared, half of the parameters are new. No handler runs in another thread. So such work is
+done in a thread of its own while the caller waits; an exception that a handler raises meanwhile is
+held, and raised when the work is done.
 
-The other ways do not hold. A signal mask (`pthread_sigmask`) stops the system, not Python: another
-thread receives the signal, and its handler runs in the main thread all the same. Handlers that are
-exchanged for the time of the work are exchanged one at a time, and with them goes what other
-libraries have put beneath Python's.
+Two alternatives fail. A signal mask (`pthread_sigmask`) affects the system, not Python: another
+thread receives the signal, and Python still runs its handler in the main thread. Handlers can only
+be replaced one at a time for the duration of the work, and replacing them also removes handlers
+that other libraries have installed beneath Python's.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from lamina.garbage import Pause
 
 Result = TypeVar("Result")
 
-# Faults of the thread itself: blocked, they would end the process without a word.
+# Faults of the thread itself: if they were blocked, the process would end without a message.
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
-# So many handlers may raise one right after the other, and one more.
-_LOOPS = 3
+# The number of handlers that may raise one directly after the other, less one.
+_NESTED_LOOPS = 3
 
 
 @final
 class _Task(Generic[Result]):
-    """Something to do, and what became of it."""
+    """Work to do, and its result or error."""
 
     def __init__(self, work: Callable[[], Result]) -> None:
         self.work = work
@@ -50,7 +50,7 @@ class _Task(Generic[Result]):
         self.done.acquire()
 
     def run(self) -> None:
-        if self.finished:  # Whoever asked was interrupted, and asked again.
+        if self.finished:  # The caller was interrupted, and has queued it again.
             return
         try:
             self.result.append(self.work())
@@ -60,32 +60,32 @@ class _Task(Generic[Result]):
 
     def finish(self) -> None:
         self.finished = True
-        with suppress(RuntimeError):  # It was asked for twice, and is finished already.
+        with suppress(RuntimeError):  # It was queued twice, and is finished already.
             self.done.release()
 
 
 @final
 class ShieldedThread:
-    """A thread that does one thing after the other, each of them whole.
+    """A thread that does one task after the other, without interruption by signals.
 
-    It is started when there is something to do, and anew in a forked child; it ends with the
-    process. A fork waits until the work under way is done.
+    It is started with the first task, and again in a forked child; it ends with the process. A fork
+    waits until the present task is done.
 
     Args:
         name: of the thread.
 
     Attributes:
-        over: whether the process is ending, and nothing more can be asked for.
+        closed: whether the process is ending, and no more tasks are accepted.
     """
 
     def __init__(self, name: str) -> None:
-        self.over = False
+        self.closed = False
         self._name = name
-        # The first one is under way.
+        # The first one is the present task.
         self._tasks: deque[_Task[Any]] = deque()
-        # Held while the thread works, and by those who fork.
-        self._gate = threading.RLock()
-        self._left = False
+        # Held while the thread works, and during forks.
+        self._work_lock = threading.RLock()
+        self._ended = False
         self._begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -93,20 +93,21 @@ class ShieldedThread:
                 after_in_parent=self._after_fork,
                 after_in_child=self._after_fork_in_child,
             )
-        atexit.register(self._leave)
+        atexit.register(self._close)
 
     def _begin(self) -> None:
-        # Held by the thread as long as it lives: there is never a second one.
-        self._seat = threading.Lock()
+        # Held by the thread as long as it lives, so that there is never a second one.
+        self._lifetime_lock = threading.Lock()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._identity = 0
 
     def call(self, work: Callable[[], Result]) -> Result:
-        """Does some work in the thread, and gives its result or raises its error.
+        """Does some work in the thread, and returns its result or raises its error.
 
-        What is raised in the calling thread meanwhile, by the handler of a signal for example, is
-        raised when the work is done; before it was asked for at once, and then nothing is done. The
-        result is lost: so whatever the work makes must be given back by its own destructor.
+        An exception raised in the calling thread meanwhile, by the handler of a signal for example,
+        is raised when the work is done, and the result is lost: so objects that the work makes must
+        be released by their own destructors. Before the work is queued such an exception is raised
+        at once, and the work is not done.
 
         Raises:
             EngineError: if the thread cannot be started, or the process is ending.
@@ -119,18 +120,18 @@ class ShieldedThread:
         raised = held or task.error
         if raised is None:
             return task.result.pop()
-        # The traceback of an error knows the task: without the other half it is no circle.
+        # The traceback of the error refers to the task: this breaks the reference cycle.
         task.error = None
         try:
             raise raised
         finally:
             del raised, held
 
-    def _finish(self, task: _Task[Any], around: int = _LOOPS) -> BaseException | None:
-        """Has something done; gives what was raised here meanwhile.
+    def _finish(self, task: _Task[Any], around: int = _NESTED_LOOPS) -> BaseException | None:
+        """Has a task done; returns the exception that was raised here meanwhile.
 
-        Python runs handlers before a loop begins anew, too. What one raises there, right after
-        another one, the loop around this one catches; there are `around` of them.
+        Python also runs handlers before each iteration of a loop. An exception raised there, right
+        after another one, is caught by the loop around this one; there are `around` of them.
         """
         held: BaseException | None = None
         while not task.finished:
@@ -138,29 +139,29 @@ class ShieldedThread:
                 if around:
                     held = self._finish(task, around - 1) or held
                     continue
-                # Once more after each interruption: it may have come before any of these.
+                # Repeated after each interruption, which may have come before any of these lines.
                 self._tasks.append(task)
                 self._wake.put(None)
-                if self._left:
-                    self._dismiss()
+                if self._ended:
+                    self._end_late_tasks()
                 task.done.acquire()
             except BaseException as error:
                 held = error
         return held
 
     def start(self) -> None:
-        """Starts the thread unless it is there.
+        """Starts the thread unless it is running.
 
         Raises:
-            EngineError: if that cannot be done, or not any more.
+            EngineError: if it cannot be started, or the process is ending.
         """
-        if self.over:
-            _refuse_at_end()
-        if self._seat.locked():
+        if self.closed:
+            _raise_at_exit()
+        if self._lifetime_lock.locked():
             return
         try:
-            # Not `threading.Thread`: whoever is interrupted in its `start` leaves half a thread.
-            start_new_thread(self._live, ())
+            # Not `threading.Thread`: an interruption of its `start` leaves half a thread.
+            start_new_thread(self._main, ())
         except RuntimeError as error:
             raise EngineError(
                 "a thread cannot be started",
@@ -169,23 +170,23 @@ class ShieldedThread:
                 "model before.",
             ) from error
 
-    def _live(self) -> None:
-        # Who starts a thread may be interrupted before it has its seat, and start another one.
-        if not self._seat.acquire(blocking=False):
+    def _main(self) -> None:
+        # An interrupted `start` may start a second thread before the first one takes this lock.
+        if not self._lifetime_lock.acquire(blocking=False):
             return
         threading.current_thread().name = self._name
         self._identity = threading.get_ident()
         _block_signals()
-        while not self.over:
+        while not self.closed:
             self._wake.get()
-            with self._gate:
+            with self._work_lock:
                 self._work()
-        self._left = True
-        self._dismiss()
+        self._ended = True
+        self._end_late_tasks()
 
     def _work(self) -> None:
-        # Collecting garbage would run destructors of others here. One that takes a lock, which the
-        # caller holds while it waits, would wait forever.
+        # A garbage collection would run destructors of other objects here. One that takes a lock
+        # which the waiting caller holds would wait forever.
         pause = Pause()
         try:
             while self._tasks:
@@ -194,16 +195,16 @@ class ShieldedThread:
         finally:
             pause.end()
 
-    def _leave(self) -> None:
-        """Ends the thread when it has done what there is to do."""
-        self.over = True
-        if self._seat.locked():
+    def _close(self) -> None:
+        """Ends the thread after its remaining tasks."""
+        self.closed = True
+        if self._lifetime_lock.locked():
             held = self._finish(_Task(_nothing))
             if held is not None:
                 raise held
 
-    def _dismiss(self) -> None:
-        """Lets those threads end that came too late."""
+    def _end_late_tasks(self) -> None:
+        """Ends threads whose tasks came too late."""
         with suppress(IndexError):
             while True:
                 task = self._tasks.popleft()
@@ -215,25 +216,25 @@ class ShieldedThread:
         held: BaseException | None = None
         while True:
             try:
-                self._gate.acquire()
+                self._work_lock.acquire()
                 break
             except BaseException as error:
                 held = error
         if held is not None:
-            # Python prints it: nothing can be raised in front of a fork.
+            # Python prints it: a handler before a fork cannot raise.
             raise held
 
     def _after_fork(self) -> None:
         # An interrupted wait may have taken it twice.
         with suppress(RuntimeError):
             while True:
-                self._gate.release()
+                self._work_lock.release()
 
     def _after_fork_in_child(self) -> None:
-        self._gate = threading.RLock()
+        self._work_lock = threading.RLock()
         self._begin()
         if self._tasks:
-            # The handler of a signal has forked, and what it interrupted waits for one of these.
+            # The handler of a signal has forked, and the interrupted code waits for one of these.
             self.start()
             self._wake.put(None)
 
@@ -242,10 +243,10 @@ _writes = ShieldedThread("lamina-writes")
 
 
 def shielded(work: Callable[[], Result]) -> Result:
-    """Does what must be done wholly or not at all, as far as signals are concerned.
+    """Does work that no signal may interrupt, and returns its result.
 
-    Only the main thread has to be shielded. At the end of the process, and where no thread can be
-    started, the work is done as it is.
+    Signals interrupt only the main thread: other threads do the work themselves. So does the main
+    thread at the end of the process, and where no thread can be started.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -261,18 +262,19 @@ def _nothing() -> None:
 
 
 def _block_signals() -> None:
-    """Leaves the signals of the process to other threads, and to the main thread's own mask."""
+    """Blocks the signals of the process in this thread; other threads receive them."""
     if hasattr(signal, "pthread_sigmask"):
         faults = {getattr(signal, name, None) for name in _FAULTS}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
 
 
-def _refuse_at_end() -> NoReturn:
-    """Ends what comes after the threads have left."""
+def _raise_at_exit() -> NoReturn:
+    """Ends a call that comes after the shielded threads have ended."""
     if threading.current_thread() is not threading.main_thread():
-        # The thread ends in silence, and gives back the locks that exit handlers may want.
+        # The thread ends silently, and releases locks that exit handlers may need.
         raise SystemExit
     raise EngineError(
-        "the process is ending: the thread that compiles programs has left",
-        advice="Register an exit handler after its model is made: it then comes before it leaves.",
+        "the process is ending: the thread that compiles programs has ended",
+        advice="Register an exit handler after its model is made: it then runs before the thread "
+        "ends.",
     )

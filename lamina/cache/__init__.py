@@ -1,16 +1,17 @@
 """Programs and their machine code on disk, so that they are compiled once.
 
-An entry is named by what it was made from: the graph or program, the processor, the versions. Each
-carries its name and a checksum; one that does not fit is removed and compiled again. Some entries
-are machine code, so only a folder is used that nobody else can change (`lamina.cache.folders`).
-Nothing here ever makes a program fail: where the disk cannot be used, everything is compiled.
+The name of an entry is a hash of its inputs: the graph or program, the processor, the versions. An
+entry holds its name and a checksum; one that does not match is removed and compiled again. Some
+entries are machine code, so the folder must be one that no other user can change
+(`lamina.cache.folders`). The cache never makes a program fail: where the disk cannot be used,
+everything is compiled.
 
-    objects/new/                what is being written
+    objects/new/                unfinished entries
     objects/0/ ... objects/f/   shards, by the first digit of an entry's name
     objects/0/written           a byte for each KiB written since this shard was last trimmed
 
-To write an entry takes the same time whatever lies there: the entries of a shard are looked at only
-when so much was written to it since the last time that this hardly counts.
+The time to write an entry does not depend on the number of entries: a shard is listed only after
+enough bytes were written to it that the listing hardly counts.
 """
 
 from __future__ import annotations
@@ -29,52 +30,52 @@ import platformdirs
 
 from lamina.cache.folders import Folder, opened
 
-# Entries begin with this, the SHA-256 of the key, the length of the content, and the SHA-256 of all
-# that and the content.
+# An entry begins with this, the SHA-256 of the key, the length of the content, and the SHA-256 of
+# those three and the content.
 MAGIC = b"lamina object 2\n"
 _LENGTH_BYTES = 8
 _HEADER_BYTES = len(MAGIC) + 32 + _LENGTH_BYTES + 32
-# When more lies in a shard than its part of this, the entries that were not used for longest are
-# removed; that is looked at whenever another eighth of that part was written.
+# If a shard exceeds its part of this, its least recently used entries are removed. That is checked
+# whenever another eighth of its part was written.
 LARGEST_BYTES = 256 << 20
 SHARDS = 16
 _OVERSHOOT = 8
 _FOLDER, _NEW, _WRITTEN = "objects", "new", "written"
 _SUFFIX = ".object"
 _WRITTEN_UNIT = 1 << 10
-# Why there is no cache, as far as it was said.
-_said: set[str] = set()
+# The reasons for having no cache that were reported.
+_reported: set[str] = set()
 
 
 def folder() -> Path | None:
-    """Where entries lie: a folder of the user's own.
+    """The folder of the entries, which is the user's own; None if there is no cache.
 
-    The environment variable LAMINA_CACHE names another one, or turns the cache off if it is
-    `off`, `0` or empty. None if there is no cache; where it cannot be used, that is said once.
+    The environment variable LAMINA_CACHE names another folder, or turns the cache off if it is
+    `off`, `0` or empty. If the folder cannot be used, the reason is reported once.
     """
-    with _opened() as place:
-        return place.path if place else None
+    with _opened() as cache_folder:
+        return cache_folder.path if cache_folder else None
 
 
 @contextmanager
 def _opened() -> Generator[Folder | None]:
     """The folder of the cache; None if there is none."""
-    place = None
+    cache_folder = None
     with ExitStack() as stack:
         try:
             path = _wanted()
             if path is not None:
-                place = stack.enter_context(opened(path, _FOLDER))
+                cache_folder = stack.enter_context(opened(path, _FOLDER))
         except OSError as error:
-            _say_once(error.strerror or str(error), error.filename)
-        yield place
+            _report_once(error.strerror or str(error), error.filename)
+        yield cache_folder
 
 
 def _wanted() -> Path | None:
-    """The path of the folder around the cache's; None if the cache is turned off.
+    """The path of the cache's parent folder; None if the cache is turned off.
 
     Raises:
-        OSError: if nobody knows where it is.
+        OSError: if the folder is not known.
     """
     wanted = os.environ.get("LAMINA_CACHE")
     if wanted is not None and wanted.lower() in ("off", "0", ""):
@@ -85,32 +86,32 @@ def _wanted() -> Path | None:
         path = Path(wanted or platformdirs.user_cache_dir("lamina")).expanduser()
     except RuntimeError:
         raise OSError("there is no home folder") from None
-    # What is named in full is made where it is not there, but no home folder is.
+    # A folder with an absolute path is made if it does not exist, but a home folder is not.
     is_lacking = user.startswith("~") and path.is_relative_to(home) and not os.path.isdir(home)
     if is_lacking or (not wanted and not path.is_absolute()):
         raise OSError("there is no home folder")
     return path
 
 
-def _say_once(reason: str, where: object) -> None:
-    """Says why there is no cache; not as a warning, which some turn into errors."""
+def _report_once(reason: str, where: object) -> None:
+    """Logs why there is no cache; not as a warning, which some users turn into errors."""
     text = f"{where}: {reason}" if where else reason
-    if text not in _said:
-        _said.add(text)
+    if text not in _reported:
+        _reported.add(text)
         import logging
 
         logging.getLogger("lamina").warning(
-            "Lamina compiles anew in every process, as its cache cannot be used: %s. "
+            "Lamina compiles again in every process, as its cache cannot be used: %s. "
             "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without.",
             text,
         )
 
 
-def key_of(parts: Iterable[str]) -> str:
-    """The name of what is made from these parts: SHA-256 of all of them, in order."""
+def key_of(inputs: Iterable[str]) -> str:
+    """The key of an entry made from these inputs: the SHA-256 of all of them, in order."""
     digest = hashlib.sha256()
-    for part in parts:
-        encoded = part.encode()
+    for text in inputs:
+        encoded = text.encode()
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.hexdigest()
@@ -118,12 +119,12 @@ def key_of(parts: Iterable[str]) -> str:
 
 @final
 class Sources:
-    """The modules of some packages, without those below, as they are when this is made.
+    """The modules of some packages, without subpackages, at the time when this is made.
 
-    It is made while they are imported: an upgrade may exchange them while the process runs.
+    It is made while they are imported: an upgrade may replace them while the process runs.
 
     Attributes:
-        checksum: of all of them; "" if they are hidden, so that their version is not known.
+        checksum: of all of them; "" if their files cannot be read.
     """
 
     def __init__(self, *packages: str) -> None:
@@ -133,14 +134,14 @@ class Sources:
 
     @cached_property
     def are_unchanged(self) -> bool:
-        """Whether what was imported later is of the same version; asked once."""
-        # Files that nobody wrote to need not be read.
+        """Whether modules imported later are of the same version; checked once."""
+        # Files with the same status need not be read.
         same = bool(self._status) and _status_of(*self._packages) == self._status
         return same or sources_checksum(*self._packages) == self.checksum
 
 
 def sources_checksum(*packages: str) -> str:
-    """A checksum of the modules of some packages, without those below; "" if they are hidden."""
+    """A checksum of the modules of some packages, without subpackages; "" if unreadable."""
     found = [
         (f"{package}/{file.name}", file.read_bytes())
         for package in packages
@@ -154,7 +155,7 @@ def sources_checksum(*packages: str) -> str:
 
 
 def _status_of(*packages: str) -> list[tuple[str, int, int, int]]:
-    """What changes when a module of these packages is written; nothing if that cannot be seen."""
+    """The status of these packages' files, which changes with them; empty if it is unknown."""
     found: list[tuple[str, int, int, int]] = []
     for package in packages:
         folder = _folder_of(package)
@@ -169,12 +170,12 @@ def _status_of(*packages: str) -> list[tuple[str, int, int, int]]:
 
 
 def _is_module(name: str) -> bool:
-    """Whether a file is a source; in some installations there are compiled ones."""
+    """Whether a file is a module; some installations have only compiled ones."""
     return name.endswith((".py", ".pyc"))
 
 
 def _folder_of(package: str) -> Traversable:
-    """Where the modules of a package lie, which need not be loaded for that."""
+    """The folder of a package's modules, without importing the package."""
     root, *below = package.split(".")
     return files(root).joinpath(*below)
 
@@ -190,22 +191,26 @@ def cached(key: str, make: Callable[[], bytes]) -> bytes:
 
 def find(key: str) -> bytes | None:
     """The entry of that name; None if there is none."""
-    with _opened() as place:
-        if place is None:
+    with _opened() as cache_folder:
+        if cache_folder is None:
             return None
         name, shard = _names(key)
-        with suppress(OSError), place.below(shard) as entries:
+        with suppress(OSError), cache_folder.below(shard) as entries:
             return _read(entries, name, key)
     return None
 
 
 def keep(key: str, content: bytes) -> None:
-    """Makes an entry of that name, if the disk can be used."""
-    with _opened() as place:
-        if place is None:
+    """Writes an entry of that name, if the disk can be used."""
+    with _opened() as cache_folder:
+        if cache_folder is None:
             return
         name, shard = _names(key)
-        with suppress(OSError), place.below(_NEW) as new, place.below(shard) as entries:
+        with (
+            suppress(OSError),
+            cache_folder.below(_NEW) as new,
+            cache_folder.below(shard) as entries,
+        ):
             new.sweep()
             _write(new, entries, name, _header(key, content) + content)
 
@@ -228,27 +233,27 @@ def _read(entries: Folder, name: str, key: str) -> bytes | None:
     with os.fdopen(entries.open(name, os.O_RDONLY), "rb") as file:
         data = file.read()
         content = data[_HEADER_BYTES:]
-        whole = data[:_HEADER_BYTES] == _header(key, content)
-        if whole:
+        is_valid = data[:_HEADER_BYTES] == _header(key, content)
+        if is_valid:
             with suppress(OSError):
-                # So that it counts as used.
+                # Mark it as used.
                 entries.touch(name, file.fileno())
-    if whole:
+    if is_valid:
         return content
     entries.remove(name)
     return None
 
 
 def _write(new: Folder, entries: Folder, name: str, data: bytes) -> None:
-    """Atomically: readers see all of an entry or nothing."""
+    """Writes an entry atomically: readers see all of it or nothing."""
     temporary, file = new.unfinished()
     try:
         file.write(data)
         file.flush()
-        # Counted first: whoever is killed in between leaves no entry that was not counted.
-        much = _count(entries, len(data))
+        # Counted first: a process killed in between leaves no entry that was not counted.
+        needs_trim = _count(entries, len(data))
         if os.name != "posix":
-            # Elsewhere an open file cannot be moved. Here it is locked until it is.
+            # On Windows an open file cannot be moved. Elsewhere it stays locked until then.
             file.close()
         entries.take(new, temporary, name)
     except BaseException:
@@ -257,20 +262,22 @@ def _write(new: Folder, entries: Folder, name: str, data: bytes) -> None:
         raise
     finally:
         file.close()
-    if much:
+    if needs_trim:
         _trim(entries)
 
 
 def _count(entries: Folder, size: int) -> bool:
-    """Notes what is written to a shard; whether that is much since it was last trimmed."""
+    """Counts bytes written to a shard; returns whether it should be trimmed."""
     try:
         file = entries.open(_WRITTEN, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(file, bytes(-(-size // _WRITTEN_UNIT)))
-            much = os.fstat(file).st_size * _WRITTEN_UNIT * SHARDS * _OVERSHOOT > LARGEST_BYTES
-            if much:
+            needs_trim = (
+                os.fstat(file).st_size * _WRITTEN_UNIT * SHARDS * _OVERSHOOT > LARGEST_BYTES
+            )
+            if needs_trim:
                 os.ftruncate(file, 0)
-            return much
+            return needs_trim
         finally:
             os.close(file)
     except OSError:
@@ -278,9 +285,9 @@ def _count(entries: Folder, size: int) -> bool:
 
 
 def _trim(entries: Folder) -> None:
-    """Removes entries of a shard, those used longest ago first, until the rest is small enough.
+    """Removes the least recently used entries of a shard until the rest is small enough.
 
-    The one used last stays, however large it is.
+    The entry used last stays, however large it is.
     """
     found = [entry for entry in entries.files() if entry[0].endswith(_SUFFIX)]
     found.sort(key=lambda entry: entry[1].st_mtime_ns)

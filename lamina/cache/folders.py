@@ -1,12 +1,12 @@
-"""Folders that nobody else can change: opened step by step from the root, without following links.
+"""Folders that no other user can change: opened one by one from the root, not following links.
 
-What lies in the cache is run, so it must be ours. A folder's path says nothing about that: another
-user may own a folder on the way, or put a link there between a check and the use. So every folder
-on the way is opened relative to the one before it and examined when it is open, as ssh and sudo
-examine the ways to their files, and files are opened relative to the last folder.
+Code in the cache is run, so the cache must belong to the user of this process. A path does not show
+that: another user may own a folder along it, or put a link there between a check and the use. So
+every folder along the path is opened relative to the one before it and checked when it is open, as
+ssh and sudo check the paths of their files, and files are opened relative to the last folder.
 
 Where the system cannot open files relative to folders (Windows), the user's folders are protected
-by default, and nothing is examined.
+by default, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from typing import IO, final
 
 from lamina.disk import new_unfinished, sweep
 
-# Only where a folder can be held open do checks mean anything.
+# Checks are reliable only where folders can be held open.
 _EXAMINED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
 _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-# On the way, folders need not be readable.
-_ON_THE_WAY = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
+# Folders along the path need not be readable.
+_ANCESTOR = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
 _FILE = (
     getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    # Something that is no file, a pipe for example, must not keep us waiting.
+    # Opening a pipe, for example, must not wait.
     | getattr(os, "O_NONBLOCK", 0)
 )  # fmt: skip
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# As many links as Linux follows on one way.
+# The limit of links in one path on Linux.
 _MOST_LINKS = 40
 
 
 class RefusedError(OSError):
-    """A folder, or a file in it, could be somebody else's."""
+    """Another user owns or can change a folder, or a file in it."""
 
 
 @final
 class Folder:
-    """An open folder that is ours alone; everything in it is reached through its descriptor.
+    """An open folder that only this user can change; its contents are opened by its descriptor.
 
     Args:
-        path: for people, and where there are no descriptors of folders.
-        descriptor: of the folder; None where there are none.
+        path: for messages, and for systems without descriptors of folders.
+        descriptor: of the folder; None on systems without them.
     """
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
@@ -56,7 +56,7 @@ class Folder:
 
     @contextmanager
     def below(self, name: str) -> Generator[Folder]:
-        """A folder in this one, made if it is not there."""
+        """A folder in this one, made if it does not exist."""
         if self._descriptor is None:
             path = self.path / name
             path.mkdir(exist_ok=True)
@@ -64,20 +64,20 @@ class Folder:
             return
         descriptor = _opened_or_made(name, self._descriptor, _FOLDER | os.O_RDONLY)
         try:
-            _require_ours(os.fstat(descriptor), self.path / name)
+            _require_own(os.fstat(descriptor), self.path / name)
             yield Folder(self.path / name, descriptor)
         finally:
             os.close(descriptor)
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of a file, which is a plain one, ours, and written by nobody else."""
+        """A descriptor of a regular file that this user owns and no other user can write."""
         file = os.open(self._at(name), flags | _FILE, 0o600, dir_fd=self._descriptor)
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise RefusedError(f"{self.path / name} is no file")
             if _EXAMINED:
-                _require_ours(status, self.path / name)
+                _require_own(status, self.path / name)
         except BaseException:
             os.close(file)
             raise
@@ -90,11 +90,11 @@ class Folder:
         return new_unfinished(lambda name: self.open(name, flags), directory, self._descriptor)
 
     def sweep(self) -> None:
-        """Removes what processes left unfinished that ended."""
+        """Removes unfinished files of processes that have ended."""
         sweep(str(self.path) if self._descriptor is None else self._descriptor)
 
     def touch(self, name: str, file: int) -> None:
-        """Has an open file count as used now."""
+        """Marks an open file as used now."""
         if os.utime in os.supports_fd:
             os.utime(file)
         else:
@@ -105,12 +105,12 @@ class Folder:
         os.unlink(self._at(name), dir_fd=self._descriptor)
 
     def take(self, source: Folder, name: str, new_name: str) -> None:
-        """Moves a file here from another folder, at once, in place of one of the new name."""
+        """Moves a file here from another folder, atomically, replacing a file of the new name."""
         there, here = source._at(name), self._at(new_name)
         os.replace(there, here, src_dir_fd=source._descriptor, dst_dir_fd=self._descriptor)
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Name and status of all plain files, those left out that vanish meanwhile."""
+        """Name and status of all regular files, except those that vanish meanwhile."""
         with os.scandir(self.path if self._descriptor is None else self._descriptor) as entries:
             for entry in entries:
                 try:
@@ -126,14 +126,15 @@ class Folder:
 
 @contextmanager
 def opened(path: Path, name: str) -> Generator[Folder]:
-    """The folder of that name at a path, all of it made where it is not there.
+    """The folder of that name at a path; missing folders are made.
 
-    Every folder on the way belongs to us or to root, and nobody else may write to it; or it is
-    one where people can only touch what is theirs, as in /tmp (the sticky bit). The last one is
-    ours alone. Links are followed where only root can put them, but the path itself is none.
+    Every folder along the path must belong to this user or to root, and be writable by no one else
+    unless users can only change their own files in it, as in /tmp (the sticky bit). The last one
+    must belong to this user and be writable by no one else. Links are followed only where root
+    alone can make them, and the path itself must not be one.
 
     Raises:
-        OSError: where that is not so (`RefusedError`), or the system has other reasons.
+        OSError: if a folder breaks these rules (`RefusedError`), or the system refuses access.
     """
     if not _EXAMINED:
         (path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,18 +149,18 @@ def opened(path: Path, name: str) -> Generator[Folder]:
 
 
 def _walked(path: Path) -> int:
-    """A descriptor of the folder at an absolute path, every folder on the way being examined."""
+    """A descriptor of the folder at an absolute path; every folder along it is checked."""
     rest = list(reversed(path.parts[1:]))
     here, links = "", 0
-    descriptor = os.open("/", _ON_THE_WAY)
+    descriptor = os.open("/", _ANCESTOR)
     try:
         only_root = _require_trusted(descriptor, "/")
         while rest:
             name = rest.pop()
             try:
-                below = _opened_or_made(name, descriptor, _ON_THE_WAY)
+                below = _opened_or_made(name, descriptor, _ANCESTOR)
             except OSError as error:
-                # Systems differ in what they say to a link where a folder is wanted.
+                # Systems differ in the error for a link where a folder is expected.
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
                     error.filename = f"{here}/{name}"
                     raise
@@ -170,7 +171,7 @@ def _walked(path: Path) -> int:
                 rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
                 if not target.is_absolute():
                     continue
-                below, here, name = os.open("/", _ON_THE_WAY), "", ""
+                below, here, name = os.open("/", _ANCESTOR), "", ""
             before, descriptor = descriptor, below
             os.close(before)
             here = f"{here}/{name}" if name else here
@@ -184,7 +185,7 @@ def _walked(path: Path) -> int:
 def _opened_or_made(name: str, folder: int, flags: int) -> int:
     with suppress(FileNotFoundError):
         return os.open(name, flags, dir_fd=folder)
-    with suppress(FileExistsError):  # Another process was quicker.
+    with suppress(FileExistsError):  # Another process made it first.
         os.mkdir(name, 0o700, dir_fd=folder)
     return os.open(name, flags, dir_fd=folder)
 
@@ -197,10 +198,10 @@ def _link(name: str, folder: int, path: str) -> str:
 
 
 def _require_trusted(descriptor: int, path: str) -> bool:
-    """Checks a folder on the way; whether root alone decides what lies in it."""
+    """Checks a folder along the path; returns whether only root can change it."""
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
-        raise RefusedError(f"{path} belongs to somebody else")
+        raise RefusedError(f"{path} belongs to another user")
     shared = _others_may_write(status, descriptor)
     if shared and not status.st_mode & stat.S_ISVTX:
         raise RefusedError(f"others may write to {path}")
@@ -211,13 +212,13 @@ def _others_may_write(status: os.stat_result, descriptor: int) -> bool:
     mode = status.st_mode
     if mode & stat.S_IWOTH:
         return True
-    # These bits also bound what an access control list gives to others: acl(5).
+    # These bits also limit the permissions that an access control list grants: acl(5).
     in_group = bool(mode & stat.S_IWGRP)
-    return in_group and not (_is_own_group(status.st_gid) and _has_no_list(descriptor))
+    return in_group and not (_is_own_group(status.st_gid) and _has_no_access_list(descriptor))
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether it is the group that many systems make for each user, with nobody else in it."""
+    """Whether a group is the private group that many systems make for each user."""
     import grp
     import pwd
 
@@ -229,20 +230,20 @@ def _is_own_group(group: int) -> bool:
     return own and user.pw_uid != 0 and set(found.gr_mem) <= {user.pw_name}
 
 
-def _has_no_list(descriptor: int) -> bool:
-    """Whether a folder has no access control list beside its mode."""
+def _has_no_access_list(descriptor: int) -> bool:
+    """Whether a folder has no access control list in addition to its mode."""
     if sys.platform != "linux":
         return True
     try:
-        # The descriptor itself allows no more than to go on from it (O_PATH).
+        # The descriptor itself may only be used to open folders below (O_PATH).
         os.getxattr(f"/proc/self/fd/{descriptor}", "system.posix_acl_access")
     except OSError as error:
         return error.errno in (errno.ENODATA, errno.ENOTSUP)
     return False
 
 
-def _require_ours(status: os.stat_result, path: Path) -> None:
+def _require_own(status: os.stat_result, path: Path) -> None:
     if status.st_uid != os.geteuid():
-        raise RefusedError(f"{path} belongs to somebody else")
+        raise RefusedError(f"{path} belongs to another user")
     if status.st_mode & _WRITABLE_BY_OTHERS:
         raise RefusedError(f"others may write to {path}")

@@ -1,4 +1,4 @@
-"""Which engines there are, and opening one by name."""
+"""The list of engines, and opening one by name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class _Kind:
     """Engines of one kind.
 
     Attributes:
-        open: the engine of a name, which may go on behind the kind's own: `"opencl:1"`.
-        devices: what it can run on; raises EngineError if that is nothing.
-        has_devices: whether there may be several of them.
+        open: opens the engine of a name, which begins with the kind's own: `"opencl:1"`.
+        devices: lists the devices it can run on; raises EngineError if there is none.
+        has_devices: whether a name may select one of several devices.
     """
 
     open: Callable[[str], Engine]
@@ -28,11 +28,11 @@ class _Kind:
     has_devices: bool = False
 
     def may_have(self, device: str) -> bool:
-        """Whether what stands behind the colon may name a device."""
+        """Whether the text after the colon may name a device."""
         return bool(device) if self.has_devices else device == "0"
 
 
-# Each engine is imported when it is asked for: their packages take longer than all of Lamina.
+# Each engine is imported when it is opened: their packages take longer than all of Lamina.
 def _cpu(name: str = "cpu") -> Engine:
     from lamina.engines.cpu.engine import CpuEngine
 
@@ -83,7 +83,7 @@ def open_engine(name: str) -> Engine:
 
 
 def target_of(name: str) -> Target:
-    """What the compiler needs to know of the engine of that name; opened if it is not the default.
+    """The target of the engine of that name, which is opened if it is not the default.
 
     Raises:
         EngineError: if there is none, or its device is missing.
@@ -92,7 +92,7 @@ def target_of(name: str) -> Target:
 
 
 def devices() -> tuple[Device, ...]:
-    """Every device that an engine knows of, those that cannot be used included.
+    """Every device that an engine finds, including those that cannot be used.
 
     Example:
         >>> import lamina as lm
@@ -106,6 +106,6 @@ def _devices_of(name: str) -> Sequence[Device]:
     try:
         return _KINDS[name].devices()
     except EngineError as error:
-        # In one line, as it stands in a table.
+        # In one line, for a table.
         facts = ", ".join(f"{fact} {value}" for fact, value in error.facts)
         return [Device(name, "", None, f"{error.problem} ({facts})")]

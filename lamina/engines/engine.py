@@ -1,4 +1,4 @@
-"""The protocol of engines, and their discovery.
+"""The protocol of engines.
 
 An engine is four nouns: a device that describes itself, memory on it, a compiler from programs to
 executables, and the executable. Engines know programs and nothing of graphs, ops or layers.
@@ -20,12 +20,12 @@ from lamina.shapes import Array, DType
 
 @frozen_dataclass
 class Device:
-    """What an engine runs on.
+    """A device that an engine runs on.
 
     Attributes:
-        engine: the name by which it is asked for, `"interpreter"`, `"opencl:1"`.
+        engine: the name that opens it, `"interpreter"`, `"opencl:1"`.
         description: the processor, for people.
-        memory_bytes: how much memory programs can use there; None if unknown.
+        memory_bytes: the memory that programs can use there; None if unknown.
         problem: why it cannot be used, or "".
     """
 
@@ -37,11 +37,11 @@ class Device:
 
 @frozen_dataclass
 class Peaks:
-    """The most a device was seen to do.
+    """The measured peaks of a device.
 
     Attributes:
-        operations: floating-point operations a second, a multiplication and an addition each.
-        bytes: bytes a second between memory that no cache holds and the processor.
+        operations: floating-point operations a second; a multiply-add counts as two.
+        bytes: bytes a second between main memory and the processor.
     """
 
     operations: float
@@ -52,7 +52,7 @@ class Memory(Protocol):
     """Bytes on a device, as one contiguous array."""
 
     def write(self, array: Array) -> None:
-        """Copies an array of the memory's own dtype and size in, in row-major order."""
+        """Copies in an array of the memory's dtype and size, in row-major order."""
         ...
 
     def read(self) -> Array:
@@ -60,18 +60,18 @@ class Memory(Protocol):
         ...
 
     def release(self) -> None:
-        """Gives the bytes back; the memory must not be used afterwards."""
+        """Frees the bytes; the memory must not be used afterwards."""
         ...
 
 
 class Arena(Protocol):
-    """Memory that executables share which never run at the same time.
+    """Memory shared by executables that never run at the same time.
 
     It is as large as the largest of them needs: compiling a program may enlarge it, releasing one
-    may make it smaller. Either of these, and every run, ends the results of all earlier runs.
+    may make it smaller. Either of these, and every run, invalidates the results of earlier runs.
 
     Attributes:
-        bytes: how large it is.
+        bytes: its size.
     """
 
     @property
@@ -79,13 +79,13 @@ class Arena(Protocol):
 
 
 class Executable(Protocol):
-    """A program compiled for a device, with its constants, and its place in an arena.
+    """A program compiled for a device, with its constants and its share of an arena.
 
-    It is bound to the memories of its parameters and states. Running allocates nothing. One thread
-    at a time may call it, and those that share its arena.
+    It is bound to the memories of its parameters and states. Running allocates nothing. Only one
+    thread at a time may call it or another executable of the same arena.
 
     Attributes:
-        synchronous: whether the results are there when `run` returns.
+        synchronous: whether the results are complete when `run` returns.
     """
 
     synchronous: bool
@@ -95,7 +95,7 @@ class Executable(Protocol):
 
         Args:
             inputs: for every buffer of kind input, in the program's order, an array of its dtype
-                and size in row-major order. It is not kept.
+                and size in row-major order. No reference to it is kept.
         """
         ...
 
@@ -107,8 +107,8 @@ class Executable(Protocol):
         Args:
             resident: for every buffer of kind input, a data set on the device: examples along the
                 first axis.
-            rows: int64 (runs, batch): the examples of each run.
-            recorded: the outputs whose values are kept.
+            rows: int64 (runs, batch): the indices of the examples of each run.
+            recorded: the outputs whose values are returned.
 
         Returns:
             For each recorded output an array (runs, *its shape).
@@ -116,17 +116,17 @@ class Executable(Protocol):
         ...
 
     def output(self, name: str) -> Array:
-        """A copy of an output of the last run in the arena, which was this one's; waits for it."""
+        """A copy of an output of the arena's last run, which this one did; waits for it."""
         ...
 
     def scalar(self, name: str) -> float:
-        """The same of an output of one element, as quickly as can be."""
+        """The value of an output of one element, as quickly as possible."""
         ...
 
     def step_seconds(self) -> Array:
-        """The seconds that each step took since this was last asked, float64 (steps,).
+        """The seconds that each step took since the last call, float64 (steps,).
 
-        Only of programs that were compiled to be timed.
+        Only for programs compiled with `timed`.
         """
         ...
 
@@ -143,23 +143,23 @@ class Engine(Protocol):
 
     @property
     def target(self) -> Target:
-        """What the compiler needs to know: it makes programs for this target."""
+        """The target that the compiler makes programs for."""
         ...
 
     def available_bytes(self) -> int | None:
-        """How much memory can be had now; None if that is not known."""
+        """The bytes that can be allocated now; None if that is not known."""
         ...
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
         """Memory for an array, filled with zeros.
 
         Raises:
-            EngineError: if there is not enough.
+            EngineError: if there is not enough memory.
         """
         ...
 
     def arena(self) -> Arena:
-        """An arena that is still empty."""
+        """A new, empty arena."""
         ...
 
     def compile(
@@ -174,52 +174,52 @@ class Engine(Protocol):
         """Machine code for the program.
 
         Args:
-            program: what to compile.
-            memories: for every buffer of kind parameter and state, where it lies.
-            arena: what the program shares with others that never run at the same time; without
-                it, it has one of its own.
-            timed: whether the time of every step is taken, which itself takes some.
-            schedule: one of this engine's `schedules` of the program; by default it decides.
+            program: the program to compile.
+            memories: for every buffer of kind parameter and state, its memory.
+            arena: shared with other programs that never run at the same time; by default the
+                program has one of its own.
+            timed: whether every step is timed, which makes the program slower.
+            schedule: one of this engine's `schedules` of the program; decided by default.
 
         Raises:
-            EngineError: if there is not enough memory for what it takes, workspaces included.
+            EngineError: if there is not enough memory for it, including its workspaces.
         """
         ...
 
     def schedules(self, program: Program) -> Iterable[Any]:
-        """Other ways in which the engine can run the program, all of them right; for tests.
+        """Other correct schedules of the program; for tests.
 
-        There are none if it has but one way.
+        There are none if the engine has only one.
         """
         ...
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """In which languages `listing` shows a step, the nearest to the machine last."""
+        """The languages of `listing`, from the program to the one nearest to the machine."""
         ...
 
     def listing(self, program: Program, step: int | None, language: str) -> str:
-        """What this engine makes of a step, or of all steps, in one of its `languages`."""
+        """The text generated for a step, or for all steps, in one of the `languages`."""
         ...
 
     def workspace_bytes(self, program: Program) -> int | None:
-        """What a compiled program takes beside its buffers; None if that is not known."""
+        """The bytes that a compiled program takes in addition to its buffers; None if unknown."""
         ...
 
     def peaks(self, dtype: DType) -> Peaks | None:
-        """What the device can do at most with numbers of that type, measured now.
+        """The peaks of the device for numbers of that type, measured now.
 
-        None where that says nothing about the engine.
+        None for an engine whose speed they do not limit.
         """
         ...
 
 
-# How people see what there is, from Python and from a shell.
+# How users list the devices, from Python and from a shell.
 LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
 
 
 def unknown_engine(name: str, known: Sequence[str]) -> EngineError:
-    """The error for a name that no engine answers to."""
+    """The error for a name of no engine."""
     return EngineError(
         f"there is no engine {name!r}",
         facts=(("expected", " or ".join(known)), ("found", repr(name))),

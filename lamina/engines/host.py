@@ -1,4 +1,4 @@
-"""Memory of the computer itself, for the engines that run on it."""
+"""Memory of the host, for the engines that run on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIGNMENT_BYTES = 64
 
 @final
 class Changes:
-    """Counts how often one of some memories was changed."""
+    """Counts how often any of a set of memories was changed."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class HostMemory:
 
     Args:
         shape, dtype: of the array.
-        changes: counts what is written, here and in other memories.
+        changes: counts the writes to this memory and to others.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class HostMemory:
         self.changes = changes or Changes()
 
     def write(self, array: Array) -> None:
-        # Before: whoever is interrupted here has changed something, as far as others know.
+        # Counted before: an interrupted write may have changed some of the array.
         self.changes.count += 1
         np.copyto(self.array, array.reshape(self.array.shape), casting="no")
 
@@ -56,7 +56,7 @@ class Tenant(Protocol):
     """An executable in an arena."""
 
     def move_to(self, block: Array) -> None:
-        """From now on uses the first bytes of this block, which hold nothing yet."""
+        """Uses the first bytes of this block from now on; their contents are undefined."""
         ...
 
 
@@ -64,17 +64,17 @@ class Tenant(Protocol):
 class HostArena:
     """A block of memory for executables that never run at the same time.
 
-    Whoever lets one enter or leave holds back the others: they are moved when the block is
-    exchanged for a larger or smaller one.
+    None of them may run while one enters or leaves: they are moved when the block is replaced by
+    a larger or smaller one.
     """
 
     def __init__(self) -> None:
         self._block = aligned(0)
-        # Executables that nobody holds any more count no longer.
+        # Weak: executables that were collected no longer count.
         self._needs: weakref.WeakKeyDictionary[Tenant, int] = weakref.WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[type[HostArena], tuple[()]]:
-        # The executables of a copy are compiled anew.
+        # The executables of a copy are compiled again.
         return HostArena, ()
 
     @property
@@ -82,8 +82,8 @@ class HostArena:
         return self._block.size
 
     def enter(self, tenant: Tenant, size: int) -> None:
-        """Gives an executable so many bytes."""
-        # Whole: who was not moved would use memory that is gone.
+        """Gives an executable `size` bytes."""
+        # Shielded: an executable that was not moved would use memory that was released.
         shielded(lambda: self._enter(tenant, size))
 
     def _enter(self, tenant: Tenant, size: int) -> None:
@@ -97,7 +97,7 @@ class HostArena:
             tenant.move_to(self._block)
 
     def leave(self, tenant: Tenant) -> None:
-        """Takes the bytes of an executable back, which must not use them any more."""
+        """Takes back the bytes of an executable, which must not use them any more."""
 
         def leave() -> None:
             self._needs.pop(tenant, None)
@@ -106,7 +106,7 @@ class HostArena:
         shielded(leave)
 
     def _resize(self) -> bool:
-        """Makes the block just large enough; whether all executables were moved."""
+        """Makes the block just large enough; returns whether all executables were moved."""
         needed = max(self._needs.values(), default=0)
         if needed == self._block.size:
             return False
@@ -117,7 +117,7 @@ class HostArena:
 
 
 def host_arena(arena: Arena | None) -> HostArena:
-    """The arena, which is of an engine that runs on the computer itself; a new one for None."""
+    """Checks that an arena is in host memory; makes a new one for None."""
     if arena is None:
         return HostArena()
     if not isinstance(arena, HostArena):
@@ -129,13 +129,13 @@ def aligned(size: int) -> Array:
     """`size` bytes of zeros that start at a cache line.
 
     Raises:
-        EngineError: if the system does not give them.
+        EngineError: if the system refuses them.
     """
     try:
         block = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
     except (MemoryError, OverflowError, ValueError) as error:
         raise EngineError(
-            "the system gives no more memory",
+            "the system refuses more memory",
             facts=(("needed", bytes_text(size)),),
             advice="Free some, raise the limit of the process, or make the network smaller.",
         ) from error
@@ -144,19 +144,19 @@ def aligned(size: int) -> Array:
 
 
 def address_of(array: Array) -> int:
-    """Where a contiguous array begins; as quickly as that can be asked."""
+    """The address of a contiguous array, by the quickest method."""
     if array.flags.writeable:
         return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
     return array.ctypes.data
 
 
 def host_array(memory: Memory) -> Array:
-    """The array behind a memory of an engine that runs on the computer itself."""
+    """The array of a memory that is in host memory."""
     return host_memory(memory).array
 
 
 def host_memory(memory: Memory) -> HostMemory:
-    """The memory, which is of an engine that runs on the computer itself."""
+    """Checks that a memory is in host memory."""
     if not isinstance(memory, HostMemory):
         raise InternalError(f"an engine was given memory of another one: {memory}")
     return memory

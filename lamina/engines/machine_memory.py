@@ -1,4 +1,4 @@
-"""How much memory the machine has, and how much of it can be had now."""
+"""The memory of the machine, and how much of it is available."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 _PROC = Path("/proc")
-# For each version of control groups: limit, use, and the lines of memory.stat that say how much
-# of the use is cache of files, which the system gives up when memory is short.
+# For each version of control groups: the files of limit and use, and the lines of memory.stat for
+# the page cache, which is part of the use and which the system frees when memory is short.
 _FILES = {
     "cgroup": (
         "memory.limit_in_bytes",
@@ -23,7 +23,7 @@ _FILES = {
 
 
 def physical_bytes() -> int | None:
-    """How much memory the computer has; None where the system does not say."""
+    """The physical memory in bytes; None where the system does not report it."""
     if os.name == "nt":
         return _windows_memory()[0]
     try:
@@ -33,15 +33,15 @@ def physical_bytes() -> int | None:
 
 
 def available_bytes() -> int | None:
-    """How much memory this process can still take; None where the system does not say.
+    """The bytes that this process can still allocate; None where the system does not report it.
 
-    On Linux what programs can take without swapping, and no more than what is left in each control
-    group around the process and of its own limit of addresses (`ulimit -v`); on Windows what it
-    calls available; elsewhere all that there is.
+    On Linux the least of: memory that is available without swapping, the rest of the limit of each
+    control group around the process, and the rest of its limit of addresses (`ulimit -v`). On
+    Windows the system's available memory; elsewhere all physical memory.
     """
     if os.name == "nt":
         return _windows_memory()[1]
-    limits = (_meminfo_available(), _left_of_addresses(), *_control_groups())
+    limits = (_meminfo_available(), _rest_of_addresses(), *_control_groups())
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else physical_bytes()
 
@@ -54,8 +54,8 @@ def _meminfo_available() -> int | None:
     return None
 
 
-def _left_of_addresses() -> int | None:
-    """What is left of the addresses that the process may use; None if there is no limit."""
+def _rest_of_addresses() -> int | None:
+    """The rest of the process's limit of addresses; None if there is no limit."""
     with suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
@@ -67,7 +67,7 @@ def _left_of_addresses() -> int | None:
 
 
 def _control_groups() -> Iterator[int]:
-    """What is left in each control group around this process."""
+    """The rest of the limit of each control group around this process."""
     with suppress(OSError, ValueError, IndexError):
         paths = _group_paths((_PROC / "self" / "cgroup").read_text())
         for line in (_PROC / "self" / "mountinfo").read_text().splitlines():
@@ -77,11 +77,11 @@ def _control_groups() -> Iterator[int]:
             if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
                 continue
             root, where = left.split(" ")[3:5]
-            yield from _left_along(Path(where), _below(root, paths[kind]), kind)
+            yield from _rest_along(Path(where), _below(root, paths[kind]), kind)
 
 
 def _group_paths(text: str) -> Mapping[str, str]:
-    """By the version of control groups: the one whose limits of memory hold for the process."""
+    """For each version of control groups, the path of the process's group for memory."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -93,8 +93,8 @@ def _group_paths(text: str) -> Mapping[str, str]:
 
 
 def _below(root: str, path: str) -> tuple[str, ...]:
-    """The folders from where a hierarchy is mounted down to a group, as far as they are seen."""
-    if ".." in path:  # The group lies outside of what this process sees.
+    """The visible folders from the mount point of a hierarchy down to a group."""
+    if ".." in path:  # The group is outside of the process's namespace.
         return ()
     inside = PurePosixPath(path)
     if inside.is_relative_to(root):
@@ -102,12 +102,12 @@ def _below(root: str, path: str) -> tuple[str, ...]:
     return tuple(part for part in inside.parts if part != "/")
 
 
-def _left_along(mount: Path, folders: tuple[str, ...], kind: str) -> Iterator[int]:
-    """What is left in a group and in each one around it."""
+def _rest_along(mount: Path, folders: tuple[str, ...], kind: str) -> Iterator[int]:
+    """The rest of the limits of a group and of each one around it."""
     limit_file, used_file, cache_lines = _FILES[kind]
     for depth in range(len(folders), -1, -1):
         folder = mount.joinpath(*folders[:depth])
-        # A group without a limit says "max", or has no such file.
+        # The file of a group without a limit holds "max", or does not exist.
         with suppress(OSError, ValueError):
             limit = int((folder / limit_file).read_text())
             used = int((folder / used_file).read_text())
@@ -119,7 +119,7 @@ def _left_along(mount: Path, folders: tuple[str, ...], kind: str) -> Iterator[in
 
 
 def _windows_memory() -> tuple[int | None, int | None]:
-    """All memory, and what is available: GlobalMemoryStatusEx."""
+    """Physical and available memory, by GlobalMemoryStatusEx."""
 
     class Status(ctypes.Structure):
         _fields_ = (

@@ -1,4 +1,4 @@
-"""Whether there is memory for what is to be made, asked before any of it is allocated."""
+"""Checks that there is enough memory, before any of it is allocated."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from lamina.program.program import Buffer, Program
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text
 
-# So little is not asked for: the system needs a fifth of a millisecond to answer.
+# For less memory the system is not queried: a query takes a fifth of a millisecond.
 NOT_ASKED_BYTES = 2**20
 
 
 @frozen_dataclass
 class Need:
-    """A row of a bill that is held against the memory that there is.
+    """A row of a bill, to be compared with the available memory.
 
     Attributes:
-        what: what takes the memory, `"parameters"` or `"arena"`.
-        bytes: how much.
+        what: the use of the memory, `"parameters"` or `"arena"`.
+        bytes: the size of all of it.
         largest: the largest of its tensors, for people; "" if it has none.
-        largest_bytes: what that one takes.
+        largest_bytes: the size of that tensor.
     """
 
     what: str
@@ -31,7 +31,7 @@ class Need:
 
 
 def need_of(what: str, buffers: Iterable[Buffer], total: int | None = None) -> Need:
-    """What some buffers take: all of them together, or as much as a plan says."""
+    """The need of some buffers: the sum of their sizes, or the total of a plan."""
     ordered = sorted(buffers, key=lambda buffer: buffer.bytes)
     if not ordered:
         return Need(what, total or 0)
@@ -41,7 +41,7 @@ def need_of(what: str, buffers: Iterable[Buffer], total: int | None = None) -> N
 
 
 def needs_of_program(program: Program) -> tuple[Need, ...]:
-    """What running a program takes beside the memories that it is bound to."""
+    """The memory for running a program, in addition to the memories that it is bound to."""
     return (
         need_of("arena", program.of_kind("temporary"), program.plan.arena_bytes),
         need_of("inputs and targets", program.of_kind("input")),
@@ -61,21 +61,21 @@ def require_room(
     """Checks that there is enough memory, and that each tensor fits into one allocation.
 
     Args:
-        subject: what needs it, with its verb: `"this model needs"`.
+        subject: the subject of the error's sentence, with its verb: `"this model needs"`.
         needs: the bill.
-        ask: gives the bytes that are available; None if that is not known.
+        ask: returns the available bytes; None if that is not known.
         where: the engine.
         advice: what to do if there is not enough.
-        reused: bytes that were taken before and serve for this, too.
-        most: how many bytes one allocation takes (`Target.largest_block_bytes`); None if any.
+        reused: allocated bytes that are reused.
+        most: the limit of one allocation (`Target.largest_block_bytes`), in bytes; None if any.
 
     Raises:
-        EngineError: if there is not.
+        EngineError: if there is not enough.
     """
     largest = max(needs, key=lambda need: need.largest_bytes)
     if most is not None and largest.largest_bytes > most:
         raise EngineError(
-            f"{subject} more memory in one piece than the device gives",
+            f"{subject} more memory in one allocation than the device allows",
             facts=(
                 ("at most", bytes_text(most)),
                 ("needed", f"{bytes_text(largest.largest_bytes)} for {largest.largest}"),

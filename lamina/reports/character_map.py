@@ -26,8 +26,7 @@ def map_text(values: npt.ArrayLike, *, characters: str = CHARACTERS) -> str:
     columns as rows.
 
     Args:
-        values: (rows, columns), in [0, 1]; what lies outside counts as 0 or 1. Row 0 is printed
-            last.
+        values: (rows, columns), clipped to [0, 1]. Row 0 is printed last.
         characters: from low to high.
 
     Returns:
@@ -47,8 +46,8 @@ def map_text(values: npt.ArrayLike, *, characters: str = CHARACTERS) -> str:
     number = np.minimum(level.astype(np.int64), len(characters) - 1)
     lines = (
         "".join(
-            "?" if unknown else characters[place]
-            for place, unknown in zip(row, unknown_row, strict=True)
+            "?" if unknown else characters[level_number]
+            for level_number, unknown in zip(row, unknown_row, strict=True)
         )
         for row, unknown_row in zip(number.tolist(), missing.tolist(), strict=True)
     )
@@ -65,28 +64,29 @@ def plot_map(
     names: tuple[str, str] = ("class 0", "class 1"),
     title: str = "",
 ) -> None:
-    """Writes the values as colours, the line where they pass 1/2, and the points on top.
+    """Writes the values as colours, the contour of 1/2, and the points on top.
 
     Args:
-        values: (rows, columns), in [0, 1]: how likely the second class is. Row 0 is the lowest.
+        values: (rows, columns), in [0, 1]: the probability of the second class. Row 0 is the
+            lowest.
         path: of the picture; PNG, unless its ending says otherwise.
         extent: left, right, bottom, top: the coordinates of the outermost values.
         points: (count, 2): x and y.
         labels: (count,): 0 or 1 for each point; all 0 without them.
         names: of the two classes, for the legend.
-        title: stands above the picture.
+        title: above the picture.
 
     Raises:
         DataError: if the values are not a grid, or the labels do not match the points.
         MissingExtraError: without matplotlib.
     """
     grid = np.clip(_grid(values), 0.0, 1.0)
-    places = np.zeros((0, 2)) if points is None else np.asarray(points, dtype=np.float64)
-    classes = np.zeros(len(places)) if labels is None else np.asarray(labels).reshape(-1)
-    if places.ndim != 2 or places.shape[1] != 2 or len(places) != len(classes):
+    coordinates = np.zeros((0, 2)) if points is None else np.asarray(points, dtype=np.float64)
+    classes = np.zeros(len(coordinates)) if labels is None else np.asarray(labels).reshape(-1)
+    if coordinates.ndim != 2 or coordinates.shape[1] != 2 or len(coordinates) != len(classes):
         raise DataError(
             "points and labels do not fit together",
-            facts=(("points", str(places.shape)), ("labels", str(classes.shape))),
+            facts=(("points", str(coordinates.shape)), ("labels", str(classes.shape))),
             advice="Give points as (count, 2) and one label for each.",
         )
     figure = new_figure(5.6, 4.6, purpose="a picture of a map")
@@ -99,7 +99,7 @@ def plot_map(
     )
     if min(grid.shape) >= 2 and np.nanmin(grid) < 0.5 < np.nanmax(grid):
         axes.contour(columns, rows, grid, levels=[0.5], colors=INK, linewidths=1.2)
-    _draw_points(axes, places, classes, names)
+    _draw_points(axes, coordinates, classes, names)
     clean_axes(axes, grid="")
     axes.set_aspect("equal")
     bar = figure.colorbar(picture, ax=axes, ticks=[0.0, 0.5, 1.0], shrink=0.85)

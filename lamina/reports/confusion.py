@@ -1,4 +1,4 @@
-"""A confusion matrix as a picture: which classes are taken for which."""
+"""A confusion matrix as a picture: true classes against predicted ones."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ def plot_confusion(
 ) -> None:
     """Writes the matrix: a row for each true class, a column for each predicted one.
 
-    Colours show shares of the true class, so that rare classes are seen as well; numbers are
-    counts.
+    Colours show shares of the true class, so that rare classes are visible; numbers are counts.
 
     Args:
         counts: (classes, classes), as `lm.ConfusionMatrix` gives it.
         path: of the picture; PNG, unless its ending says otherwise.
         names: of the classes; their numbers by default.
-        title: stands above the picture.
+        title: above the picture.
 
     Raises:
-        DataError: if the counts are no square of numbers from 0 up, or names are missing.
+        DataError: if the counts are not a square matrix of numbers >= 0, or names are missing.
         MissingExtraError: without matplotlib.
     """
     table = np.asarray(counts)
@@ -65,8 +64,8 @@ def plot_confusion(
             colour = "white" if share > 0.5 else INK
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     long = max(map(len, labels)) > 2
-    turned: dict[str, Any] = {"rotation": 45, "ha": "right"} if long else {}
-    axes.set_xticks(range(classes), labels, fontsize=8, **turned)
+    rotated: dict[str, Any] = {"rotation": 45, "ha": "right"} if long else {}
+    axes.set_xticks(range(classes), labels, fontsize=8, **rotated)
     axes.set_yticks(range(classes), labels, fontsize=8)
     axes.tick_params(length=0, colors=INK)
     axes.set_xlabel("predicted", fontsize=9, color=INK)

@@ -26,7 +26,7 @@ def plot_curves(
         series: name -> one value for each epoch. `"validation_NAME"` is drawn in the panel of
             `"NAME"`. NaN leaves a gap.
         path: of the picture; PNG, unless its ending says otherwise.
-        title: stands above the panels.
+        title: above the panels.
 
     Raises:
         DataError: if there is nothing to draw.

@@ -1,4 +1,4 @@
-"""What the pictures share: a matplotlib figure without pyplot, colours, and saving in one piece.
+"""The common part of pictures: a matplotlib figure without pyplot, colours, atomic saving.
 
 matplotlib is an optional package without complete types: it is imported when a picture is made,
 and its objects are `Any` here.
@@ -14,7 +14,7 @@ from typing import Any
 
 from lamina.errors import DataError, DefinitionError, missing_extra
 
-# Okabe and Ito, "Color Universal Design" (2008): told apart by people with any colour vision.
+# Okabe and Ito, "Color Universal Design" (2008): distinct for people with any colour vision.
 BLUE = "#0072B2"
 ORANGE = "#D55E00"
 GREEN = "#009E73"
@@ -33,7 +33,7 @@ def new_figure(width: float, height: float, *, purpose: str) -> Any:
     Args:
         width: in inches.
         height: in inches.
-        purpose: what the picture is for, "a plot of curves"; begins the error's sentence.
+        purpose: of the picture, "a plot of curves"; begins the error's sentence.
 
     Raises:
         MissingExtraError: without matplotlib.
@@ -46,7 +46,7 @@ def new_figure(width: float, height: float, *, purpose: str) -> Any:
 
 
 def clean_axes(axes: Any, *, grid: str = "y") -> None:
-    """Takes away the frame's upper and right line, and puts a faint grid behind the data."""
+    """Removes the frame's upper and right line, and draws a faint grid behind the data."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -58,7 +58,7 @@ def clean_axes(axes: Any, *, grid: str = "y") -> None:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes the figure: PNG, or what the path's ending says (.svg, .pdf); whole or not at all.
+    """Writes the figure atomically: as PNG, or in the format of the path's ending (.svg, .pdf).
 
     Raises:
         DefinitionError: if pictures with that ending cannot be written.

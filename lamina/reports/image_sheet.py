@@ -31,14 +31,14 @@ def plot_images(
 
     Args:
         images: (count, height, width), (count, 1, height, width) for shades of grey or
-            (count, 3, height, width) for colours; in [0, 1], what lies outside is cut off.
+            (count, 3, height, width) for colours; clipped to [0, 1].
         path: of the picture; PNG, unless its ending says otherwise.
-        columns: images in a row; by default as many as there are rows.
+        columns: images in a row; by default about as many as rows.
         captions: a word below each image.
-        title: stands above them.
+        title: above them.
 
     Raises:
-        DataError: if these are no images, or there are not as many captions.
+        DataError: if these are no images, or the number of captions differs.
         MissingExtraError: without matplotlib.
     """
     pixels = np.asarray(images, dtype=np.float64)
@@ -51,7 +51,7 @@ def plot_images(
                 ("expected", "(count, 1 or 3 channels, height, width)"),
                 ("found", str(np.shape(images))),
             ),
-            advice="Reshape the values, and leave further channels out.",
+            advice="Reshape the values, and omit further channels.",
         )
     count, channels, height, width = pixels.shape
     if captions and len(captions) != count:
@@ -79,8 +79,8 @@ def plot_images(
     shown = np.clip(sheet if channels == 3 else sheet[:, :, 0], 0, 1)
     axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     for caption, (top, left) in zip(captions, corners, strict=False):
-        place = left + width / 2 - 0.5, top + height
-        axes.text(*place, caption, ha="center", va="top", fontsize=7, color=INK)
+        below_image = left + width / 2 - 0.5, top + height
+        axes.text(*below_image, caption, ha="center", va="top", fontsize=7, color=INK)
     if title:
         axes.set_title(title, fontsize=9, color=INK)
     save_figure(figure, path)

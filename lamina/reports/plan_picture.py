@@ -1,7 +1,7 @@
 """The memory plan as a picture: which bytes of the arena each buffer holds, and when.
 
 Time runs to the right, one column a step; offsets in the arena run upwards. A buffer is a
-rectangle. What outlives the program (parameters, optimizer state, inputs) is a bar beside it.
+rectangle. Persistent memory (parameters, optimizer state, inputs) is a bar next to it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from lamina.records import frozen_dataclass
 from lamina.reports.figure import INK, ORANGE, PALETTE, clean_axes, new_figure, save_figure
 from lamina.reports.tables import bytes_text
 
-_DRAWN = 0.68  # the part of the height that the title and the names of the steps leave
+_DRAWN = 0.68  # the part of the height without the title and the names of the steps
 _CHARACTER = 0.062  # inches that a character of a label is wide
 _LINE = 0.13  # inches that a line of a label is tall
 
 
 @frozen_dataclass
 class Rectangle:
-    """A buffer's place and time in the arena.
+    """A buffer's offset and lifetime in the arena.
 
     Attributes:
         name: of the buffer.
         offset: bytes from the start of the arena.
-        bytes: how many it takes.
+        bytes: its size.
         first: the step that writes it first.
         last: the last step that reads it; the number of steps if it outlives them.
         group: buffers of one group have one colour: "activation", "gradient".
-        in_place: whether it takes over, in step `first`, the place of a buffer that ends there.
+        in_place: whether it takes over, in step `first`, the memory of a buffer that ends there.
     """
 
     name: str
@@ -62,9 +62,10 @@ def plot_plan(
         steps: the steps' names, in the order in which they run.
         peak_bytes: the size of the arena.
         lower_bound_bytes: the most bytes alive in any one step.
-        persistent: name -> bytes of what lies outside the arena; drawn from the bottom upwards.
-        edges: where one block of the arena ends and the next one begins; lines are drawn there.
-        title: stands above the picture.
+        persistent: name -> bytes outside the arena; drawn from the bottom upwards.
+        edges: offsets at which one block of the arena ends and the next one begins; lines are
+            drawn there.
+        title: above the picture.
 
     Raises:
         DataError: if there are no steps.
@@ -72,14 +73,14 @@ def plot_plan(
     """
     if not steps:
         raise DataError("a plan without steps cannot be drawn", advice="Plan a program first.")
-    beside = {name: count for name, count in (persistent or {}).items() if count > 0}
+    outside = {name: count for name, count in (persistent or {}).items() if count > 0}
     plan_width = min(max(5.5, 0.20 * len(steps)), 24.0)
-    bar_width = 1.5 if beside else 0.0
+    bar_width = 1.5 if outside else 0.0
     height = 5.6 if len(rectangles) <= 25 else 7.0
     figure = new_figure(plan_width + bar_width + 0.8, height, purpose="a picture of a memory plan")
-    if beside:
+    if outside:
         bar_axes, plan_axes = figure.subplots(1, 2, width_ratios=[bar_width, plan_width])
-        _draw_persistent(bar_axes, beside, height * _DRAWN)
+        _draw_persistent(bar_axes, outside, height * _DRAWN)
     else:
         plan_axes = figure.subplots()
     top = max([peak_bytes, lower_bound_bytes, *(r.offset + r.bytes for r in rectangles), 1])
@@ -102,7 +103,7 @@ def plot_plan(
 
 @frozen_dataclass
 class _Scale:
-    """How large the drawing is, to know which labels fit."""
+    """The size of the drawing, which decides whether labels fit."""
 
     inches_a_step: float
     inches_a_byte: float
@@ -119,7 +120,7 @@ def _draw_rectangles(
 
     successors = [rectangle for rectangle in rectangles if rectangle.in_place]
     for rectangle in rectangles:
-        # In the step where one buffer takes over another's place, each has half of the column.
+        # In the step where one buffer takes over another's memory, each has half of the column.
         left = rectangle.first if rectangle.in_place else rectangle.first - 0.5
         taken = any(_takes_over(successor, rectangle) for successor in successors)
         right = rectangle.last if taken else min(rectangle.last, step_count - 1) + 0.5
@@ -161,7 +162,7 @@ def _takes_over(successor: Rectangle, rectangle: Rectangle) -> bool:
 
 
 def _label(rectangle: Rectangle, width: float, height: float) -> tuple[str, int]:
-    """What fits into width x height inches, and its rotation in degrees; "" if nothing does."""
+    """A label that fits width x height inches, and its rotation in degrees; "" if none fits."""
     size = bytes_text(rectangle.bytes)
     for text in (f"{rectangle.name}\n{size}", f"{rectangle.name}  {size}", rectangle.name):
         lines = text.split("\n")
@@ -260,7 +261,7 @@ def _tick_text(count: float, _: object) -> str:
 
 
 def _steps_axis(axes: Any, steps: Sequence[str], inches_a_step: float) -> None:
-    """Number and name of each step, or of every second, fifth, ... where they are too many."""
+    """Number and name of each step, or of every second, fifth, ... if there are too many."""
     every = next(
         (n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n * inches_a_step >= 0.15), 1000
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lamina.errors import InternalError
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# No machine can address so many, and people need not know how many more.
+# No machine can address more: larger numbers are not shown exactly.
 _MOST_BYTES = 1 << 63
 _COUNT_UNITS = ("M", "G", "T", "P", "E")
 
@@ -24,7 +24,7 @@ def bytes_text(count: int) -> str:
     if count >= _MOST_BYTES:
         return "8 EiB or more"
     value, unit = float(count), 0
-    # What would be shown as 1024 counts as 1 of the next unit.
+    # A value that rounds to 1024 is shown as 1 of the next unit.
     while round(value, 2) >= 1024 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{_short(value)} {_BYTE_UNITS[unit]}"
@@ -44,7 +44,7 @@ def count_text(count: int) -> str:
     value, unit = count / 1e6, 0
     while float(f"{value:.3g}") >= 1000 and unit < len(_COUNT_UNITS) - 1:
         value, unit = value / 1000, unit + 1
-    # A decimal too many would promise digits that the unit does not keep.
+    # Three digits at most.
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f} {_COUNT_UNITS[unit]}"
 
@@ -76,7 +76,7 @@ def table_text(
     Args:
         header: the columns' names.
         rows: one text for each column.
-        align: one letter for each column, "l" left or "r" right; the last letter holds for the
+        align: one letter for each column, "l" left or "r" right; the last letter applies to the
             columns that follow; all left if empty.
         footer: a last row, such as totals.
 
@@ -112,5 +112,5 @@ def table_text(
 
 
 def _short(value: float) -> str:
-    """At most two decimals, none that say nothing."""
+    """At most two decimals, without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -122,7 +122,7 @@ def test_the_programs_of_a_model_share_one_arena(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_programs_that_take_turns_in_an_arena_compute_what_they_do_alone(engine: str) -> None:
-    """Each program moves the others when it is compiled, and leaves its numbers in their place."""
+    """Each program moves the others when it is compiled, and leaves its numbers in their memory."""
     x = {size: normal(size, 5, seed=size) for size in (2, 33, 5, 64)}
     y = {size: np.arange(size) % 3 for size in x}
     results: list[list[Any]] = []
@@ -161,7 +161,7 @@ def test_rows_of_a_data_set_are_read_where_the_arena_is_now() -> None:
 
 
 def test_weights_packed_ahead_outlast_other_programs() -> None:
-    """Inference packs its weights once; they must not lie where other programs write."""
+    """Inference packs its weights once; other programs must not overwrite them."""
     net = lm.Sequential(lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh())
     one, x = lm.Model(net), normal(256, 64)
     alone = one.predict(x)

@@ -216,7 +216,7 @@ def test_a_file_that_is_removed_again_and_again_is_an_error(
     )
     with pytest.raises(DataError) as caught:
         write_atomically(tmp_path / "file", b"data")
-    assert caught.value.facts[1] == ("reason", "somebody removes what is not finished yet")
+    assert caught.value.facts[1] == ("reason", "another process removes unfinished files")
     assert names(tmp_path) == []
 
 

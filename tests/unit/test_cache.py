@@ -1,4 +1,4 @@
-"""Compiled programs on disk: found again, and never trusted when damaged or somebody else's."""
+"""Compiled programs on disk: found again, never trusted if damaged or another user's."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes 
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "_said", set())
+    monkeypatch.setattr(cache, "_reported", set())
     return tmp_path / "objects"
 
 
@@ -44,18 +44,18 @@ class Maker:
         return self.content
 
 
-def path_of(place: Path, key: str) -> Path:
-    """Where the entry of a key lies."""
+def path_of(cache_folder: Path, key: str) -> Path:
+    """The path of the entry of a key."""
     name, shard = cache._names(key)
-    return place / shard / name
+    return cache_folder / shard / name
 
 
-def entries(place: Path) -> list[Path]:
-    return sorted(place.glob("*/*.object"))
+def entries(cache_folder: Path) -> list[Path]:
+    return sorted(cache_folder.glob("*/*.object"))
 
 
 def in_one_shard(count: int) -> list[str]:
-    """So many keys of entries that lie in the first shard."""
+    """`count` keys of entries in the first shard."""
     numbers = (f"key {number}" for number in range(10**6))
     found = (key for key in numbers if path_of(Path(), key).parts[0] == "0")
     return [next(found) for _ in range(count)]
@@ -88,7 +88,7 @@ def test_sources_that_change_after_they_were_imported_are_noticed(
     assert before.checksum == unasked.checksum != ""
     assert before.are_unchanged
     (package / "later.py").write_text("NEW = True")
-    assert before.are_unchanged, "it was asked once, and is not asked again"
+    assert before.are_unchanged, "it was checked once, and is not checked again"
     assert not unasked.are_unchanged
     assert Sources("upgraded").checksum != before.checksum
 
@@ -116,10 +116,10 @@ def test_different_keys_are_different_entries() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "../outside", "/etc/x", "a\0b", "k" * 5000, "\N{SNOWMAN}"])
-def test_any_text_is_a_key(key: str, place: Path) -> None:
+def test_any_text_is_a_key(key: str, cache_folder: Path) -> None:
     make = Maker()
     assert [cached(key, make) for _ in range(2)] == [CONTENT] * 2
-    assert make.calls == len(entries(place)) == 1
+    assert make.calls == len(entries(cache_folder)) == 1
 
 
 def test_keys_depend_on_every_part_and_on_where_parts_end() -> None:
@@ -144,20 +144,20 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_entry_is_made_again(damage: str, place: Path) -> None:
+def test_a_damaged_entry_is_made_again(damage: str, cache_folder: Path) -> None:
     make = Maker()
     cached("k", make)
-    path = path_of(place, "k")
+    path = path_of(cache_folder, "k")
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     assert cached("k", make) == CONTENT
     assert cached("k", make) == CONTENT
     assert make.calls == 2
 
 
-def test_a_whole_entry_under_another_name_is_made_again(place: Path) -> None:
+def test_a_whole_entry_under_another_name_is_made_again(cache_folder: Path) -> None:
     cached("one", Maker(b"of one"))
     cached("two", Maker(b"of two"))
-    path_of(place, "two").write_bytes(path_of(place, "one").read_bytes())
+    path_of(cache_folder, "two").write_bytes(path_of(cache_folder, "one").read_bytes())
     make = Maker(b"of two")
     assert [cached("two", make) for _ in range(2)] == [b"of two"] * 2
     assert make.calls == 1
@@ -172,7 +172,7 @@ def test_the_cache_can_be_turned_off(
     assert not caplog.messages
 
 
-# Where it lies ------------------------------------------------------------------------------------
+# Its folder ---------------------------------------------------------------------------------------
 
 
 def test_the_folder_may_begin_with_the_users_home(
@@ -237,7 +237,7 @@ def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
         unused(Maker())
     (message,) = caplog.messages
     assert message == (
-        "Lamina compiles anew in every process, as its cache cannot be used: "
+        "Lamina compiles again in every process, as its cache cannot be used: "
         "there is no home folder. "
         "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without."
     )
@@ -270,23 +270,23 @@ for size in (1, 2, 3):
 
 
 @posix
-def test_all_folders_and_files_are_the_users_alone(place: Path) -> None:
+def test_all_folders_and_files_are_the_users_alone(cache_folder: Path) -> None:
     mask = os.umask(0)
     try:
         cached("k", Maker())
     finally:
         os.umask(mask)
-    for path in (place, *place.rglob("*")):
+    for path in (cache_folder, *cache_folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 @posix
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720])
-def test_a_folder_that_others_may_write_to_is_not_used(mode: int, place: Path) -> None:
-    place.mkdir()
-    place.chmod(mode)
+def test_a_folder_that_others_may_write_to_is_not_used(mode: int, cache_folder: Path) -> None:
+    cache_folder.mkdir()
+    cache_folder.chmod(mode)
     unused(Maker())
-    assert not list(place.iterdir())
+    assert not list(cache_folder.iterdir())
 
 
 @posix
@@ -342,13 +342,13 @@ def owned(monkeypatch: pytest.MonkeyPatch) -> Owned:
 @posix
 @pytest.mark.parametrize("which", ["a parent", "the folder", "a shard", "an entry"])
 def test_what_belongs_to_someone_else_is_not_used(
-    which: str, place: Path, owned: Owned, caplog: pytest.LogCaptureFixture
+    which: str, cache_folder: Path, owned: Owned, caplog: pytest.LogCaptureFixture
 ) -> None:
     cached("k", Maker(b"not mine"))
-    entry = path_of(place, "k")
+    entry = path_of(cache_folder, "k")
     path = {
-        "a parent": place.parent.parent,
-        "the folder": place,
+        "a parent": cache_folder.parent.parent,
+        "the folder": cache_folder,
         "a shard": entry.parent,
         "an entry": entry,
     }[which]
@@ -356,38 +356,38 @@ def test_what_belongs_to_someone_else_is_not_used(
     assert cached("k", Maker()) == CONTENT
     if which in ("a parent", "the folder"):
         assert folder() is None
-        assert f"{path} belongs to somebody else" in caplog.text
+        assert f"{path} belongs to another user" in caplog.text
 
 
 @posix
 def test_a_parent_may_belong_to_root_but_not_the_folder(
-    place: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.mkdir()
+    cache_folder.mkdir()
     monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
-    owned.give(place, 12345)
-    for parent in place.parents:
+    owned.give(cache_folder, 12345)
+    for parent in cache_folder.parents:
         owned.give(parent, 0)
-    assert folder() == place
-    owned.give(place, 0)
+    assert folder() == cache_folder
+    owned.give(cache_folder, 0)
     assert folder() is None
 
 
 @posix
 def test_a_folder_of_the_users_own_group_may_be_written_by_it(
-    place: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many systems make one for each user, and have folders be writable by the group."""
     import grp
     import pwd
 
     monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
-    place.mkdir()
-    owned.give(place, 12345)
-    for parent in place.parents:
+    cache_folder.mkdir()
+    owned.give(cache_folder, 12345)
+    for parent in cache_folder.parents:
         owned.give(parent, 0)
-    place.parent.chmod(0o770)
-    group = place.parent.stat().st_gid
+    cache_folder.parent.chmod(0o770)
+    group = cache_folder.parent.stat().st_gid
     user: Any = pwd.struct_passwd(("anna", "x", 12345, group, "", "/home/anna", "/bin/sh"))
     monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
     for name, members, trusted in (
@@ -403,7 +403,7 @@ def test_a_folder_of_the_users_own_group_may_be_written_by_it(
 
 @posix
 def test_an_access_control_list_may_name_others(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mode shows what it gives to them as the group's."""
 
@@ -411,17 +411,17 @@ def test_an_access_control_list_may_name_others(
         return struct.pack("<HHI", tag, rights, who)
 
     monkeypatch.setattr(folders, "_is_own_group", lambda _: True)
-    place.mkdir()
-    place.parent.chmod(0o770)
+    cache_folder.mkdir()
+    cache_folder.parent.chmod(0o770)
     assert folder() is not None
     # The owner, user 1234, the group, the mask, and all others: acl(5).
     entries = entry(1, 7), entry(2, 7, 1234), entry(4, 7), entry(16, 7), entry(32, 0)
     access = struct.pack("<I", 2) + b"".join(entries)
     try:
-        os.setxattr(place.parent, "system.posix_acl_access", access)
+        os.setxattr(cache_folder.parent, "system.posix_acl_access", access)
     except (AttributeError, OSError):
         pytest.skip("there are no such lists here")
-    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o770
+    assert stat.S_IMODE(cache_folder.parent.stat().st_mode) == 0o770
     assert folder() is None
 
 
@@ -525,9 +525,11 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 @posix
 @pytest.mark.parametrize("name", ["an entry", "the count"])
 @pytest.mark.parametrize("kind", SPECIAL)
-def test_what_is_no_plain_file_of_ours_does_no_harm(kind: str, name: str, place: Path) -> None:
+def test_what_is_no_plain_file_of_ours_does_no_harm(
+    kind: str, name: str, cache_folder: Path
+) -> None:
     cached("k", Maker())
-    path = path_of(place, "k")
+    path = path_of(cache_folder, "k")
     if name == "the count":
         path = path.with_name("written")
     path.unlink()
@@ -537,18 +539,18 @@ def test_what_is_no_plain_file_of_ours_does_no_harm(kind: str, name: str, place:
 
 
 def test_where_folders_cannot_be_opened_paths_are_used(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Windows."""
     monkeypatch.setattr(folders, "_EXAMINED", False)
     monkeypatch.setattr(folders.os, "supports_fd", set())
     make = Maker()
     assert [cached("k", make) for _ in range(3)] == [CONTENT] * 3
-    assert make.calls == len(entries(place)) == 1
+    assert make.calls == len(entries(cache_folder)) == 1
     monkeypatch.setattr(cache, "LARGEST_BYTES", 1)
     for key in in_one_shard(5):
         cached(key, Maker())
-    assert len(entries(place / "0" / "..")) <= 2
+    assert len(entries(cache_folder / "0" / "..")) <= 2
 
 
 def test_a_path_that_is_no_folder_does_no_harm(
@@ -560,14 +562,14 @@ def test_a_path_that_is_no_folder_does_no_harm(
     assert len(caplog.messages) == 1
 
 
-def test_a_full_disk_does_no_harm(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_no_harm(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(folders.os, "replace", full)
     assert cached("k", Maker()) == CONTENT
-    assert not entries(place)
-    assert not list((place / "new").iterdir())
+    assert not entries(cache_folder)
+    assert not list((cache_folder / "new").iterdir())
 
 
 @posix
@@ -588,35 +590,35 @@ def test_no_descriptor_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_entries_used_longest_ago_are_removed_first(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b, c, d = in_one_shard(4)
     cached(a, Maker())
-    size = path_of(place, a).stat().st_size
+    size = path_of(cache_folder, a).stat().st_size
     for number, key in enumerate((b, c)):
         cached(key, Maker())
-        os.utime(path_of(place, key), ns=(number + 2, number + 2))
-    os.utime(path_of(place, a), ns=(1, 1))
+        os.utime(path_of(cache_folder, key), ns=(number + 2, number + 2))
+    os.utime(path_of(cache_folder, a), ns=(1, 1))
     monkeypatch.setattr(cache, "LARGEST_BYTES", cache.SHARDS * 3 * size)
     # Now "a" counts as used, and "b" is the oldest.
     cached(a, Maker())
     cached(d, Maker())
-    assert entries(place) == sorted(path_of(place, key) for key in (a, c, d))
+    assert entries(cache_folder) == sorted(path_of(cache_folder, key) for key in (a, c, d))
 
 
 def test_an_entry_that_is_too_large_stays_while_it_is_the_last_one_used(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "LARGEST_BYTES", 10)
     first, second = in_one_shard(2)
     for key in (first, second):
         cached(key, Maker())
         assert cached(key, Maker(b"")) == CONTENT
-    assert entries(place) == [path_of(place, second)]
+    assert entries(cache_folder) == [path_of(cache_folder, second)]
 
 
 def test_no_more_is_kept_than_the_limit_and_an_eighth(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "LARGEST_BYTES", 1 << 20)
     generator = random.Random(0)
@@ -625,12 +627,12 @@ def test_no_more_is_kept_than_the_limit_and_an_eighth(
     for number in range(800):
         keep(f"{number} {generator.random()}", content)
         if number % 20 == 0:
-            most = max(most, sum(path.stat().st_size for path in entries(place)))
+            most = max(most, sum(path.stat().st_size for path in entries(cache_folder)))
     assert (1 << 20) * 3 // 4 < most < (1 << 20) * 9 // 8 + cache.SHARDS * 4096
 
 
 class Calls:
-    """Counts what is asked of the file system."""
+    """Counts the calls into the file system."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -657,7 +659,7 @@ class Calls:
 
 
 def test_writing_takes_the_same_whatever_lies_there(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = in_one_shard(3)
     keep(first, CONTENT)
@@ -667,7 +669,7 @@ def test_writing_takes_the_same_whatever_lies_there(
         keep(second, CONTENT)
         counts.append(calls.count)
     for number in range(2000):
-        (place / "0" / f"{number}.object").touch()
+        (cache_folder / "0" / f"{number}.object").touch()
     with monkeypatch.context() as context:
         calls = Calls(context)
         keep(third, CONTENT)
@@ -694,10 +696,10 @@ def test_a_shard_is_looked_through_once_for_an_eighth_of_what_it_may_hold(
 # Other processes ----------------------------------------------------------------------------------
 
 
-def test_what_a_process_left_unfinished_is_removed(place: Path) -> None:
+def test_what_a_process_left_unfinished_is_removed(cache_folder: Path) -> None:
     fcntl = pytest.importorskip("fcntl", reason="there are no locks of POSIX here")
     cached("a", Maker())
-    left, living = (place / "new" / f".lamina-{name}.tmp" for name in ("left", "living"))
+    left, living = (cache_folder / "new" / f".lamina-{name}.tmp" for name in ("left", "living"))
     left.write_bytes(CONTENT)
     with living.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -708,12 +710,12 @@ def test_what_a_process_left_unfinished_is_removed(place: Path) -> None:
     assert not living.exists()
 
 
-def test_writers_at_the_same_time_leave_one_whole_entry(place: Path) -> None:
+def test_writers_at_the_same_time_leave_one_whole_entry(cache_folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: cached("k", Maker()), range(40)))
     assert found == [CONTENT] * 40
-    assert entries(place) == [path_of(place, "k")]
-    assert not list((place / "new").iterdir())
+    assert entries(cache_folder) == [path_of(cache_folder, "k")]
+    assert not list((cache_folder / "new").iterdir())
 
 
 WORKERS = """
@@ -755,7 +757,7 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
 
 
 @posix
-def test_writers_that_are_killed_leave_nothing_that_is_read(place: Path) -> None:
+def test_writers_that_are_killed_leave_nothing_that_is_read(cache_folder: Path) -> None:
     run_workers("""
 generator = random.Random(0)
 for seed in range(20):
@@ -765,4 +767,4 @@ for seed in range(20):
     os.waitpid(child, 0)
 work(99, 300)
 """)
-    assert len(list((place / "new").iterdir())) <= 20
+    assert len(list((cache_folder / "new").iterdir())) <= 20

@@ -1,4 +1,4 @@
-"""What LLVM is asked for: machine code in memory."""
+"""Machine code of LLVM in memory."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ code = assemble('''
     @table = internal constant [4 x double] [double 1.5, double 2.5, double 3.5, double 4.5]
     define double @sum(double %x) {
       %first = fadd double %x, 1.25
-      %place = getelementptr [4 x double], ptr @table, i64 0, i64 2
-      %second = load volatile double, ptr %place
+      %element = getelementptr [4 x double], ptr @table, i64 0, i64 2
+      %second = load volatile double, ptr %element
       %sum = fadd double %first, %second
       ret double %sum
     }''', Target(processor.name, processor.triple, processor.features))

@@ -136,7 +136,7 @@ def test_inference_packs_its_weights_when_they_change() -> None:
     ]
     native = write_program(program, PROCESSOR)
     assert native.layout.load.threads >= 1
-    assert native.layout.placed_bytes == 4 * (200 * 96 + 96 * 64)
+    assert native.layout.shared_bytes == 4 * (200 * 96 + 96 * 64)
 
 
 def test_training_keeps_no_packed_weights() -> None:
@@ -153,7 +153,7 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     (packed,) = decide(program, PROCESSOR).prepackings
     assert len(packed.users) == 2
     assert not packed.at_load
-    assert write_program(program, PROCESSOR).layout.placed_bytes == 4 * 200 * 96
+    assert write_program(program, PROCESSOR).layout.shared_bytes == 4 * 200 * 96
 
 
 def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
@@ -164,7 +164,7 @@ def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
     assert len(decide(program, PROCESSOR).prepackings) >= len(layers)
     # Of one contraction, and of the next; weights of 3x3 elements are transformed to 4x4.
     two = 2 * 4 * (32 * 32 * 16)
-    assert two // 2 <= native.layout.placed_bytes <= two + two // 8
+    assert two // 2 <= native.layout.shared_bytes <= two + two // 8
 
 
 def test_large_operands_give_their_place_back_at_once() -> None:
@@ -173,7 +173,7 @@ def test_large_operands_give_their_place_back_at_once() -> None:
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
     one = 4 * (192 * 192 * 16)
     # Operands, and sums for the gradients of weights: only one of them at a time.
-    assert one <= write_program(program, PROCESSOR).layout.placed_bytes <= one + one // 8
+    assert one <= write_program(program, PROCESSOR).layout.shared_bytes <= one + one // 8
 
 
 def test_packed_operands_share_memory_at_different_times_only() -> None:
@@ -261,8 +261,8 @@ def reduction(size: int) -> Program:
 
 def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
     short, long = (write_program(reduction(size), PROCESSOR) for size in (1000, 100_000))
-    assert (short.layout.threads, len(short.layout.placed_offsets)) == (1, 0)
-    assert (long.layout.threads, len(long.layout.placed_offsets)) == (2, 1)
+    assert (short.layout.threads, len(short.layout.shared_offsets)) == (1, 0)
+    assert (long.layout.threads, len(long.layout.shared_offsets)) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The choice between one thread and all of them, fed with times that are made up."""
+"""The choice between one thread and all of them, fed with simulated times."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import pytest
 
 from lamina.engines.cpu.run.thread_choice import LONG_SECONDS, ThreadChoice
 
-# A counter of a nanosecond.
+# A counter of nanoseconds.
 SECOND = 1e9
 
-# Seconds of a run, by the time that has passed and whether it is made alone.
+# Seconds of a run, by the time that has passed and whether one thread runs alone.
 Machine = Callable[[float, bool], float]
 
 
 def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[float, float]:
-    """Runs for some time; gives the mean time of a run and which part of the runs was alone."""
+    """Runs for some time; returns the mean time of a run and the part of runs made alone."""
     passed, runs, alone = 0.0, 0, 0
     while passed < seconds:
         count = choice.runs
         spent = sum(machine(passed, choice.alone) for _ in range(count))
         passed, runs = passed + spent, runs + count
         alone += count * choice.alone
-        choice.ran(int(spent * SECOND))
+        choice.record(int(spent * SECOND))
     return passed / runs, alone / runs
 
 
 @pytest.mark.parametrize(("together", "alone"), [(20e-6, 30e-6), (30e-6, 20e-6), (7e-4, 12e-4)])
-def test_the_faster_way_is_taken_and_the_other_costs_little(together: float, alone: float) -> None:
+def test_the_faster_choice_is_taken_and_the_other_costs_little(
+    together: float, alone: float
+) -> None:
     def machine(passed: float, is_alone: bool) -> float:
         return alone if is_alone else together
 
@@ -92,7 +94,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
     assert mean(23e-6, 35e-6, 0.3) < 1.02 * 23e-6
     assert mean(46e-6, 35e-6, 0.03) < 1.15 * 35e-6
     assert mean(46e-6, 35e-6, 0.3) < 1.02 * 35e-6
-    # Nothing tells of this but a trial.
+    # Only a trial shows this.
     assert mean(23e-6, 35e-6, 1.0) < 1.1 * 23e-6
 
 
@@ -101,15 +103,15 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
 def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
     reading: int, runs: int
 ) -> None:
-    """As where the machine sleeps, or somebody presses Ctrl-Z."""
+    """As when the machine sleeps, or a user presses Ctrl-Z."""
 
     def machine(_: float, is_alone: bool) -> float:
         return 30e-6 if is_alone else 20e-6
 
     choice = ThreadChoice(SECOND)
     for _ in range(runs):
-        choice.ran(int(choice.runs * machine(0.0, choice.alone) * SECOND))
-    choice.ran(reading)
+        choice.record(int(choice.runs * machine(0.0, choice.alone) * SECOND))
+    choice.record(reading)
     mean, _ = simulated(choice, machine, 1.0)
     assert mean < 1.05 * 20e-6
 
@@ -120,6 +122,6 @@ def test_a_trial_of_one_thread_is_said_to_be_one() -> None:
     for _ in range(1000):
         if choice.trial and choice.alone:
             tried += 1
-        choice.ran(int((20e-6 if choice.alone else 10e-6) * choice.runs * SECOND))
+        choice.record(int((20e-6 if choice.alone else 10e-6) * choice.runs * SECOND))
         assert choice.trial or not choice.alone
     assert tried > 0

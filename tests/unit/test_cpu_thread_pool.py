@@ -26,7 +26,7 @@ from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.cpu.slices import slices
 from lamina.shapes import Array
 
-UNITS, ROUNDS = 8, 2000
+ITEMS, ROUNDS = 8, 2000
 
 
 def asleep(pool: ThreadPool, thread: int) -> bool:
@@ -35,8 +35,8 @@ def asleep(pool: ThreadPool, thread: int) -> bool:
 
 
 @contextmanager
-def each_unit(module: Module, name: str) -> Generator[tuple[Function, Value, Value]]:
-    """A kernel's loop over its units: the function, the table of addresses, and the unit."""
+def each_item(module: Module, name: str) -> Generator[tuple[Function, Value, Value]]:
+    """A kernel's loop over its items: the function, the table of addresses, and the item."""
     code = module.function(name, KERNEL_PARAMETERS)
     table, _, first, last = code.parameters
     loop = code.begin_loop(first, last)
@@ -45,27 +45,27 @@ def each_unit(module: Module, name: str) -> Generator[tuple[Function, Value, Val
     code.finish()
 
 
-def cell(code: Function, table: Value, buffer: int, unit: Value) -> Value:
-    """The address of a unit's cell of a buffer; cells are 8 words apart."""
+def cell(code: Function, table: Value, buffer: int, item: Value) -> Value:
+    """The address of an item's cell of a buffer; cells are 8 words apart."""
     start = code.load(code.offset(table, buffer, "ptr"), POINTER)
-    return code.offset(start, code.multiply(unit, constant(8, I64)), "i64")
+    return code.offset(start, code.multiply(item, constant(8, I64)), "i64")
 
 
 def counting_kernels() -> Library:
-    """Two kernels: `count` adds one to each unit's cell, `sum` adds all cells to each unit's sum.
+    """Two kernels: `count` adds one to each item's cell, `sum` adds all cells to each item's sum.
 
     The table holds the cells and the sums.
     """
     module = Module(fused=False)
-    with each_unit(module, "count") as (code, table, unit):
-        place = cell(code, table, 0, unit)
-        code.store(code.add(code.load(place, I64), constant(1, I64)), place)
-    with each_unit(module, "sum") as (code, table, unit):
-        each = code.begin_loop(constant(0, I64), constant(UNITS, I64), 1, [constant(0, I64)])
+    with each_item(module, "count") as (code, table, item):
+        address = cell(code, table, 0, item)
+        code.store(code.add(code.load(address, I64), constant(1, I64)), address)
+    with each_item(module, "sum") as (code, table, item):
+        each = code.begin_loop(constant(0, I64), constant(ITEMS, I64), 1, [constant(0, I64)])
         value = code.load(cell(code, table, 0, each.index), I64)
         (total,) = code.end_loop(each, [code.add(each.carried[0], value)])
-        place = cell(code, table, 1, unit)
-        code.store(code.add(code.load(place, I64), total), place)
+        address = cell(code, table, 1, item)
+        code.store(code.add(code.load(address, I64), total), address)
     module.export_functions("kernels", ["count", "sum"])
     return Library(compiled(module.text(), host()), ("kernels",))
 
@@ -79,14 +79,14 @@ class Counting:
     """A job of the kernels above, again and again in two phases."""
 
     def __init__(self, threads: int, rounds: int = ROUNDS, *, shared: bool = True) -> None:
-        self.cells = np.zeros((UNITS, 8), np.int64)
-        self.sums = np.zeros((UNITS, 8), np.int64)
+        self.cells = np.zeros((ITEMS, 8), np.int64)
+        self.sums = np.zeros((ITEMS, 8), np.int64)
         self.threads, self.rounds = threads, rounds
         self._library = counting_kernels()
         functions = addresses(self._library, 2)
         table = np.array([self.cells.ctypes.data, self.sums.ctypes.data], np.uint64)
-        share = min(threads, UNITS)
-        kernels = [Kernel(number, 0, UNITS, -(-UNITS // share), share, 0) for number in (0, 1)]
+        count = min(threads, ITEMS)
+        kernels = [Kernel(number, 0, ITEMS, -(-ITEMS // count), count, 0) for number in (0, 1)]
         phases = [Phase(0, 1, shared), Phase(1, 2, shared, back=0, iterations=rounds)]
         self.job = Job(functions, kernels, phases, threads, table, np.zeros(1, np.int64))
 
@@ -96,15 +96,15 @@ class Counting:
     def check(self, runs: int = 1) -> None:
         count = runs * self.rounds
         assert (self.cells[:, 0] == count).all()
-        assert (self.sums[:, 0] == UNITS * count * (count + 1) // 2).all()
+        assert (self.sums[:, 0] == ITEMS * count * (count + 1) // 2).all()
 
 
 @pytest.fixture
 def own_pool() -> Iterator[ThreadPool]:
-    """A pool of the test's own, sent home at the end."""
+    """A pool of the test's own, shut down at the end."""
     pool = ThreadPool()
     yield pool
-    pool.leave()
+    pool.shut_down()
 
 
 # Claims -------------------------------------------------------------------------------------------
@@ -138,28 +138,28 @@ def test_threads_can_sleep_on_a_condition_variable(monkeypatch: pytest.MonkeyPat
     for _ in range(3):
         counting.run(pool)
     counting.check(3)
-    pool.leave()
+    pool.shut_down()
     assert not any(helper.is_alive() for helper in pool.helpers)
 
 
 @pytest.fixture
 def calm_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPool]:
-    """A pool whose helpers do not mind if somebody else takes their core."""
+    """A pool whose helpers ignore that they are preempted."""
     monkeypatch.setattr(pools, "GAP_SECONDS", 1000.0)
     monkeypatch.setattr(pools, "AWAKE_SECONDS", 1000.0)
     pool = ThreadPool()
     yield pool
-    pool.leave()
+    pool.shut_down()
 
 
 def reading() -> int:
-    """What the processor's counter says."""
-    place = np.zeros(1, np.int64)
-    pools._native().read_ticks(place.ctypes.data)
-    return int(place[0])
+    """A reading of the processor's counter."""
+    address = np.zeros(1, np.int64)
+    pools._native().read_ticks(address.ctypes.data)
+    return int(address[0])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the wish is one of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this request")
 def test_threads_that_ask_for_short_slices_stay_as_nice_as_they_were() -> None:
     code = (
         "import os, platform\n"
@@ -185,7 +185,7 @@ def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) 
 
 
 def test_helpers_sleep_where_the_counter_began_anew(calm_pool: ThreadPool) -> None:
-    # As if they had been asked before a machine slept, which had run for longer then.
+    # As after a call before the machine slept, when its counter had a larger value.
     calm_pool.stay_awake(reading() + int(2000 * pools.ticks_per_second()))
     counting = Counting(2)
     counting.run(calm_pool)
@@ -210,7 +210,7 @@ def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch: pytest.Monkey
     trials = 0
     for _ in range(2000):
         job.run()
-        trials += job._left == choice.runs and choice.trial and choice.alone
+        trials += job._runs_until_choice == choice.runs and choice.trial and choice.alone
     assert trials > 0
     assert len(asked) == trials
 
@@ -246,16 +246,16 @@ def test_several_python_threads_run_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    pool.leave()
+    pool.shut_down()
     for counting in jobs:
         counting.check(20)
 
 
-def test_helpers_leave_when_they_are_sent_home() -> None:
+def test_helpers_leave_when_the_pool_is_shut_down() -> None:
     pool = ThreadPool()
     Counting(3).run(pool)
     assert all(helper.is_alive() for helper in pool.helpers)
-    pool.leave()
+    pool.shut_down()
     assert not any(helper.is_alive() for helper in pool.helpers)
 
 
@@ -278,31 +278,31 @@ def test_without_helpers_the_calling_thread_does_everything(
 
 
 class Blocking:
-    """A job of one phase: whoever helps waits in its unit for the gate; the caller for a helper."""
+    """A job of one phase: a helper waits in its item for the latch; the caller for a helper."""
 
     def __init__(self) -> None:
         module = Module(fused=False)
         code = module.function("work", KERNEL_PARAMETERS)
         table, thread, first, last = code.parameters
         zero = constant(0, I64)
-        gate = code.load(code.offset(table, 1, "ptr"), POINTER)
-        arrived = code.offset(gate, 8, "i64")
+        latch = code.load(code.offset(table, 1, "ptr"), POINTER)
+        arrived = code.offset(latch, 8, "i64")
         helping = code.compare("ne", thread, zero)
         with code.when(helping):
             code.line(f"store atomic i64 1, {typed(arrived)} seq_cst, align 8")
-        awaited = code.select(helping, gate, arrived)
+        awaited = code.select(helping, latch, arrived)
         loop = code.begin_loop(first, last)
-        with code.forever() as behind:
+        with code.forever() as after:
             seen = code.instruction(f"load atomic i64, {typed(awaited)} seq_cst, align 8", I64)
-            code.leave_when(code.compare("ne", seen, zero), behind)
+            code.leave_when(code.compare("ne", seen, zero), after)
         done = code.offset(code.load(table, POINTER), loop.index, "i64")
         code.instruction(f"atomicrmw add {typed(done)}, i64 1 seq_cst", I64)
         code.end_loop(loop)
         code.finish()
         module.export_functions("kernels", ["work"])
         self._library = Library(compiled(module.text(), host()), ("kernels",))
-        self.done, self.gate = np.zeros(64, np.int64), np.zeros(16, np.int64)
-        table = np.array([self.done.ctypes.data, self.gate.ctypes.data], np.uint64)
+        self.done, self.latch = np.zeros(64, np.int64), np.zeros(16, np.int64)
+        table = np.array([self.done.ctypes.data, self.latch.ctypes.data], np.uint64)
         functions = addresses(self._library, 1)
         kernels = [Kernel(0, 0, 64, 1, 2, 0)]
         self.job = Job(functions, kernels, [Phase(0, 1, True)], 2, table, np.zeros(1, np.int64))
@@ -312,7 +312,7 @@ def test_a_job_waits_for_claimed_work_alone(own_pool: ThreadPool) -> None:
     blocking = Blocking()
     worker = threading.Thread(target=own_pool.run, args=(blocking.job,))
     worker.start()
-    # The calling thread does all but the unit that the helper has claimed, and waits for that.
+    # The calling thread does all but the item that the helper has claimed, and waits for that.
     end = time.monotonic() + 60.0
     try:
         while blocking.done.sum() < 63:
@@ -322,7 +322,7 @@ def test_a_job_waits_for_claimed_work_alone(own_pool: ThreadPool) -> None:
         assert sorted(blocking.done) == [0] + [1] * 63
         assert worker.is_alive()
     finally:
-        blocking.gate[:] = 1
+        blocking.latch[:] = 1
         worker.join()
     assert (blocking.done == 1).all()
 
@@ -337,36 +337,36 @@ def test_helpers_that_come_too_late_touch_nothing(own_pool: ThreadPool) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
-@pytest.mark.parametrize("units", [3, 64, 1001])
-def test_every_unit_is_done_once_whoever_does_it(
-    units: int, threads: int, own_pool: ThreadPool
+@pytest.mark.parametrize("items", [3, 64, 1001])
+def test_every_item_is_done_once_whichever_thread_does_it(
+    items: int, threads: int, own_pool: ThreadPool
 ) -> None:
     module = Module(fused=False)
     code = module.function("work", KERNEL_PARAMETERS)
     table, _, first, last = code.parameters
     counts = code.load(table, POINTER)
     loop = code.begin_loop(first, last)
-    place = code.offset(counts, loop.index, "i64")
-    # The first units take longer: the others come to help.
-    turns = code.select(
-        code.compare("slt", loop.index, constant(units // threads, I64)),
+    address = code.offset(counts, loop.index, "i64")
+    # The first items take longer: other threads steal them.
+    repetitions = code.select(
+        code.compare("slt", loop.index, constant(items // threads, I64)),
         constant(2000, I64),
         constant(1, I64),
     )
-    inner = code.begin_loop(constant(0, I64), turns)
-    code.instruction(f"atomicrmw add {typed(place)}, i64 1 monotonic", I64)
+    inner = code.begin_loop(constant(0, I64), repetitions)
+    code.instruction(f"atomicrmw add {typed(address)}, i64 1 monotonic", I64)
     code.end_loop(inner)
     code.end_loop(loop)
     code.finish()
     module.export_functions("kernels", ["work"])
     library = Library(compiled(module.text(), host()), ("kernels",))
-    done = np.zeros(units, np.int64)
+    done = np.zeros(items, np.int64)
     table_of_addresses = np.array([done.ctypes.data], np.uint64)
-    # The same units twice, in one phase: in chunks of some and in slices, begun at another slot.
-    share, at_once = slices(units, 1e9, threads)
+    # The same items twice in one phase: in several chunks, and in one slice in another slot.
+    slice_count, chunk_items = slices(items, 1e9, threads)
     kernels = [
-        Kernel(0, 0, units, at_once, share, 0),
-        Kernel(0, 0, units, units, 1, threads - 1),
+        Kernel(0, 0, items, chunk_items, slice_count, 0),
+        Kernel(0, 0, items, items, 1, threads - 1),
     ]
     job = Job(
         addresses(library, 1),
@@ -378,14 +378,14 @@ def test_every_unit_is_done_once_whoever_does_it(
     )
     for run in range(1, 20):
         own_pool.run(job)
-        expected = np.where(np.arange(units) < units // threads, 4000 * run, 2 * run)
+        expected = np.where(np.arange(items) < items // threads, 4000 * run, 2 * run)
         np.testing.assert_array_equal(done, expected)
 
 
 @pytest.mark.parametrize(
-    ("units", "cycles", "threads", "expected"),
+    ("items", "cycles", "threads", "expected"),
     [
-        # Not worth sharing; as many slices as are worth it; fewer units than threads.
+        # Not worth sharing; as many slices as pay; fewer items than threads.
         *((100, 1000.0, 8, (1, 100)), (100, 5000.0, 8, (3, 34)), (2, 1e5, 8, (2, 1))),
         # Slices that are worth stealing from are cut into chunks of ten thousand cycles.
         *((100, 99_000.0, 2, (2, 50)), (100, 1e5, 2, (2, 10)), (100, 1e9, 2, (2, 1))),
@@ -394,9 +394,9 @@ def test_every_unit_is_done_once_whoever_does_it(
     ],
 )
 def test_kernels_are_cut_by_what_they_cost(
-    units: int, cycles: float, threads: int, expected: tuple[int, int]
+    items: int, cycles: float, threads: int, expected: tuple[int, int]
 ) -> None:
-    assert slices(units, cycles, threads) == expected
+    assert slices(items, cycles, threads) == expected
 
 
 def test_threads_that_run_their_first_programs_together_share_one_native_library() -> None:
@@ -450,7 +450,7 @@ def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int)
     table = np.array([batch.ctypes.data, result.ctypes.data], np.uint64)
     kernels, phases = [Kernel(0, 0, 1, 1, 1, 0)], [Phase(0, 1, False)]
     job = Job(addresses(library, 1), kernels, phases, threads, table, np.zeros(1, np.int64))
-    job.many(
+    job.set_runs(
         rows,
         [(data.ctypes.data, batch.ctypes.data, size)],
         [(result.ctypes.data, record.ctypes.data, result.nbytes)],

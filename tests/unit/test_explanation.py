@@ -61,7 +61,7 @@ def test_an_explanation_lists_every_step_and_the_sums() -> None:
     assert len(lines) == len(explanation.program.steps) + 8
     total = sum(cost.operations for cost in explanation.costs)
     assert lines[-3].split()[:3] == ["in", "all", f"{total:,}"]
-    assert lines[-1].startswith("beside its memory bill it takes ")
+    assert lines[-1].startswith("in addition to its memory bill it takes ")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

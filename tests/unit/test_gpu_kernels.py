@@ -28,7 +28,7 @@ from lamina.shapes import Array, float32, int64
 TRAITS = Traits(
     has_float64=True,
     lanes=1,
-    units=4,
+    compute_units=4,
     exact_division=True,
     alignment_bytes=128,
     largest_block_bytes=1 << 40,
@@ -88,8 +88,8 @@ def test_nothing_is_launched_for_a_step_without_elements() -> None:
 
 
 def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None:
-    x, places = leaf("x", "input", (100, 3), float32), leaf("i", "input", (100,), int64)
-    launches = written(compiled([x, places], ops.scatter_add(x, places, 7)), TRAITS).launches
+    x, indices = leaf("x", "input", (100, 3), float32), leaf("i", "input", (100,), int64)
+    launches = written(compiled([x, indices], ops.scatter_add(x, indices, 7)), TRAITS).launches
     assert [one.items for one in launches] == [100, 7 * 3]
 
 

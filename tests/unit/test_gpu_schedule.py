@@ -16,14 +16,14 @@ from lamina.shapes import float32, int64
 
 ROWS = Axis("i", 4)
 FAR = 1 << 33
-# Widths of positions matter there.
+# A target for which the width of positions matters.
 TARGET = replace(DEFAULT_TARGET, narrow_positions=True)
 
 
 def scattered(index: Index) -> Program:
-    """Stores in order at places that are read at an index."""
-    place = gathered_index(Load("k", index, int64), 4)
-    store = Store("y", place, Literal(1.0, float32), accumulate=True)
+    """Sequential stores at an index that is loaded from data."""
+    position = gathered_index(Load("k", index, int64), 4)
+    store = Store("y", position, Literal(1.0, float32), accumulate=True)
     step = Loop("0.step", (), (Write((ROWS,), (store,), sequential=True),))
     buffers = {
         "k": Buffer("k", "input", (4 * FAR,), int64),
@@ -33,6 +33,6 @@ def scattered(index: Index) -> Program:
 
 
 @pytest.mark.parametrize(("stride", "bits"), [(1, 32), (FAR, 64)])
-def test_positions_of_what_names_a_place_decide_too(stride: int, bits: int) -> None:
+def test_positions_of_loaded_indices_decide_too(stride: int, bits: int) -> None:
     (step,) = decide(scattered(axis_index(ROWS) * stride), TARGET).steps
     assert step.position_bits == bits

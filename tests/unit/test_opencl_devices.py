@@ -77,7 +77,7 @@ def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> 
         ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
         (
             {"name": "llvmpipe (LLVM 15.0.6, 256 bits)", "driver_version": "22.3.6"},
-            "driver 22.3.6 computes wrongly; docs/opencl.md says what",
+            "driver 22.3.6 has wrong results; docs/opencl.md lists them",
         ),
         ({"name": "llvmpipe (LLVM 19)", "driver_version": "25.0.1"}, ""),
     ],
@@ -146,7 +146,7 @@ def test_a_package_that_cannot_be_imported_says_why() -> None:
 
 @pytest.fixture
 def asked_again() -> Generator[None]:
-    """Platforms are asked for in the test, and again after it."""
+    """Platforms are listed in the test, and again after it."""
     from lamina.engines.opencl import devices as module
 
     module._found.cache_clear()
@@ -292,13 +292,13 @@ def test_what_is_larger_than_one_allocation_is_refused_by_name(
     with pytest.raises(EngineError) as caught:
         model.evaluate(data, loss=lm.CrossEntropy(), batch_size=4)
     text = str(caught.value)
-    assert "this data set needs more memory in one piece than the device gives" in text
+    assert "this data set needs more memory in one allocation than the device allows" in text
     assert "at most  4 KiB" in text
     assert "f32[100, 64]" in text
     assert "Give fewer examples at a time" in text
     with pytest.raises(EngineError) as caught:
         lm.Model(lm.Sequential(lm.Input(64), lm.Linear(64)), engine=opencl_name)
-    assert "this model needs more memory in one piece" in str(caught.value)
+    assert "this model needs more memory in one allocation" in str(caught.value)
     assert "f32[64, 64]" in str(caught.value)
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from lamina.engines.discovery import open_engine
+from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.launches import Gather, Launch, Launches, Repeated, Traits
-from lamina.engines.gpu.places import places_of
 from lamina.errors import EngineError, InternalError
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
@@ -80,7 +80,7 @@ def program(arena_bytes: int = 280) -> Program:
         Buffer("t", "temporary", (6,), float32),
         Buffer("y", "temporary", (3, 2), float32),
     ]
-    places = (
+    allocations = (
         Allocation("t", 0, 24, 0, 2),
         Allocation("y", 128, 24, 2, 3),
         Allocation("s", 256, 24, 0, 1),
@@ -91,7 +91,7 @@ def program(arena_bytes: int = 280) -> Program:
         tuple(steps),
         (("result", "y"), ("given", "x"), ("parameter", "p"), ("nothing", "empty")),
         {"c": C},
-        Plan((arena_bytes,), 72, places),
+        Plan((arena_bytes,), 72, allocations),
     )
 
 
@@ -260,7 +260,7 @@ class Counting:
 
     blocks: Any = "none yet"
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         self.blocks = None
 
     def move_to(self, blocks: Any) -> None:
@@ -472,19 +472,19 @@ def test_binaries_are_kept_and_built_anew_if_they_are_refused(
 
 def test_several_blocks_hold_what_one_cannot() -> None:
     one = program()
-    whole = places_of(one, limited(1 << 20))
+    whole = arena_layout(one, limited(1 << 20))
     assert whole.blocks == (280 + 104 + 24,)
-    assert whole.of["y"] == (0, 128, 24)
-    cut = places_of(one, limited(310))
+    assert whole.locations["y"] == (0, 128, 24)
+    cut = arena_layout(one, limited(310))
     assert cut.blocks == (280, 24)
-    assert cut.of == {"t": (0, 0, 24), "y": (0, 128, 24), "s": (0, 256, 24), "x": (1, 0, 24)}
+    assert cut.locations == {"t": (0, 0, 24), "y": (0, 128, 24), "s": (0, 256, 24), "x": (1, 0, 24)}
 
 
 def limited(largest_block_bytes: int) -> Traits:
     return Traits(
         has_float64=True,
         lanes=4,
-        units=2,
+        compute_units=2,
         fused=True,
         exact_division=True,
         alignment_bytes=128,

@@ -42,7 +42,7 @@ def everything_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Leaves so many bytes of memory, of which none may be allocated and nothing compiled."""
+    """Limits the available memory, and fails where memory is allocated or a program compiled."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("this must not be reached")
@@ -300,10 +300,10 @@ def test_what_the_system_does_not_give_is_an_error_of_ours(
     for size in (1 << 62, 1 << 63, 1 << 70):
         with pytest.raises(EngineError) as caught:
             host.aligned(size)
-        assert caught.value.problem == "the system gives no more memory"
+        assert caught.value.problem == "the system refuses more memory"
 
 
-# What the system says -----------------------------------------------------------------------------
+# The system's figures -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -392,7 +392,7 @@ def test_memory_is_what_the_system_and_every_group_leave(
     case: str, system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, expected = SYSTEMS[case]
-    monkeypatch.setattr(machine_memory, "_left_of_addresses", lambda: None)
+    monkeypatch.setattr(machine_memory, "_rest_of_addresses", lambda: None)
     system(files)
     assert machine_memory.available_bytes() == expected
 
@@ -401,7 +401,7 @@ def test_a_system_that_says_nothing_is_taken_at_its_size(
     system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system({"PROC/meminfo": "nonsense", "PROC/self/cgroup": "", "PROC/self/mountinfo": "1 - \n"})
-    monkeypatch.setattr(machine_memory, "_left_of_addresses", lambda: None)
+    monkeypatch.setattr(machine_memory, "_rest_of_addresses", lambda: None)
     assert machine_memory.available_bytes() == machine_memory.physical_bytes()
     monkeypatch.setattr(machine_memory, "physical_bytes", lambda: None)
     assert machine_memory.available_bytes() is None

@@ -85,7 +85,7 @@ def test_what_a_handler_raises_is_raised_when_the_work_is_done(raising: list[int
 
 
 def test_work_is_over_or_not_begun_wherever_a_handler_raises() -> None:
-    # Whoever hears of the interruption uses what the work changes: it must not be under way.
+    # Code that handles the interruption uses what the work changes: the work must not be running.
     own = {ShieldedThread.call.__code__, ShieldedThread._finish.__code__}
     begun, over = 0, 0
 
@@ -95,12 +95,12 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises() -> None:
         time.sleep(0.001)
         over += 1
 
-    def interrupted_at(place: int) -> bool:
-        places = count()
+    def interrupted_at(instruction: int) -> bool:
+        instructions = count()
 
         def trace(frame: FrameType, event: str, _: object) -> object:
             frame.f_trace_opcodes = frame.f_code in own
-            if event == "opcode" and next(places) == place:
+            if event == "opcode" and next(instructions) == instruction:
                 raise Alarm
             return trace if frame.f_code in own else None
 
@@ -115,15 +115,15 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises() -> None:
         return False
 
     THREAD.call(lambda: None)
-    place = 0
-    while interrupted_at(place):
+    instruction = 0
+    while interrupted_at(instruction):
         seen = begun, over
         THREAD.call(lambda: None)
-        assert seen == (begun, over), f"at instruction {place} it was still to be done"
-        assert begun == over <= place + 1
-        place += 1
-    assert place > 30
-    assert 0 < over < place
+        assert seen == (begun, over), f"at instruction {instruction} it was still to be done"
+        assert begun == over <= instruction + 1
+        instruction += 1
+    assert instruction > 30
+    assert 0 < over < instruction
 
 
 @posix_only
@@ -238,7 +238,7 @@ caller.join()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_what_the_handler_that_forks_has_interrupted_goes_on_in_the_child() -> None:
-    # The call that is interrupted waits behind another one: the child has to do it itself.
+    # The interrupted call waits for an earlier one: the child has to do it itself.
     text = """
 children = []
 signal.signal(signal.SIGALRM, lambda *_: children.append(os.fork()))
@@ -281,8 +281,8 @@ def late():
 atexit.register(late)
 """
     expected = (
-        "the process is ending: the thread that compiles programs has left\n"
-        "  Register an exit handler after its model is made: it then comes before it leaves.\n"
+        "the process is ending: the thread that compiles programs has ended\n"
+        "  Register an exit handler after its model is made: it then runs before the thread ends.\n"
     )
     begin = (
         "from lamina.errors import EngineError\n"

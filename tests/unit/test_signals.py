@@ -33,7 +33,7 @@ TEXT = "define void @program() {\n  ret void\n}\n"
 
 @pytest.fixture
 def pressing() -> Iterator[Callable[[], None]]:
-    """Presses Ctrl-C, whatever those who started the tests made of it."""
+    """Presses Ctrl-C, with Python's own handler whatever the tests were started with."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: os.kill(os.getpid(), signal.SIGINT)
     signal.signal(signal.SIGINT, before)
@@ -240,17 +240,17 @@ def test_a_job_that_is_interrupted_while_it_is_set_to_one_run_is_set_again() -> 
     """Otherwise it would run over rows that are gone."""
     job = job_of(1)
     words = job._words
-    job.many(np.zeros((5, 2), np.int64), (), ())
+    job.set_runs(np.zeros((5, 2), np.int64), (), ())
 
     class Interrupting:
-        def __setitem__(self, place: int, value: int) -> None:
+        def __setitem__(self, number: int, value: int) -> None:
             raise KeyboardInterrupt
 
     job._words = Interrupting()
     with pytest.raises(KeyboardInterrupt):
-        job.once()
+        job.set_single_run()
     job._words = words
-    job.once()
+    job.set_single_run()
     assert words[jobs.RUNS] == 1
     assert words[jobs.OUTPUTS] == 0
 
@@ -263,12 +263,12 @@ def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(
     found: list[int] = []
 
     def start(self: Job, *, alone: bool) -> None:
-        found.extend(range(self._words[jobs.FROM], self._words[jobs.RUNS]))
+        found.extend(range(self._words[jobs.FIRST_RUN], self._words[jobs.RUNS]))
         self._words[jobs.ELAPSED] += 1000
 
     monkeypatch.setattr(Job, "_start", start)
-    job._left = left
-    job.many(np.zeros((9, 2), np.int64), (), ())
+    job._runs_until_choice = left
+    job.set_runs(np.zeros((9, 2), np.int64), (), ())
     job.run()
     assert found == list(range(9))
 

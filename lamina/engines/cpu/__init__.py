@@ -1,1 +1,1 @@
-"""The CPU engine: machine code for exactly this program and this processor, through llvmlite."""
+"""The CPU engine: machine code for exactly one program and this processor, through llvmlite."""

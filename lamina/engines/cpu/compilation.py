@@ -1,6 +1,7 @@
-"""From a program to machine code and what it needs to run, by way of the cache on disk.
+"""From a program to machine code and its layout, through the cache on disk.
 
-An entry is found by the program itself, so that nothing is written that was compiled before.
+The key of an entry is made from the program itself, so that no text is written for a program that
+was compiled before.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ def compile_program(
     *,
     timed: bool = False,
 ) -> tuple[Layout, bytes]:
-    """How the program is to be run, and its object code.
+    """The layout of a program, and its object code.
 
     Args:
-        program: what to compile.
-        processor: for which processor.
-        schedule: how its steps are run; by default that is decided.
-        timed: whether the time of its steps is taken.
+        program: the program to compile.
+        processor: the processor to compile it for.
+        schedule: how its steps are run; decided by default.
+        timed: whether its steps are timed.
     """
 
     def make() -> bytes:
-        # Only now: where the machine code is known already, half of this folder is not needed.
+        # Imported late: with cached machine code, half of this folder is not needed.
         with loading:
             from lamina.engines.cpu.emit.native_program import write_program
 
@@ -51,11 +52,11 @@ def compile_program(
         return length + layout + assemble(native.text, processor)
 
     if _SOURCES.checksum and folder() is not None:
-        # What is decided follows from the program, the processor and our sources: to find a program
-        # costs no deciding.
+        # Decisions follow from the program, the processor and our sources: the key needs none of
+        # them.
         how = repr(schedule) if schedule is not None else "chosen"
-        said = (checksum(program), repr(processor), how, str(timed))
-        key = key_of((*said, _SOURCES.checksum, *VERSIONS))
+        inputs = (checksum(program), repr(processor), how, str(timed))
+        key = key_of((*inputs, _SOURCES.checksum, *VERSIONS))
         entry = find(key)
         if entry is None:
             entry = make()

@@ -36,7 +36,7 @@ class CpuEngine:
         self._changes = Changes()
 
     def __reduce__(self) -> tuple[type[CpuEngine], tuple[()]]:
-        # Where it is unpickled there may be another processor.
+        # The machine that unpickles it may have another processor.
         return CpuEngine, ()
 
     @property
@@ -82,7 +82,7 @@ class CpuEngine:
     def listing(self, program: Program, step: int | None, language: str) -> str:
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
-        # Only now: as in compilation.py.
+        # Imported late, as in compilation.py.
         from lamina.engines.cpu.decide.program import decide
         from lamina.engines.cpu.emit.native_program import text_of
 
@@ -98,7 +98,7 @@ class CpuEngine:
         return write_program(program, self.processor).layout.total_bytes
 
     def peaks(self, dtype: DType) -> Peaks:
-        # Only now: what it measures is written for that alone.
+        # Imported late: only measurements need it.
         from lamina.engines.cpu.run.peaks import measured_peaks
 
         return measured_peaks(self.processor, dtype)

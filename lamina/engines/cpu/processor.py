@@ -1,4 +1,4 @@
-"""What the processor is: its vectors and registers, its caches, and how many cores are ours."""
+"""The processor: its vectors and registers, its caches, and the number of threads to use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lamina.errors import EngineError
 from lamina.lazy import loading
 from lamina.records import frozen_dataclass
 
-# The features that a kind of vectors needs, by LLVM's names.
+# The features that each kind of vectors needs, by LLVM's names.
 _NEEDED = {
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"),
     "avx2": ("avx2", "fma"),
     "sse2": ("sse2",),
     "neon": ("neon",),
 }
-# Bytes of a vector, how many registers there are, and whether they multiply and add in one.
+# Bytes of a vector, the number of registers, and whether there is a fused multiply-add.
 _VECTORS = {
     "avx512": (64, 32, True),
     "avx2": (32, 16, True),
@@ -26,28 +26,28 @@ _VECTORS = {
 }
 # Whether threads can wait for each other in native code; see `waiting`.
 _CAN_WAIT = os.name == "posix"
-# What a processor fetches into its caches at a time.
+# The size of a cache line.
 LINE_BYTES = 64
-# Where the system does not say: what processors of these years have at least.
+# Defaults where the system does not report sizes: present processors have at least these.
 _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
 
 
 @frozen_dataclass
 class Processor:
-    """What programs are written for.
+    """The processor that programs are compiled for.
 
     Attributes:
         name: LLVM's name of the processor, `"znver4"`.
         triple: LLVM's name of the machine and the system.
-        features: LLVM's list of what may be used, `"+avx2,-avx512f,..."`.
+        features: LLVM's list of features, `"+avx2,-avx512f,..."`.
         description: the name for people.
         vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
         vector_bytes: the size of a vector register.
-        registers: how many vector registers there are.
-        fused: whether they multiply and add in one rounding.
+        registers: the number of vector registers.
+        fused: whether there is a fused multiply-add, with one rounding.
         level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
             there is none).
-        threads: how many threads may run.
+        threads: the most threads that may run.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Processor:
 def host() -> Processor:
     """The processor this runs on.
 
-    The environment may ask for less: LAMINA_THREADS for a number of threads, LAMINA_VECTORS for a
-    kind of vectors.
+    The environment variable LAMINA_THREADS limits the number of threads, LAMINA_VECTORS the kind of
+    vectors.
 
     Raises:
-        EngineError: if LAMINA_THREADS or LAMINA_VECTORS asks for what there is not.
+        EngineError: if LAMINA_THREADS or LAMINA_VECTORS has a value that is not possible here.
     """
-    # Only now: llvmlite takes longer to import than all of Lamina.
+    # Imported late: llvmlite takes longer to import than all of Lamina.
     with loading:
         from lamina.engines.cpu.run.llvm import host_target
 
@@ -86,7 +86,7 @@ def host() -> Processor:
         name = "x86-64"
         flags = {"sse2": True}
     if vectors == "avx512":
-        # Processors for which LLVM prefers half of a register are told to use all of it.
+        # Use whole registers also on processors for which LLVM prefers half of a register.
         flags["prefer-256-bit"] = False
     text = ",".join(f"{'+' if there else '-'}{flag}" for flag, there in sorted(flags.items()))
     vector_bytes, registers, fused = _VECTORS[vectors]
@@ -163,7 +163,7 @@ def _caches() -> tuple[int, int, int]:
 
 
 def _description() -> str:
-    """The processor's name as its maker gives it; empty where the system does not say."""
+    """The vendor's name of the processor; empty where the system does not report it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

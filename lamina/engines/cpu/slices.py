@@ -1,25 +1,25 @@
-"""Into what kernels are cut for the threads: decided beforehand, and for batches when they come."""
+"""How kernels are split for the threads: in a schedule, and for batches when they arrive."""
 
 from __future__ import annotations
 
-# A slice is worth so many cycles. Slices of more are cut into chunks of about so many, so that
-# other threads can help.
-CYCLES_WORTH_SHARING, CYCLES_WORTH_STEALING, CYCLES_AT_ONCE = 1500.0, 50_000.0, 10_000.0
+# A slice costs at least SLICE_CYCLES. Slices of STEALABLE_SLICE_CYCLES and more are split into
+# chunks of about CHUNK_CYCLES, so that other threads can steal some.
+SLICE_CYCLES, STEALABLE_SLICE_CYCLES, CHUNK_CYCLES = 1500.0, 50_000.0, 10_000.0
 
-# How many chunks the kernels of a phase may have in a slot: as many as a word of claims can count.
+# The most chunks that the kernels of a phase may have in a slot: as many as a word of claims holds.
 MOST_CHUNKS = (1 << 24) - 1
 
 
-def slices(units: int, cycles: float, threads: int) -> tuple[int, int]:
-    """Into how many slices a kernel is cut, and of how many units a chunk consists.
+def slices(items: int, cycles: float, threads: int) -> tuple[int, int]:
+    """The number of slices of a kernel, and the number of work items in a chunk.
 
     Args:
-        units: how many the kernel has.
-        cycles: what all of them cost, roughly.
-        threads: how many there are.
+        items: the work items of the kernel.
+        cycles: the estimated cost of all of them.
+        threads: the number of threads.
     """
-    share = max(1, min(threads, units, int(cycles / CYCLES_WORTH_SHARING)))
-    at_once = -(-units // share)
-    if cycles >= share * CYCLES_WORTH_STEALING:
-        at_once = max(1, int(units * CYCLES_AT_ONCE / cycles))
-    return share, max(at_once, -(-units // MOST_CHUNKS))
+    slice_count = max(1, min(threads, items, int(cycles / SLICE_CYCLES)))
+    chunk_items = -(-items // slice_count)
+    if cycles >= slice_count * STEALABLE_SLICE_CYCLES:
+        chunk_items = max(1, int(items * CHUNK_CYCLES / cycles))
+    return slice_count, max(chunk_items, -(-items // MOST_CHUNKS))

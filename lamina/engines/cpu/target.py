@@ -1,4 +1,4 @@
-"""What is dear and what is cheap on a CPU; nothing else is imported with it."""
+"""The target of CPUs: what is expensive and what is cheap there. Imports no code generator."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CPU = Target(
     cached_ratio=64,
     # Processors have registers of 64 bits.
     narrow_positions=False,
-    # A product of matrices reads all of its operands again.
+    # A matrix product would otherwise read all of its operands again.
     keeps_products=True,
-    # Then vectors are full whatever the window.
+    # Vectors of channels are full whatever the window.
     channels_last=True,
     # A contraction with one row and one column for each channel would fill no tile of registers.
     depthwise_loops=True,
-    # Weights of a block fit in the caches; each block is a few steps, with a barrier behind each.
+    # The weights of a block fit in the caches; each block is a few steps, a barrier after each.
     attention_block_queries=128,
     attention_most_blocks=8,
-    # Sorting takes longer than additions, which threads share where indices leave axes in place.
+    # Sorting takes longer than additions, which threads share along axes that are not indexed.
     scatter="in order",
     alignment_bytes=1,
     largest_block_bytes=None,

@@ -1,1 +1,1 @@
-"""What engines for GPUs share: programs as kernels in text. Knows no driver."""
+"""The shared part of engines for GPUs: programs as kernels in text. Knows no driver."""

@@ -1,4 +1,4 @@
-"""How many bytes of a device are taken: drivers do not tell."""
+"""The count of bytes that were allocated on a device: drivers do not report it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class Allocated:
         self._lock = Lock()
 
     def add(self, size: int) -> None:
-        """Notes that so many bytes were taken, or given back if it is negative."""
+        """Adds allocated bytes; a negative size is released."""
         with self._lock:
             self.bytes += size

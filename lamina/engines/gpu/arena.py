@@ -16,14 +16,14 @@ from lamina.shielded import shielded
 
 
 class Tenant(Protocol):
-    """An executable in an arena. It lies in the blocks it was last moved to, until it lets go."""
+    """An executable in an arena. It uses the blocks it was last moved to, until it is detached."""
 
-    def let_go(self) -> None:
-        """From now on uses nothing of the arena."""
+    def detach(self) -> None:
+        """Stops using the arena's blocks."""
         ...
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
-        """From now on uses the first bytes of these blocks, whatever they hold."""
+        """Uses the first bytes of these blocks from now on, whatever they hold."""
         ...
 
 
@@ -31,12 +31,12 @@ class Tenant(Protocol):
 class DeviceArena:
     """Blocks of memory for executables that never run at the same time.
 
-    Each block is as large as the largest need of them. Before blocks are exchanged for larger or
-    smaller ones they are given back, so that both need not fit at once. If the device then refuses
-    the new ones, there are none: executables ask for them again when they are run.
+    Each block is as large as the executable that needs most of it. Blocks are released before
+    larger or smaller ones are allocated, so that both need not fit at once. If the device then
+    refuses the new ones, the arena has none: executables call `restore` when they are run.
 
     Args:
-        opened: gives the driver of the device, always the same one.
+        opened: returns the driver of the device, always the same one.
     """
 
     def __init__(self, opened: Callable[[], Driver]) -> None:
@@ -44,13 +44,13 @@ class DeviceArena:
         self.driver = opened()
         self._blocks: list[Block] = []
         self._sizes: tuple[int, ...] = ()
-        # Executables that nobody holds any more count no longer.
+        # Weak: executables that were collected no longer count.
         self._needs: weakref.WeakKeyDictionary[Tenant, tuple[int, ...]] = (
             weakref.WeakKeyDictionary()
         )
 
     def __reduce__(self) -> tuple[type[DeviceArena], tuple[Callable[[], Driver]]]:
-        # The executables of a copy are compiled anew.
+        # The executables of a copy are compiled again.
         return DeviceArena, (self._opened,)
 
     @property
@@ -58,8 +58,8 @@ class DeviceArena:
         return sum(self._sizes)
 
     def enter(self, tenant: Tenant, sizes: tuple[int, ...]) -> None:
-        """Gives an executable blocks of so many bytes."""
-        # Whole: who was not moved would use memory that is gone.
+        """Gives an executable blocks of these sizes, in bytes."""
+        # Shielded: an executable that was not moved would use memory that was released.
         shielded(lambda: self._enter(tenant, sizes))
 
     def _enter(self, tenant: Tenant, sizes: tuple[int, ...]) -> None:
@@ -72,28 +72,28 @@ class DeviceArena:
             raise
 
     def restore(self) -> None:
-        """Makes the blocks that a device has refused before, for all executables."""
+        """Allocates the blocks that a device has refused before, for all executables."""
         shielded(self._restore)
 
     def _restore(self) -> None:
         if not self._resize():
-            # The blocks are there, but for those who were refused.
+            # The blocks exist, but executables that were refused do not use them yet.
             for tenant in list(self._needs):
                 tenant.move_to([block.buffer for block in self._blocks])
 
     def leave(self, tenant: Tenant) -> None:
-        """Takes the blocks of an executable back, which must not use them any more."""
+        """Takes back the blocks of an executable, which must not use them any more."""
         shielded(lambda: self._leave(tenant))
 
     def _leave(self, tenant: Tenant) -> None:
         self._needs.pop(tenant, None)
-        tenant.let_go()
-        # The others are told when they are run.
+        tenant.detach()
+        # The other executables meet the error when they are run.
         with suppress(EngineError):
             self._resize()
 
     def _resize(self) -> bool:
-        """Makes the blocks just large enough; whether all executables were moved."""
+        """Makes the blocks just large enough; returns whether all executables were moved."""
         rows = zip_longest(*self._needs.values(), fillvalue=0)
         needed = tuple(max(row) for row in rows)
         if needed == self._sizes:
@@ -111,16 +111,16 @@ class DeviceArena:
         return True
 
     def _clear(self, tenants: Sequence[Tenant]) -> None:
-        """Gives all blocks back."""
+        """Releases all blocks."""
         for tenant in tenants:
-            tenant.let_go()
+            tenant.detach()
         blocks, self._blocks, self._sizes = self._blocks, [], ()
         for block in blocks:
             block.release()
 
 
 def device_arena(arena: Arena | None, opened: Callable[[], Driver]) -> DeviceArena:
-    """The arena, which is of the device that is opened; a new one for None."""
+    """Checks that an arena belongs to the opened device; makes a new one for None."""
     if arena is None:
         return DeviceArena(opened)
     if not isinstance(arena, DeviceArena) or arena.driver is not opened():

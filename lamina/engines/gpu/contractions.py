@@ -1,7 +1,7 @@
-"""Kernels of contractions: a work item keeps a small tile of sums in registers.
+"""Kernels of contractions: a work item keeps a register tile of sums.
 
-The operands are read through their views, each number once for a row or column of the tile. At the
-edges of the result work items compute the last row or column again, and store it once.
+The operands are read through their views, each number once for each m or n of the tile. At the
+edges of the result, work items compute the last row or column again, and store it once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from lamina.codegen.c import Module
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
-from lamina.engines.gpu.item import Form, ItemPoints, work_item
 from lamina.engines.gpu.schedule import Tiles
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_item
 from lamina.program.index import Axis
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
@@ -23,37 +23,36 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
 
-def write_contraction(module: Module, name: str, form: Form) -> int:
-    """Writes the kernel; gives the number of its work items."""
-    step, tiles = form.steps[0], form.decided
+def write_contraction(module: Module, name: str, signature: StepSignature) -> int:
+    """Writes the kernel; returns the number of its work items."""
+    step, tiles = signature.steps[0], signature.decided
     assert isinstance(step, Contraction)
     assert isinstance(tiles, Tiles)
     step = with_single_axes(step, "batch", "m", "n")
-    (batch,), (row,), (column,) = step.batch, step.m, step.n
-    rows, columns = tiles.rows, tiles.columns
-    if not batch.extent * row.extent * column.extent:
+    (batch,), (m,), (n,) = step.batch, step.m, step.n
+    if not batch.extent * m.extent * n.extent:
         return 0
-    row_tile = Axis("row_tile", -(-row.extent // rows))
-    column_tile = Axis("column_tile", -(-column.extent // columns))
-    axes = (batch, row_tile, column_tile)
-    with work_item(module, name, form, axes) as points:
-        sides = (_Side(row, row_tile, rows), _Side(column, column_tile, columns))
+    m_tiles = Axis("m_tile", -(-m.extent // tiles.tile_m))
+    n_tiles = Axis("n_tile", -(-n.extent // tiles.tile_n))
+    axes = (batch, m_tiles, n_tiles)
+    with work_item(module, name, signature, axes) as points:
+        sides = (_TiledAxis(m, m_tiles, tiles.tile_m), _TiledAxis(n, n_tiles, tiles.tile_n))
         _Tile(points, step, *sides).write()
     return size_of([axis.extent for axis in axes])
 
 
 @frozen_dataclass
-class _Side:
-    """The rows or the columns of a tile.
+class _TiledAxis:
+    """The m or the n of a contraction, split into tiles.
 
     Attributes:
-        axis: of the contraction, all of its own axes as one.
-        tile: counts the tiles along it.
-        size: of a tile.
+        axis: m or n of the contraction, all of its own axes as one.
+        tiles: counts the tiles along it.
+        size: the extent of a tile.
     """
 
     axis: Axis
-    tile: Axis
+    tiles: Axis
     size: int
 
     @property
@@ -66,61 +65,61 @@ class _Side:
 class _Tile:
     """Writes one tile of a contraction."""
 
-    def __init__(self, points: ItemPoints, step: Contraction, rows: _Side, columns: _Side) -> None:
+    def __init__(self, points: ItemPoints, step: Contraction, m: _TiledAxis, n: _TiledAxis) -> None:
         self._points = points
         self._code = points.code
         self._step = step
-        self._rows, self._columns = rows, columns
+        self._m, self._n = m, n
 
     def write(self) -> None:
-        sides = (self._rows, self._columns)
+        sides = (self._m, self._n)
         zero = constant(0, Type(element(self._step.dtype)))
-        totals: Sequence[Value] = [zero] * (self._rows.size * self._columns.size)
+        totals: Sequence[Value] = [zero] * (self._m.size * self._n.size)
         if all(axis.extent for axis in self._step.k):
-            rows, columns = (self._clamped(side) for side in sides)
-            totals = self._over(self._step.k, rows, columns, totals)
+            ms, ns = (self._clamped(side) for side in sides)
+            totals = self._over(self._step.k, ms, ns, totals)
         self._store(totals)
 
-    def _first(self, side: _Side) -> Value:
-        """The first row or column of the tile."""
+    def _first(self, side: _TiledAxis) -> Value:
+        """The first m or n of the tile."""
         points = self._points
-        return self._code.multiply(points.axis(side.tile), points.position(side.size))
+        return self._code.multiply(points.axis(side.tiles), points.position(side.size))
 
-    def _clamped(self, side: _Side) -> list[Value]:
-        """The rows or columns of the tile; the last one for those behind it, so that all are."""
+    def _clamped(self, side: _TiledAxis) -> list[Value]:
+        """Each m or n of the tile; the last valid one for those beyond the end of the axis."""
         code, points, first = self._code, self._points, self._first(side)
-        places = [code.add(first, points.position(number)) for number in range(side.size)]
+        indices = [code.add(first, points.position(number)) for number in range(side.size)]
         if not side.is_ragged:
-            return places
+            return indices
         last = points.position(side.axis.extent - 1)
-        return [code.minimum(place, last) for place in places]
+        return [code.minimum(index, last) for index in indices]
 
     def _over(
         self,
-        inner: Sequence[Axis],
-        rows: Sequence[Value],
-        columns: Sequence[Value],
+        k_axes: Sequence[Axis],
+        ms: Sequence[Value],
+        ns: Sequence[Value],
         totals: Sequence[Value],
     ) -> Sequence[Value]:
-        """The totals after all k of some axes."""
-        if not inner:
-            left = self._read(self._step.left, self._rows.axis, rows)
-            right = self._read(self._step.right, self._columns.axis, columns)
+        """The totals after a loop over some axes of k."""
+        if not k_axes:
+            left = self._read(self._step.left, self._m.axis, ms)
+            right = self._read(self._step.right, self._n.axis, ns)
             pairs = ((one, other) for one in left for other in right)
             return [
                 self._added(total, one, other)
                 for total, (one, other) in zip(totals, pairs, strict=True)
             ]
-        axis, *rest = inner
+        axis, *rest = k_axes
         with self._points.loop(axis, totals) as opened:
-            received = self._over(rest, rows, columns, opened.carried)
+            received = self._over(rest, ms, ns, opened.carried)
             return self._code.end_loop(opened, received)
 
-    def _read(self, view: Scalar, axis: Axis, places: Sequence[Value]) -> list[Value]:
-        """What a view shows at the current k."""
+    def _read(self, view: Scalar, axis: Axis, indices: Sequence[Value]) -> list[Value]:
+        """The view's value at the current k, for each index along an axis."""
         found: list[Value] = []
-        for place in places:
-            with self._points.bound(axis, place):
+        for index in indices:
+            with self._points.bound(axis, index):
                 found.append(self._points.value(view))
         return found
 
@@ -130,41 +129,41 @@ class _Tile:
         return self._code.add(total, self._code.multiply(left, right))
 
     def _store(self, totals: Sequence[Value]) -> None:
-        """The epilogue of all sums that the result has, written once."""
+        """The epilogue of all sums that are inside the result, written once as a loop."""
         points, code = self._points, self._code
         table = code.table(totals)
-        rows = Axis("row_of_tile", self._rows.size)
-        columns = Axis("column_of_tile", self._columns.size)
-        with points.loop(rows) as outer, points.loop(columns) as inner:
-            row = code.add(self._first(self._rows), outer.index)
-            column = code.add(self._first(self._columns), inner.index)
-            number = code.multiply(outer.index, points.position(self._columns.size))
+        m_axis = Axis("m_of_tile", self._m.size)
+        n_axis = Axis("n_of_tile", self._n.size)
+        with points.loop(m_axis) as outer, points.loop(n_axis) as inner:
+            m = code.add(self._first(self._m), outer.index)
+            n = code.add(self._first(self._n), inner.index)
+            number = code.multiply(outer.index, points.position(self._n.size))
             total = code.picked(table, code.add(number, inner.index))
-            inside = self._inside(row, column)
+            inside = self._inside(m, n)
             if inside is None:
-                self._store_at(row, column, total, None)
+                self._store_at(m, n, total, None)
             else:
                 with code.when(inside) as before:
-                    self._store_at(row, column, total, before)
+                    self._store_at(m, n, total, before)
             code.end_loop(inner)
             code.end_loop(outer)
 
-    def _inside(self, row: Value, column: Value) -> Value | None:
-        """Whether the result has that row and column; None if it always has."""
+    def _inside(self, m: Value, n: Value) -> Value | None:
+        """Whether the result has an element (m, n); None if it always has."""
         code, found = self._code, list[Value]()
-        for side, place in ((self._rows, row), (self._columns, column)):
+        for side, index in ((self._m, m), (self._n, n)):
             if side.is_ragged:
                 end = self._points.position(side.axis.extent)
-                found.append(code.compare("slt", place, end))
+                found.append(code.compare("slt", index, end))
         if len(found) < 2:
             return found[0] if found else None
         return code.binary("and", *found)
 
-    def _store_at(self, row: Value, column: Value, total: Value, before: Block | None) -> None:
+    def _store_at(self, m: Value, n: Value, total: Value, before: Block | None) -> None:
         points, step = self._points, self._step
         with (
-            points.bound(self._rows.axis, row, before=before),
-            points.bound(self._columns.axis, column),
+            points.bound(self._m.axis, m, before=before),
+            points.bound(self._n.axis, n),
         ):
             points.define(step.result, total)
             points.store_all(step.stores)

@@ -1,14 +1,14 @@
-"""The protocol of drivers: what the engines for GPUs need of OpenCL, or of CUDA.
+"""The protocol of drivers: the functions of OpenCL, or of CUDA, that engines for GPUs need.
 
-A driver opens one device, and hands out buffers, modules, kernels and sequences as it holds them
-itself: the engine passes these on and never looks inside. None stands for a buffer without bytes.
+A driver opens one device, and returns its own handles of buffers, modules, kernels and sequences:
+the engine passes these on and never looks inside. None stands for a buffer without bytes.
 
-Ownership: each of these is given back when nobody holds it any more. A part of a buffer keeps the
+Ownership: each handle is released when its last reference is gone. A sub-buffer keeps the
 whole buffer, a kernel its module and its buffers, a sequence its kernels.
 
-Threads: any thread may call, those that launch the same kernel one at a time.
+Threads: any thread may call; threads that launch the same kernel do so one at a time.
 
-Errors: a command may fail after it was enqueued. The next call that waits raises it.
+Errors: a command may fail after it was enqueued. The next call that waits raises its error.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Queue(Protocol):
         ...
 
     def write(self, buffer: Buffer, array: Array) -> None:
-        """Copies a contiguous array to a buffer behind all commands so far, and waits for that."""
+        """Copies a contiguous array to a buffer after all commands so far, and waits for that."""
         ...
 
     def read(self, array: Array, buffer: Buffer) -> None:
@@ -65,10 +65,10 @@ class Driver(Protocol):
     """A device in use.
 
     Attributes:
-        record: what it is, for people.
-        traits: what kernels are written for.
+        record: its description, for people.
+        traits: the properties that kernels are written for.
         words: of the language that `build` takes.
-        allocated: the bytes that were taken of it.
+        allocated: the count of its allocated bytes.
     """
 
     record: Device
@@ -78,7 +78,7 @@ class Driver(Protocol):
 
     @property
     def queue(self) -> Queue:
-        """Where commands go: one queue, so that whoever reads sees all that was written before.
+        """The one queue of all commands, so that a read sees all writes before it.
 
         Raises:
             EngineError: in a process that was forked from the one that has opened the device.
@@ -86,31 +86,31 @@ class Driver(Protocol):
         ...
 
     def errors(self, doing: str, *facts: tuple[str, str]) -> AbstractContextManager[None]:
-        """Turns what the driver refuses into an EngineError that says what Lamina was doing."""
+        """Turns the driver's errors into an EngineError that states what Lamina was doing."""
         ...
 
     # Memory
 
     def available_bytes(self) -> int:
-        """How much memory can still be taken."""
+        """How many bytes can still be allocated."""
         ...
 
     def allocate(self, size: int) -> Buffer:
-        """So many bytes, at least one, that are really there, and zero."""
+        """Allocates bytes, at least one, that the device really has, filled with zeros."""
         ...
 
-    def part(self, buffer: Buffer, offset: int, size: int) -> Buffer:
-        """Some bytes of a buffer, from a multiple of the device's alignment on, as a buffer."""
+    def sub_buffer(self, buffer: Buffer, offset: int, size: int) -> Buffer:
+        """A range of a buffer as a buffer; its offset is a multiple of the device's alignment."""
         ...
 
     def release(self, buffer: Buffer) -> None:
-        """Gives the bytes back, as soon as nothing on the device uses them."""
+        """Releases the bytes, as soon as no command on the device uses them."""
         ...
 
     # Kernels
 
     def build(self, text: str) -> Module:
-        """The functions of a text.
+        """Compiles the functions of a text.
 
         Raises:
             InternalError: with the compiler's log, if it refuses the text.
@@ -121,24 +121,24 @@ class Driver(Protocol):
     def kernel(
         self, module: Module, name: str, buffers: Sequence[Buffer], items: int, *, numbered: bool
     ) -> Kernel:
-        """A kernel with its arguments, for at least so many work items.
+        """A kernel with its arguments, for at least `items` work items.
 
         Args:
             module: where its function is.
             name: of the function.
             buffers: the first arguments.
             items: how many work items have work, at least one.
-            numbered: whether a number follows as the last argument, an int that each launch says.
+            numbered: whether an int follows as the last argument, which each launch sets.
         """
         ...
 
     def sequence(self, launches: Sequence[tuple[Kernel, int | None]]) -> LaunchSequence:
         """Kernels in the order in which they are launched, each with its number if it has one.
 
-        It is run again and again: what can be done for that beforehand is done here.
+        It is run many times: work that can be done once, before the first run, is done here.
         """
         ...
 
     def timed(self, sequence: LaunchSequence) -> list[float]:
-        """Runs a sequence behind all commands so far, and waits: the seconds of each launch."""
+        """Runs a sequence after all commands so far and waits; returns seconds of each launch."""
         ...

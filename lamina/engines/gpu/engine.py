@@ -28,9 +28,9 @@ class GpuEngine:
     """Compiles programs for a device.
 
     Args:
-        language: what listings call the language of its kernels, `"opencl"`.
-        opened: gives the driver of the device, always the same one. A copy of the engine, in
-            another process too, calls it again.
+        language: the name of its kernels' language in listings, `"opencl"`.
+        opened: returns the driver of the device, always the same one. A copy of the engine,
+            in another process too, calls it again.
     """
 
     def __init__(self, language: str, opened: Callable[[], Driver]) -> None:
@@ -68,16 +68,16 @@ class GpuEngine:
         timed: bool = False,
         schedule: Schedule | None = None,
     ) -> GpuProgram:
-        place = device_arena(arena, self._opened)
+        own_arena = device_arena(arena, self._opened)
         launches = self._launches(program, schedule)
-        return GpuProgram(program, launches, memories, place, timed=timed)
+        return GpuProgram(program, launches, memories, own_arena, timed=timed)
 
     def schedules(self, program: Program) -> Iterator[Schedule]:
         return legal_schedules(program, self.target)
 
     def _launches(self, program: Program, schedule: Schedule | None = None) -> Launches:
         self._require_dtypes(_dtypes_of(program))
-        # Only now: whoever only asks for devices needs none of it.
+        # Imported late: listing devices does not need it.
         from lamina.engines.gpu.kernels import write_kernels
 
         driver = self._driver
@@ -137,6 +137,6 @@ def _dtypes_of(program: Program) -> Iterator[DType]:
 
 
 def _function(text: str, name: str) -> str:
-    """The kernel of that name in a text, up to the brace that ends it at the start of a line."""
+    """The kernel of that name in a text, up to the closing brace at the start of a line."""
     start = text.index(f" {name}(")
     return text[text.rindex("\n", 0, start) + 1 : text.index("\n}", start) + 2]

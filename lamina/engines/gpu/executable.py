@@ -11,32 +11,32 @@ import numpy as np
 
 from lamina.engines.engine import Memory
 from lamina.engines.gpu.arena import DeviceArena
+from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
 from lamina.engines.gpu.launches import Launch, Launches
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer, write_buffer
-from lamina.engines.gpu.places import places_of
 from lamina.engines.room import needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 from lamina.shapes import Array
 from lamina.shielded import shielded
 
-# Signals are answered when the device has worked for about so long.
+# Signals are handled after each piece of work on the device of about this length.
 PIECE_SECONDS = 0.05
 
 
 @final
 class GpuProgram:
-    """A program as kernels, with its constants, and its place in an arena.
+    """A program as kernels, with its constants and its share of an arena.
 
-    In the arena lie the temporaries and the inputs.
+    The arena holds the temporaries and the inputs.
 
     Args:
-        program: what is run.
-        launches: the same as kernels.
+        program: the program to run.
+        launches: its kernels.
         memories: of its parameters and states.
         arena: shared with programs that never run at the same time.
-        timed: whether the time of its steps is taken.
+        timed: whether its steps are timed.
     """
 
     synchronous = False
@@ -73,9 +73,9 @@ class GpuProgram:
         self._changes_memories = not written.isdisjoint(self._outside)
         self._seconds = np.zeros(len(program.steps)) if timed else None
         self._order = _order_of(launches)
-        self._places = places_of(program, driver.traits)
-        self.let_go()
-        arena.enter(self, self._places.blocks)
+        self._layout = arena_layout(program, driver.traits)
+        self.detach()
+        arena.enter(self, self._layout.blocks)
 
     def _kept_constants(self) -> dict[str, DeviceMemory]:
         found: dict[str, DeviceMemory] = {}
@@ -85,22 +85,22 @@ class GpuProgram:
             found[name].write(value)
         return found
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         self._buffers: dict[str, Buffer] = {}
-        # Its kernels hold on to their buffers.
+        # Kernels of the sequence keep their buffers alive.
         self._sequence: LaunchSequence = None
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
-        driver, places = self._driver, self._places.of
+        driver, locations = self._driver, self._layout.locations
         with driver.errors("preparing a program"):
-            # What lies in one place is one buffer, also for the driver.
+            # Buffers at one location are one buffer, also for the driver.
             found = {
-                (block, offset, size): driver.part(blocks[block], offset, size)
-                for block, offset, size in set(places.values())
+                (block, offset, size): driver.sub_buffer(blocks[block], offset, size)
+                for block, offset, size in set(locations.values())
             }
-            # Those without elements stay None.
+            # Buffers without elements stay None.
             self._buffers = dict.fromkeys(self._program.buffers)
-            self._buffers |= {name: found[place] for name, place in places.items()}
+            self._buffers |= {name: found[location] for name, location in locations.items()}
             memories = self._outside | self._constants
             self._buffers |= {name: memory.buffer for name, memory in memories.items()}
             kernels = [
@@ -117,21 +117,21 @@ class GpuProgram:
                 [(kernels[number], iteration) for number, iteration in self._order]
             )
 
-    def _require_place(self) -> None:
+    def _require_blocks(self) -> None:
         if self._sequence is None:
             self._arena.restore()
 
     def run(self, inputs: Sequence[Array]) -> None:
-        self._require_place()
+        self._require_blocks()
         for buffer, array in zip(self._program.of_kind("input"), inputs, strict=True):
-            # Waits: the caller may change the array, and no more than one run lies in the queue.
-            place = self._buffers[buffer.name]
-            write_buffer(self._driver, place, buffer.shape, buffer.dtype.numpy, array)
+            # Waits: the caller may change the array, and the queue holds at most one run.
+            target = self._buffers[buffer.name]
+            write_buffer(self._driver, target, buffer.shape, buffer.dtype.numpy, array)
         with self._driver.errors("running a step"):
-            self._whole(self._run)
+            self._shield_updates(self._run)
 
-    def _whole(self, work: Callable[[], None]) -> None:
-        """Does something that no signal may cut in two where it changes parameters."""
+    def _shield_updates(self, work: Callable[[], None]) -> None:
+        """Does work that no signal may interrupt if it changes parameters."""
         if self._changes_memories:
             shielded(work)
         else:
@@ -149,7 +149,7 @@ class GpuProgram:
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
-        self._require_place()
+        self._require_blocks()
         driver = self._driver
         rows = np.ascontiguousarray(rows, np.int64)
         examples = DeviceMemory(driver, rows.shape, rows.dtype)
@@ -169,7 +169,7 @@ class GpuProgram:
                 memory.release()
 
     def _gathers(self, resident: Mapping[str, Memory], rows: DeviceMemory) -> list[Kernel]:
-        """The kernels that fill the inputs for a run."""
+        """The kernels that gather the inputs of a run."""
         if rows.buffer is None:
             return []
         return [
@@ -190,13 +190,13 @@ class GpuProgram:
     def _run_pieces(
         self, count: int, gathers: Sequence[Kernel], records: Mapping[str, DeviceMemory]
     ) -> None:
-        """Runs in pieces between which signals are answered."""
+        """Makes the runs in pieces, between which signals are handled."""
         done, size = 0, 1
         while done < count:
             runs = range(done, min(done + size, count))
             started = time.perf_counter()
             with self._driver.errors("running steps"):
-                self._whole(partial(self._run_piece, runs, gathers, records))
+                self._shield_updates(partial(self._run_piece, runs, gathers, records))
             seconds = max(time.perf_counter() - started, 1e-6)
             size = max(1, min(int(len(runs) * PIECE_SECONDS / seconds), 2 * size))
             done = runs.stop
@@ -218,8 +218,8 @@ class GpuProgram:
 
     def output(self, name: str) -> Array:
         buffer = self._outputs[name]
-        place = self._buffers[buffer.name]
-        return read_buffer(self._driver, place, buffer.shape, buffer.dtype.numpy)
+        source = self._buffers[buffer.name]
+        return read_buffer(self._driver, source, buffer.shape, buffer.dtype.numpy)
 
     def scalar(self, name: str) -> float:
         return self.output(name).item()
@@ -240,13 +240,13 @@ class GpuProgram:
 
 
 def _numbered(launches: Launches) -> Iterator[tuple[Launch, bool]]:
-    """Each launch, and whether its kernel gets the number of an iteration."""
+    """Each launch, and whether its kernel takes the number of an iteration."""
     for number, one in enumerate(launches.launches):
         yield one, any(repeat.first <= number < repeat.last for repeat in launches.repeats)
 
 
 def _order_of(launches: Launches) -> tuple[tuple[int, int | None], ...]:
-    """In which order launches are run: the number of each, and its iteration if it is repeated."""
+    """The order of launches: the number of each, and its iteration if it is repeated."""
     found: list[tuple[int, int | None]] = []
     end = 0
     for repeat in launches.repeats:

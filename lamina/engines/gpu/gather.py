@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from lamina.codegen.c import Module
 from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.item import items_below
 from lamina.engines.gpu.launches import Gather
 from lamina.engines.gpu.schedule import NARROW
+from lamina.engines.gpu.work_item import items_below
 from lamina.program.program import Buffer
 
 
 def write_gather(module: Module, buffer: Buffer) -> Gather:
-    """Writes the kernel of an input that has elements; the same one for inputs of one size."""
+    """Writes the kernel of an input that has elements; inputs of one size share it."""
     batch = buffer.shape[0]
     each = buffer.bytes // batch
-    # The largest words that examples consist of, and that both begin at multiples of.
+    # The largest word whose size divides an example: examples are then whole, aligned words.
     element = next(Type(f"i{bits}") for bits in (64, 32, 8) if each % (bits // 8) == 0)
     words = each // element.bytes
     name = f"gather_{batch}_{words}_{element.element}"

@@ -1,7 +1,7 @@
 """A program as kernels in a language like C.
 
-A work item computes a point of a loop, or a small tile of a contraction. Equal steps share their
-kernels: these are written for a step whose buffers are numbered.
+A work item computes a point of a loop, or a register tile of a contraction. Steps of equal
+signature share their kernels: these are written for a step whose buffers are numbered.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
 from lamina.engines.gpu.gather import write_gather
-from lamina.engines.gpu.item import Form
 from lamina.engines.gpu.launches import Launch, Launches, Repeated, Traits
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.schedule import Schedule, StepSchedule
+from lamina.engines.gpu.work_item import StepSignature
 from lamina.program.index import Axis
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Step
@@ -26,7 +26,7 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
     """Writes the kernels of a program.
 
     Args:
-        program: what to write.
+        program: whose steps become kernels.
         schedule: how its steps are run.
         traits: of the device.
         words: of the language.
@@ -43,14 +43,14 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         launches += writer.launches(number, step, schedule.steps[number], iteration)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(Repeated(first, len(launches), repeat.axis.extent))
-    # An input without axes has no examples: programs with such are not run over data sets.
+    # An input without axes has no examples: its program is not run over data sets.
     inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
     gathers = tuple(write_gather(writer.module, buffer) for buffer in inputs)
     return Launches(writer.module.text(), tuple(launches), tuple(repeats), gathers)
 
 
 def module_for(traits: Traits, words: Words) -> Module:
-    """A text that is still empty.
+    """An empty text of kernels.
 
     Args:
         traits: of the device.
@@ -66,22 +66,22 @@ def module_for(traits: Traits, words: Words) -> Module:
 
 @final
 class _Writer:
-    """Writes the steps of a program; those of one form once."""
+    """Writes the steps of a program, each signature once."""
 
     def __init__(self, program: Program, module: Module) -> None:
         self.module = module
         self._signatures = Signatures(program)
         # The name of each kernel, and how many work items it has.
-        self._written: dict[Form, tuple[str, int]] = {}
+        self._written: dict[StepSignature, tuple[str, int]] = {}
 
     def launches(
         self, number: int, step: Step, decided: StepSchedule, iteration: Axis | None
     ) -> list[Launch]:
-        """What runs a step."""
-        form, used = self._signatures.of([step], decided, iteration)
-        if form not in self._written:
+        """The launches that run a step."""
+        signature, used = self._signatures.of([step], decided, iteration)
+        if signature not in self._written:
             name = f"step{number}"
-            write = write_contraction if isinstance(form.steps[0], Contraction) else write_loop
-            self._written[form] = name, write(self.module, name, form)
-        name, items = self._written[form]
+            write = write_contraction if isinstance(signature.steps[0], Contraction) else write_loop
+            self._written[signature] = name, write(self.module, name, signature)
+        name, items = self._written[signature]
         return [Launch(name, used, items, number)] if items else []

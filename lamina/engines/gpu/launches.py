@@ -1,4 +1,4 @@
-"""A program as kernels: what those who write kernels give to those who launch them."""
+"""A program as kernels: the records that pass from the kernel writers to the executable."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Traits:
-    """What kernels are written for.
+    """The properties of a device that kernels are written for.
 
     Attributes:
         has_float64: whether the device computes with float64.
-        lanes: float32 numbers of a vector that the device prefers; 1 if it takes them one by one.
-        units: how many work groups run at the same time, at least.
+        lanes: the device's preferred vector width, in float32 numbers; 1 for scalars.
+        compute_units: the least number of work groups that run at the same time.
         exact_division: whether division and square root of float32 are correctly rounded.
-        fused: whether it multiplies and adds in one rounding as fast as in two.
-        alignment_bytes: a buffer within another one begins at a multiple of so many bytes.
-        largest_block_bytes: the most bytes of one allocation.
+        fused: whether a fused multiply-add is as fast as a multiplication and an addition.
+        alignment_bytes: offsets of buffers within another buffer are multiples of it.
+        largest_block_bytes: the limit of one allocation.
     """
 
     has_float64: bool
     lanes: int
-    units: int
+    compute_units: int
     exact_division: bool
     fused: bool
     alignment_bytes: int
@@ -37,7 +37,7 @@ class Launch:
         buffers: the function's first arguments, in order: buffers of the program. One without
             elements is a null pointer.
         items: how many work items have work, at least one. Work items beyond these do nothing.
-        step: the number of the step of the program that it belongs to.
+        step: the number of its step in the program.
     """
 
     kernel: str
@@ -48,13 +48,13 @@ class Launch:
 
 @frozen_dataclass
 class Repeated:
-    """Launches that are run again and again, all of them for each iteration, in order.
+    """Launches of a repeated part of a program: all of them run in order for each iteration.
 
-    Each of their kernels gets the number of the iteration as its last argument, an int.
+    Each of their kernels takes the number of the iteration as its last argument, an int.
 
     Attributes:
-        first, last: the first of the launches, and the one behind the last.
-        count: how often.
+        first, last: the first of the launches, and the one after the last.
+        count: the number of iterations.
     """
 
     first: int
@@ -87,8 +87,8 @@ class Launches:
     Attributes:
         text: the functions, in OpenCL C (or CUDA C).
         launches: in the order in which they run.
-        repeats: which of them are repeated; these ranges are in order, and do not overlap.
-        gathers: of the inputs that have examples with elements.
+        repeats: ranges of launches that are repeated, in order and without overlap.
+        gathers: one for each input that has examples with elements.
     """
 
     text: str

@@ -5,26 +5,26 @@ from __future__ import annotations
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.c import Module
 from lamina.codegen.stages import Stages, Style
-from lamina.engines.gpu.item import Form, work_item
 from lamina.engines.gpu.schedule import Ranks
 from lamina.engines.gpu.sort import write_sort
+from lamina.engines.gpu.work_item import StepSignature, work_item
 from lamina.program.steps import Loop, Sort
 from lamina.shapes import size_of
 
-# Reductions of so few iterations are written one after the other, and windows of so many elements.
+# Reductions of up to 8 iterations are unrolled, and windows of up to 9 elements.
 STYLE = Style(inner_lanes=0, unrolled=8, window=9)
 
 
-def write_loop(module: Module, name: str, form: Form) -> int:
-    """Writes the kernel; gives the number of its work items."""
-    assert isinstance(form.steps[0], Loop)
-    if isinstance(form.decided, Ranks):
-        (sort,) = form.steps[0].stages
+def write_loop(module: Module, name: str, signature: StepSignature) -> int:
+    """Writes the kernel; returns the number of its work items."""
+    assert isinstance(signature.steps[0], Loop)
+    if isinstance(signature.decided, Ranks):
+        (sort,) = signature.steps[0].stages
         assert isinstance(sort, Sort)
-        return write_sort(module, name, form, sort)
-    loop = merged_axes(form.steps[0])
+        return write_sort(module, name, signature, sort)
+    loop = merged_axes(signature.steps[0])
     items = size_of([axis.extent for axis in loop.axes])
     if items:
-        with work_item(module, name, form, loop.axes) as points:
+        with work_item(module, name, signature, loop.axes) as points:
             Stages(points, STYLE).write(loop.stages)
     return items

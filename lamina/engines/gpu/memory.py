@@ -1,4 +1,4 @@
-"""Memory of a device: blocks that are counted, and arrays in them."""
+"""Memory of a device: counted allocations, and arrays in them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lamina.shapes import Array, size_of
 
 @final
 class Block:
-    """Bytes of a device that begin as zeros, counted until they are given back.
+    """An allocation on a device, filled with zeros and counted until it is released.
 
     Args:
         driver: of the device.
-        size: how many, at least 1.
+        size: in bytes, at least 1.
 
     Raises:
-        EngineError: if there are not so many, or not in one piece.
+        EngineError: if the device does not have them, or not in one allocation.
     """
 
     def __init__(self, driver: Driver, size: int) -> None:
@@ -48,7 +48,7 @@ class Block:
             raise
 
     def release(self) -> None:
-        """Gives the bytes back, as soon as nothing on the device uses them."""
+        """Releases the bytes, as soon as no command on the device uses them."""
         if self._counted.alive:
             self._counted()
             with self._driver.errors("releasing memory"):
@@ -81,7 +81,7 @@ class DeviceMemory:
 
     @property
     def buffer(self) -> Buffer:
-        """Where the array lies; None if it has no elements."""
+        """The buffer of the array; None if it has no elements."""
         return None if self._block is None else self._block.buffer
 
     def write(self, array: Array) -> None:
@@ -103,9 +103,9 @@ def write_buffer(
     dtype: np.dtype[Any],
     array: Array,
 ) -> None:
-    """Copies an array to a buffer behind all commands so far, and waits for that.
+    """Copies an array to a buffer after all commands so far, and waits for that.
 
-    Its dtype and its size have to be those of the buffer: its bytes are copied as they are.
+    The array has the dtype and size of the buffer: its bytes are copied unchanged.
     """
     array = array.astype(dtype, casting="no", copy=False).reshape(shape)
     if buffer is not None:
@@ -116,7 +116,7 @@ def write_buffer(
 def read_buffer(
     driver: Driver, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
-    """A copy of the array at the beginning of a buffer, when all commands so far are done."""
+    """A copy of the array at the beginning of a buffer, after all commands so far."""
     array = np.empty(shape, dtype)
     if buffer is not None:
         with driver.errors("reading memory"):
@@ -125,7 +125,7 @@ def read_buffer(
 
 
 def device_memory(memory: Memory, driver: Driver) -> DeviceMemory:
-    """The memory, which is of this device."""
+    """Checks that a memory belongs to this device."""
     if not isinstance(memory, DeviceMemory) or memory.driver is not driver:
         raise InternalError(f"an engine was given memory of another one: {memory}")
     return memory

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured: the roof that steps are compared with."""
+"""Measured peaks of a device: the roofline that steps are compared with."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from lamina.codegen.c import Module
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.engine import Peaks
 from lamina.engines.gpu.driver import Driver, Kernel
-from lamina.engines.gpu.item import items_below
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import Block
+from lamina.engines.gpu.work_item import items_below
 from lamina.shapes import DType
 
-# The best of so many runs counts: others may use the machine as well.
+# The fastest of several runs counts: other processes may use the machine as well.
 _RUNS = 5
 _LEAST_SECONDS = 0.005
 _CHAINS, _CALLS = 12, 256
-_ITEMS_OF_A_UNIT = 2048
+_ITEMS_PER_COMPUTE_UNIT = 2048
 # Larger than every cache.
 _MOST_BYTES = 128 << 20
 
 
 def measured_peaks(driver: Driver, dtype: DType) -> Peaks:
-    """Multiply-adds in registers by all units, and a copy of an array larger than every cache."""
+    """Multiply-adds in registers on all compute units; a copy of an array larger than caches."""
     lanes = min(driver.traits.lanes, 64 // dtype.itemsize)
     type = Type({4: "float", 8: "double"}[dtype.itemsize], lanes if lanes > 1 else 0)
     width = lanes * dtype.itemsize
-    items = driver.traits.units * _ITEMS_OF_A_UNIT
+    items = driver.traits.compute_units * _ITEMS_PER_COMPUTE_UNIT
     most = min(_MOST_BYTES, driver.traits.largest_block_bytes, driver.available_bytes() // 4)
     copies = most // width
     module = module_for(driver.traits, driver.words)
@@ -82,7 +82,7 @@ def _write_copy(module: Module, type: Type, items: int) -> None:
 
 
 def _runs_a_second(driver: Driver, kernel: Kernel) -> float:
-    """How often a kernel is run in a second, at best."""
+    """The most runs of a kernel in a second."""
     queue = driver.queue
 
     def seconds(runs: int) -> float:

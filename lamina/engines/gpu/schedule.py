@@ -1,7 +1,7 @@
-"""How each step of a program is run on a device, decided here alone.
+"""How each step of a program is run on a device: all decisions are made here.
 
-Kernels are written as their schedule says; it is a frozen record that can be printed, and a test
-may force another one.
+A schedule is a frozen record that can be printed; kernels are written from it, and a test may force
+another one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
-# Rows and columns of a tile.
-MOST_ROWS, MOST_COLUMNS = 4, 4
-# Positions up to this fit 32 bits, with what is added to them while they are computed.
+# The largest register tile.
+MOST_TILE_M, MOST_TILE_N = 4, 4
+# Positions up to this fit 32 bits, intermediate sums included.
 NARROW = 2**30
 
 
@@ -56,16 +56,16 @@ class Tiles:
     """A work item keeps the sums of a tile of a contraction in registers.
 
     Attributes:
-        rows, columns: of the tile.
+        tile_m, tile_n: the tile's rows and columns.
         position_bits: in how many bits positions are computed.
     """
 
-    rows: int
-    columns: int
+    tile_m: int
+    tile_n: int
     position_bits: int
 
     def __str__(self) -> str:
-        tile = f"a tile of {self.rows} x {self.columns} for each work item"
+        tile = f"a tile of {self.tile_m} x {self.tile_n} for each work item"
         return f"{tile}; positions of {self.position_bits} bits"
 
 
@@ -74,7 +74,7 @@ StepSchedule = Points | Ranks | Tiles
 
 @frozen_dataclass
 class Schedule:
-    """What is decided about a program.
+    """All decisions about a program.
 
     Attributes:
         steps: how each of its steps is run.
@@ -87,18 +87,18 @@ class Schedule:
 
 
 def decide(program: Program, target: Target) -> Schedule:
-    """How a program is run that was compiled for a target."""
+    """The schedule of a program that was compiled for a target."""
     return Schedule(tuple(_decided(step, target) for step in program.steps))
 
 
 def legal_schedules(program: Program, target: Target) -> Iterator[Schedule]:
-    """Other ways to run a program, all of them right."""
+    """Other correct schedules of a program."""
     chosen = decide(program, target)
     wide = Schedule(tuple(replace(step, position_bits=64) for step in chosen.steps))
     found = [wide]
-    for rows, columns in ((1, 1), (3, 2)):
+    for tile_m, tile_n in ((1, 1), (3, 2)):
         steps = (
-            replace(step, rows=rows, columns=columns) if isinstance(step, Tiles) else step
+            replace(step, tile_m=tile_m, tile_n=tile_n) if isinstance(step, Tiles) else step
             for step in chosen.steps
         )
         found.append(Schedule(tuple(steps)))
@@ -110,8 +110,8 @@ def _decided(step: Step, target: Target) -> StepSchedule:
     if isinstance(step, Loop):
         is_sort = any(isinstance(stage, Sort) for stage in step.stages)
         return Ranks(bits) if is_sort else Points(bits)
-    rows, columns = (size_of([one.extent for one in axes]) for axes in (step.m, step.n))
-    return Tiles(max(min(rows, MOST_ROWS), 1), max(min(columns, MOST_COLUMNS), 1), bits)
+    m, n = (size_of([one.extent for one in axes]) for axes in (step.m, step.n))
+    return Tiles(max(min(m, MOST_TILE_M), 1), max(min(n, MOST_TILE_N), 1), bits)
 
 
 def _is_narrow(step: Step) -> bool:

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from lamina.codegen.c import Module
 from lamina.codegen.primitives import EMITTERS
-from lamina.engines.gpu.item import Form, work_item
+from lamina.engines.gpu.work_item import StepSignature, work_item
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Loop, Sort, Store
 from lamina.shapes import size_of
 
 
-def write_sort(module: Module, name: str, form: Form, sort: Sort) -> int:
-    """Writes the kernel of a loop with no more than a sort; gives the number of its work items."""
-    assert isinstance(form.steps[0], Loop)
+def write_sort(module: Module, name: str, signature: StepSignature, sort: Sort) -> int:
+    """Writes the kernel of a loop with only a sort; returns the number of its work items."""
+    assert isinstance(signature.steps[0], Loop)
     own = Axis("element", sort.axis.extent)
-    axes = (*form.steps[0].axes, own)
+    axes = (*signature.steps[0].axes, own)
     items = size_of([axis.extent for axis in axes])
     if not items:
         return 0
     at_own = Rewrite({sort.axis: axis_index(own)})
-    with work_item(module, name, form, axes) as points:
+    with work_item(module, name, signature, axes) as points:
         code, dtype = points.code, sort.key.dtype
         key = points.value(at_own.scalar(sort.key))
         with points.loop(sort.axis, (points.position(0),)) as opened:
             other = points.value(sort.key)
             before = EMITTERS["less"](code, dtype, (other, key))
-            # Equal keys stay in the order in which they come.
+            # A stable sort: equal keys keep their order.
             equal = EMITTERS["equal"](code, dtype, (other, key))
             earlier = code.compare("slt", opened.index, points.axis(own))
             before = code.binary("or", before, code.binary("and", equal, earlier))

@@ -20,7 +20,7 @@ from lamina.engines.host import (
     host_arena,
     host_array,
 )
-from lamina.engines.interpreter.run import Adversary, Flat, Turn, run_step
+from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -36,11 +36,11 @@ class InterpreterEngine:
     """Runs programs in NumPy.
 
     Args:
-        poison: show what is wrong with a program: fill the arena with NaN before every run, so
-            that a read of something that was never written shows, and run the points of steps in
-            an adversarial order, so that it shows if they depend on each other. It takes some
-            times as long; results of programs that keep the rules have the same bits.
-        target: what programs are made for; it runs those for any target.
+        poison: expose faults of a program: fill the arena with NaN before every run, which
+            exposes reads of unwritten memory, and run the points of steps in an adversarial
+            order, which exposes points that depend on each other. It takes several times as long;
+            results of programs that keep the rules have the same bits.
+        target: of the programs that are compiled for it; it runs those for any target.
     """
 
     def __init__(self, *, poison: bool = False, target: Target = DEFAULT_TARGET) -> None:
@@ -84,11 +84,11 @@ class InterpreterEngine:
         return ("program",)
 
     def listing(self, program: Program, step: int | None, language: str) -> str:
-        # It runs the program itself, and makes nothing of it.
+        # It runs the program itself, and generates nothing.
         return str(program) if step is None else str(program.steps[step])
 
     def workspace_bytes(self, program: Program) -> None:
-        # NumPy makes temporaries as it likes.
+        # NumPy allocates temporaries of its own.
         return None
 
     def peaks(self, dtype: DType) -> None:
@@ -97,7 +97,7 @@ class InterpreterEngine:
 
 @final
 class InterpretedProgram:
-    """A program with its place in an arena in the computer's memory."""
+    """A program with its share of an arena in the computer's memory."""
 
     synchronous = True
 
@@ -111,7 +111,7 @@ class InterpretedProgram:
     ) -> None:
         self._program = program
         self._poison = poison
-        # Along which axes the workers of each step may be split; nobody asks for it in order.
+        # The axes along which workers of each step may be split; not needed in order.
         steps = range(len(program.steps)) if poison else ()
         self._parallel = [parallel_axes(program, number) for number in steps]
         self._memories = memories
@@ -131,14 +131,14 @@ class InterpretedProgram:
         self._last: dict[str, Array] = {}
 
     def run(self, inputs: Sequence[Array]) -> None:
-        # A step that a signal ends halfway would leave some parameters new and others old.
+        # A step that a signal interrupts would leave some parameters new and others old.
         shielded(lambda: self._run(inputs))
 
     def _run(self, inputs: Sequence[Array]) -> None:
-        dealer = None
+        generator = None
         if self._poison:
             self._block.fill(POISON)
-            dealer = np.random.default_rng(0)
+            generator = np.random.default_rng(0)
         flat = dict(self._own)
         for buffer, array in zip(self._inputs, inputs, strict=True):
             flat[buffer.name] = array.reshape(-1)
@@ -149,21 +149,21 @@ class InterpretedProgram:
         while number < len(self._program.steps):
             repeat = self._program.repeated(number)
             if repeat is None:
-                self._run_step(number, flat, {}, dealer)
+                self._run_step(number, flat, {}, generator)
                 number += 1
                 continue
-            for turn in range(repeat.axis.extent):
+            for iteration in range(repeat.axis.extent):
                 for inner in range(repeat.first, repeat.last):
-                    self._run_step(inner, flat, {repeat.axis: turn}, dealer)
+                    self._run_step(inner, flat, {repeat.axis: iteration}, generator)
             number = repeat.last
         self._last = flat
 
     def _run_step(
-        self, number: int, flat: Flat, turn: Turn, dealer: np.random.Generator | None
+        self, number: int, flat: Flat, iteration: Iteration, generator: np.random.Generator | None
     ) -> None:
-        adversary = None if dealer is None else Adversary(dealer, self._parallel[number])
+        adversary = None if generator is None else Adversary(generator, self._parallel[number])
         started = time.perf_counter()
-        run_step(self._program.steps[number], flat, turn, adversary)
+        run_step(self._program.steps[number], flat, iteration, adversary)
         self._seconds[number] += time.perf_counter() - started
 
     def run_many(

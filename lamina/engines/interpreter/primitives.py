@@ -1,4 +1,4 @@
-"""The scalar primitives in NumPy: what each one means."""
+"""The scalar primitives in NumPy: the definition of each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _multiply_add(left: Array, right: Array, added: Array) -> Array:
     return np.asarray(left * right + added)
 
 
-# Every primitive of lamina.program.scalar but "cast", which the interpreter does itself.
+# Every primitive of lamina.program.scalar except "cast", which `run` handles itself.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,

@@ -4,10 +4,10 @@ A scalar expression is computed for all points of an iteration space at once: an
 axis for each loop axis, of extent 1 where the expression does not depend on it.
 
 In an adversarial order, the points along all axes that workers may be split along
-(`lamina.program.parallel`) are dealt out to a few workers at random, one of which runs after the
-other. For each worker all stages are computed anew from what memory then holds, and stored at its
-own points alone. So a program in which points depend on each other gives wrong results, and any
-other one gives the same bits as in order.
+(`lamina.program.parallel`) are dealt at random to a few workers, which run one after the other. For
+each worker all stages are computed again from the present contents of memory, and stored only at
+its own points. So a program in which points depend on each other gives wrong results, and any other
+program gives the same bits as in order.
 """
 
 from __future__ import annotations
@@ -46,121 +46,124 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import Array, converted, size_of
 
 Flat = Mapping[str, Array]
-# The turn of a repeated step.
-Turn = Mapping[Axis, int]
+# The iteration of a repeated step, by the axis of the recurrence.
+Iteration = Mapping[Axis, int]
 
 
-# To how many workers the points of a step are dealt out, and into how many chunks the inner points
-# of a write.
+# The number of workers that the points of a step are dealt to, and of chunks that the inner points
+# of a write are dealt to.
 WORKERS = 3
 
 
 @frozen_dataclass
 class Adversary:
-    """Deals out the points of a step to workers.
+    """Deals the points of a step to workers.
 
     Attributes:
-        dealer: gives the worker of each point.
-        axes: along which the workers may be split: the step's own, and inner ones of its writes.
+        generator: of the random worker of each point.
+        axes: along which workers may be split: the step's own, and inner axes of its writes.
     """
 
-    dealer: np.random.Generator
+    generator: np.random.Generator
     axes: tuple[Axis, ...]
 
 
 @frozen_dataclass
-class _Share:
+class _WorkerPoints:
     """The points of one worker.
 
     Attributes:
         axes: along which workers are split, the step's own ones first.
-        chosen: over these, which points are the worker's; of extent 1 where all are.
-        adversary: whoever dealt them out, if that was done.
+        mask: over these axes, whether a point is the worker's; of extent 1 where all are.
+        adversary: dealt the points; None in order.
     """
 
     axes: tuple[Axis, ...]
-    chosen: Array
+    mask: Array
     adversary: Adversary | None
 
     def of_stage(self, outer: int, inner: Sequence[Axis]) -> Array:
-        """Which points of a stage are the worker's, over the outer axes of the step and inner ones.
+        """The mask of the worker's points of a stage, over outer axes of the step and inner ones.
 
-        One worker stores what a stage has once for all points of other axes.
+        Values that a stage has once for all points of other axes are stored by one worker.
         """
-        chosen = self.chosen
+        mask = self.mask
         for number in reversed(range(outer, len(self.axes))):
             if self.axes[number] not in inner:
-                chosen = chosen.take(0, number)
+                mask = mask.take(0, number)
         split = [axis for axis in self.axes[outer:] if axis in inner]
         order = [outer + split.index(axis) for axis in inner if axis in split]
-        chosen = chosen.transpose(*range(outer), *order)
+        mask = mask.transpose(*range(outer), *order)
         missing = [outer + number for number, axis in enumerate(inner) if axis not in split]
-        return np.expand_dims(chosen, missing)
+        return np.expand_dims(mask, missing)
 
 
 def run_step(
-    step: Step, buffers: Flat, turn: Turn | None = None, adversary: Adversary | None = None
+    step: Step,
+    buffers: Flat,
+    iteration: Iteration | None = None,
+    adversary: Adversary | None = None,
 ) -> None:
     """Runs one step.
 
     Args:
         step: of a program.
         buffers: a flat array for each buffer.
-        turn: of a repeated step, the iteration.
+        iteration: of a repeated step.
         adversary: makes the order adversarial.
     """
     own = step.axes if isinstance(step, Loop) else step.result_axes
     with np.errstate(all="ignore"):
-        for share in _shares(own, adversary):
+        for worker in _points_of_workers(own, adversary):
             if isinstance(step, Loop):
-                _run_loop(step, buffers, turn or {}, share)
+                _run_loop(step, buffers, iteration or {}, worker)
             else:
-                _run_contraction(step, buffers, turn or {}, share.chosen)
+                _run_contraction(step, buffers, iteration or {}, worker.mask)
 
 
-def _shares(own: tuple[Axis, ...], adversary: Adversary | None) -> list[_Share]:
-    """The points of each worker; in order there is one."""
+def _points_of_workers(own: tuple[Axis, ...], adversary: Adversary | None) -> list[_WorkerPoints]:
+    """The points of each worker; in order there is one worker."""
     if adversary is None:
-        return [_Share(own, np.ones((1,) * len(own), bool), None)]
+        return [_WorkerPoints(own, np.ones((1,) * len(own), bool), None)]
     axes = (*own, *(axis for axis in adversary.axes if axis not in own and axis.extent))
-    return [_Share(axes, chosen, adversary) for chosen in _chunks(axes, adversary)]
+    return [_WorkerPoints(axes, mask, adversary) for mask in _chunks(axes, adversary)]
 
 
 def _chunks(axes: Sequence[Axis], adversary: Adversary | None) -> list[Array]:
-    """Which points each chunk has: arrays of bools, of extent 1 where all points are chosen."""
+    """The masks of the points of each chunk, of extent 1 where all points are in it."""
     extents = [axis.extent for axis in axes]
     if adversary is None or size_of(extents) < 2:
         return [np.ones((1,) * len(extents), bool)]
-    owners = adversary.dealer.integers(0, WORKERS, extents)
+    owners = adversary.generator.integers(0, WORKERS, extents)
     return [owners == number for number in range(WORKERS)]
 
 
-def _run_loop(loop: Loop, buffers: Flat, turn: Turn, share: _Share) -> None:
+def _run_loop(loop: Loop, buffers: Flat, iteration: Iteration, worker: _WorkerPoints) -> None:
     locals_: dict[str, Array] = {}
     for stage in loop.stages:
         if isinstance(stage, Reduce):
-            locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_, turn)
+            locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_, iteration)
         elif isinstance(stage, Write):
-            own = share.of_stage(len(loop.axes), stage.axes)
-            for inner in _chunks(stage.axes, None if stage.sequential else share.adversary):
-                points = _Points((*loop.axes, *stage.axes), buffers, locals_, turn)
+            own = worker.of_stage(len(loop.axes), stage.axes)
+            for inner in _chunks(stage.axes, None if stage.sequential else worker.adversary):
+                points = _Points((*loop.axes, *stage.axes), buffers, locals_, iteration)
                 _store(stage.stores, points, own & inner)
         elif isinstance(stage, SegmentSum):
-            locals_[stage.local] = _segment_sum(stage, loop.axes, buffers, locals_, turn)
+            locals_[stage.local] = _segment_sum(stage, loop.axes, buffers, locals_, iteration)
         else:
-            own = share.of_stage(len(loop.axes), (stage.axis,))
-            _along(stage, loop.axes, buffers, locals_, turn, own)
+            own = worker.of_stage(len(loop.axes), (stage.axis,))
+            _scan_or_sort(stage, loop.axes, buffers, locals_, iteration, own)
 
 
-def _run_contraction(step: Contraction, buffers: Flat, turn: Turn, chosen: Array) -> None:
+def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mask: Array) -> None:
     b, m, n, k = step.extents
-    rows = _Points((*step.batch, *step.m, *step.k), buffers, {}, turn)
-    columns = _Points((*step.batch, *step.k, *step.n), buffers, {}, turn)
-    left, right = rows.everywhere(step.left), columns.everywhere(step.right)
+    left_points = _Points((*step.batch, *step.m, *step.k), buffers, {}, iteration)
+    right_points = _Points((*step.batch, *step.k, *step.n), buffers, {}, iteration)
+    left, right = left_points.everywhere(step.left), right_points.everywhere(step.right)
     product = np.matmul(left.reshape(b, m, k), right.reshape(b, k, n))
     axes = step.result_axes
     result = product.reshape([axis.extent for axis in axes]).astype(step.dtype.numpy)
-    _store(step.stores, _Points(axes, buffers, {step.result: result}, turn), chosen)
+    _store(step.stores, _Points(axes, buffers, {step.result: result}, iteration), mask)
 
 
 def _reduced(
@@ -168,13 +171,13 @@ def _reduced(
     outer: tuple[Axis, ...],
     buffers: Flat,
     locals_: Mapping[str, Array],
-    turn: Turn,
+    iteration: Iteration,
 ) -> Array:
     """The reduction for every outer point: an array over the outer axes."""
-    points = _Points((*outer, *stage.axes), buffers, locals_, turn)
+    points = _Points((*outer, *stage.axes), buffers, locals_, iteration)
     values = points.everywhere(stage.value)
     if not stage.axes:
-        # A later stage may overwrite what this was loaded from.
+        # A later stage may overwrite the buffer that this was loaded from.
         return values.copy()
     kept = values.shape[: len(outer)]
     if stage.combine in REDUCTIONS:
@@ -190,28 +193,28 @@ def _segment_sum(
     outer: tuple[Axis, ...],
     buffers: Flat,
     locals_: Mapping[str, Array],
-    turn: Turn,
+    iteration: Iteration,
 ) -> Array:
-    """The sum for every outer point: slot after slot is added where its key is the place."""
-    points = _Points((*outer, stage.axis), buffers, locals_, turn)
+    """The sum for every outer point: slot after slot is added where its key is the index."""
+    points = _Points((*outer, stage.axis), buffers, locals_, iteration)
     keys, values = points.everywhere(stage.key), points.everywhere(stage.value)
-    places = _Points(outer, buffers, locals_, turn).everywhere(Position(stage.place))
-    total = np.zeros(places.shape, stage.dtype.numpy)
+    indices = _Points(outer, buffers, locals_, iteration).everywhere(Position(stage.place))
+    total = np.zeros(indices.shape, stage.dtype.numpy)
     for slot in range(stage.axis.extent):
-        total = np.where(keys[..., slot] == places, total + values[..., slot], total)
+        total = np.where(keys[..., slot] == indices, total + values[..., slot], total)
     return total
 
 
-def _along(
+def _scan_or_sort(
     stage: Scan | Sort,
     outer: tuple[Axis, ...],
     buffers: Flat,
     locals_: Mapping[str, Array],
-    turn: Turn,
-    chosen: Array,
+    iteration: Iteration,
+    mask: Array,
 ) -> None:
-    """Stores what follows from all values along an axis: running combinations, or their order."""
-    points = _Points((*outer, stage.axis), buffers, locals_, turn)
+    """Stores the running combinations of the values along an axis, or their order."""
+    points = _Points((*outer, stage.axis), buffers, locals_, iteration)
     if isinstance(stage, Sort):
         order = np.argsort(points.everywhere(stage.key), axis=-1, kind="stable")
         points.locals["found"] = order.astype(stage.dtype.numpy)
@@ -219,31 +222,35 @@ def _along(
         values, dtype = points.everywhere(stage.value), stage.dtype.numpy
         points.locals["found"] = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=dtype)
     store = Store(stage.buffer, stage.index, Local("found", stage.dtype))
-    _store((store,), points, chosen)
+    _store((store,), points, mask)
 
 
-def _store(stores: Sequence[Store], points: _Points, chosen: Array) -> None:
-    """Computes the values of all stores first, then writes those of the chosen points."""
+def _store(stores: Sequence[Store], points: _Points, mask: Array) -> None:
+    """Computes the values of all stores first, then writes them at the points of the mask."""
     if 0 in points.extents:
         return
-    written = np.broadcast_to(chosen, points.extents)
+    written = np.broadcast_to(mask, points.extents)
     values = [np.array(points.everywhere(store.value)) for store in stores]
     for store, value in zip(stores, values, strict=True):
         flat = points.buffers[store.buffer]
-        places = np.broadcast_to(points.index(store.index), points.extents)
+        indices = np.broadcast_to(points.index(store.index), points.extents)
         if store.accumulate:
-            np.add.at(flat, places[written], value[written])
+            np.add.at(flat, indices[written], value[written])
         else:
-            flat[places[written]] = value[written]
+            flat[indices[written]] = value[written]
 
 
 class _Points:
     """All points of an iteration space, and the values of expressions there."""
 
     def __init__(
-        self, axes: Sequence[Axis], buffers: Flat, locals_: Mapping[str, Array], turn: Turn
+        self,
+        axes: Sequence[Axis],
+        buffers: Flat,
+        locals_: Mapping[str, Array],
+        iteration: Iteration,
     ) -> None:
-        self._turn = turn
+        self._iteration = iteration
         self.extents = tuple(axis.extent for axis in axes)
         self.buffers = buffers
         self.locals = dict(locals_)
@@ -253,7 +260,7 @@ class _Points:
     def everywhere(self, scalar: Scalar) -> Array:
         """The scalar at every point, in the full shape of the space."""
         if 0 in self.extents:
-            # Nowhere, so it must not be computed: positions read from data would be nonsense.
+            # There are no points: indices read from data must not be computed.
             return np.zeros(self.extents, scalar.dtype.numpy)
         return np.broadcast_to(self.value(scalar), self.extents)
 
@@ -291,10 +298,10 @@ class _Points:
         if is_affine and not load.bounds and flat.size:
             return self._strided(flat, load.index)
         inside = self._within(load.bounds)
-        places = np.where(inside, self.index(load.index), 0)
+        indices = np.where(inside, self.index(load.index), 0)
         if flat.size == 0:
-            return np.zeros(places.shape, flat.dtype)
-        return np.where(inside, flat[places], flat.dtype.type(0))
+            return np.zeros(indices.shape, flat.dtype)
+        return np.where(inside, flat[indices], flat.dtype.type(0))
 
     def _strided(self, flat: Array, index: Index) -> Array:
         """An affine load as a view."""
@@ -302,8 +309,8 @@ class _Points:
         start = index.constant
         for atom, coefficient in index.terms:
             assert isinstance(atom, Axis)
-            if atom in self._turn:
-                start += coefficient * self._turn[atom]
+            if atom in self._iteration:
+                start += coefficient * self._iteration[atom]
                 continue
             number = self._number[atom]
             shape[number] = atom.extent
@@ -313,29 +320,29 @@ class _Points:
         return as_strided(flat[start:], shape, strides)
 
     def _within(self, bounds: Sequence[Bound]) -> Array:
-        parts = [
-            (places >= bound.low) & (places < bound.high)
+        inside = [
+            (values >= bound.low) & (values < bound.high)
             for bound in bounds
-            for places in [self.index(bound.index)]
+            for values in [self.index(bound.index)]
         ]
         everywhere = np.ones((1,) * len(self.extents), bool)
-        return reduce(np.logical_and, parts, everywhere)
+        return reduce(np.logical_and, inside, everywhere)
 
     def index(self, index: Index) -> Array:
         """The index at every point, as int64."""
         total = np.full((1,) * len(self.extents), index.constant, np.int64)
         for atom, coefficient in index.terms:
-            if isinstance(atom, Axis) and atom in self._turn:
-                part = np.asarray(self._turn[atom])
+            if isinstance(atom, Axis) and atom in self._iteration:
+                value = np.asarray(self._iteration[atom])
             elif isinstance(atom, Axis):
                 shape = [1] * len(self.extents)
                 shape[self._number[atom]] = atom.extent
-                part = np.arange(atom.extent).reshape(shape)
+                value = np.arange(atom.extent).reshape(shape)
             elif isinstance(atom, Quotient):
-                part = self.index(atom.index) // atom.divisor
+                value = self.index(atom.index) // atom.divisor
             elif isinstance(atom, Remainder):
-                part = self.index(atom.index) % atom.divisor
+                value = self.index(atom.index) % atom.divisor
             else:
-                part = self.value(atom.value).astype(np.int64)
-            total = total + coefficient * part
+                value = self.value(atom.value).astype(np.int64)
+            total = total + coefficient * value
         return total

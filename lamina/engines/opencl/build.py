@@ -1,7 +1,7 @@
-"""From text in OpenCL C to a program of the driver, by way of the cache on disk.
+"""From text in OpenCL C to a program of the driver, through the cache on disk.
 
-Some drivers keep what they build themselves, and are left to it. PoCL compiles a kernel when it is
-first launched, for the sizes of that launch; asked for a binary, it compiles all of them once more.
+Drivers with a build cache of their own use that one. PoCL compiles a kernel at its first launch,
+for the sizes of that launch; creating a binary would compile all kernels once more.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lamina.cache import find, keep, key_of
 from lamina.errors import InternalError
 from lamina.garbage import without_collections
 
-# No option for fast mathematics: results are those of the program's text.
+# No option for fast mathematics: results must follow the program's text.
 _OPTIONS = "-cl-std=CL1.2"
 _EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
-# How much of a compiler's log an error shows.
+# The most lines of a compiler's log in an error.
 _LOG_LINES = 20
-# Filters of warnings belong to the whole process.
+# Filters of warnings are global to the process.
 _filters = Lock()
 
 
@@ -42,7 +42,7 @@ def build(context: cl.Context, handle: cl.Device, text: str) -> cl.Program:
         (
             "opencl",
             text,
-            # What pyopencl adds for the user.
+            # pyopencl adds these options.
             f"{options} {os.environ.get('PYOPENCL_BUILD_OPTIONS', '')}",
             *(platform.name, platform.version),
             *(handle.name, handle.version, handle.driver_version, cl.VERSION_TEXT),
@@ -54,7 +54,7 @@ def build(context: cl.Context, handle: cl.Device, text: str) -> cl.Program:
         try:
             return _built(cl.Program(context, [handle], [kept]), options)
         except cl.Error:
-            pass  # The driver refuses its own binary: it is built anew, and replaced.
+            pass  # The driver refuses its own binary: the text is built again, the entry replaced.
     program = cl.Program(context, text)
     try:
         _built(program, options)
@@ -69,21 +69,21 @@ def build(context: cl.Context, handle: cl.Device, text: str) -> cl.Program:
 
 def _built(program: cl.Program, options: str) -> cl.Program:
     with _filters, warnings.catch_warnings():
-        # Compilers have something to say of programs that they take, too.
+        # Compilers also write to the log for programs that they accept.
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        # pyopencl's own cache, which False turns off, is not safe from others.
+        # False turns off pyopencl's own cache, which other users may be able to change.
         return program.build(options, cache_dir=False)  # pyright: ignore[reportArgumentType]
 
 
 def _refused(handle: cl.Device, text: str, log: str) -> InternalError:
-    """The error for a text that the compiler refuses, with the lines that its log names."""
-    said = log.partition("\n\n")[2].strip().splitlines()
-    shown = [line for line in said if re.search(r"\berror\b", line)] or said
+    """The error for a text that the compiler refuses, with the source lines named in its log."""
+    messages = log.partition("\n\n")[2].strip().splitlines()
+    shown = [line for line in messages if re.search(r"\berror\b", line)] or messages
     lines = text.splitlines()
     facts = [("device", f"{handle.name} ({handle.platform.name}, {handle.driver_version})")]
     for line in shown[:_LOG_LINES]:
         facts.append(("compiler", line.strip()))
-        place = re.search(r":(\d+):\d+:", line)
-        if place is not None and 0 < int(place[1]) <= len(lines):
-            facts.append((f"line {place[1]}", lines[int(place[1]) - 1].strip()))
+        location = re.search(r":(\d+):\d+:", line)
+        if location is not None and 0 < int(location[1]) <= len(lines):
+            facts.append((f"line {location[1]}", lines[int(location[1]) - 1].strip()))
     return InternalError("the OpenCL compiler refuses a kernel", facts=tuple(facts), where="opencl")

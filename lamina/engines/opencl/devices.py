@@ -1,4 +1,4 @@
-"""Platforms and devices of OpenCL: which there are, and whether they can be used."""
+"""The platforms and devices of OpenCL, and whether they can be used."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 
 _LEAST_VERSION = (1, 2)
-# Drivers that compute wrongly, by the beginnings of the device's name and of the driver's version.
+# Drivers with wrong results, by prefixes of the device's name and of the driver's version.
 _FAULTY = (("llvmpipe", "22.3."),)
 
 
 @frozen_dataclass
 class Found:
-    """A device, whether or not it can be used.
+    """A device that was found, whether or not it can be used.
 
     Attributes:
-        record: what it is, for people.
-        handle: the driver's own object; None for a driver that does not say which devices it has.
+        record: its description, for people.
+        handle: the driver's own object; None for a driver that fails to list its devices.
     """
 
     record: Device
@@ -35,7 +35,7 @@ class Found:
 
 
 def chosen(name: str, found: Sequence[Found]) -> Found:
-    """The device that a name means, of those that there are.
+    """The device of that name, among the devices found.
 
     Raises:
         EngineError: if there is none, or it cannot be used.
@@ -58,7 +58,7 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
             for row in rows
         ),
         where=name,
-        advice=f"{LISTING} what there is; docs/opencl.md says what hardware needs.",
+        advice=f"{LISTING} what there is; docs/opencl.md lists what hardware needs.",
     )
 
 
@@ -66,10 +66,10 @@ def found_devices() -> tuple[Found, ...]:
     """Every device of every platform: GPUs first, processors last.
 
     Raises:
-        EngineError: if there is none, or in a process that was forked from one that has asked.
+        EngineError: if there is none, or in a process forked from one that has used OpenCL.
     """
     require_own_process()
-    # Drivers start threads as soon as they are asked for devices; a forked child has none of them.
+    # Drivers start threads when devices are listed; a forked child has none of them.
     _fork.matters = True
     with _asking:
         return _found()
@@ -90,7 +90,7 @@ def _found() -> tuple[Found, ...]:
         try:
             handles += platform.get_devices()
         except cl.Error as error:
-            # So a platform says that it has none.
+            # This code means that a platform has no device.
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
                 broken.append((platform.name, f"the driver fails: {status_text(error)}"))
     if not handles and not broken:
@@ -119,9 +119,9 @@ def _problem(handle: cl.Device) -> str:
         handle.name.startswith(device) and handle.driver_version.startswith(version)
         for device, version in _FAULTY
     ):
-        return f"driver {handle.driver_version} computes wrongly; docs/opencl.md says what"
+        return f"driver {handle.driver_version} has wrong results; docs/opencl.md lists them"
     if not handle.available:
-        return "the driver says that it is not available"
+        return "the driver reports that it is not available"
     if not handle.compiler_available:
         return "the driver has no compiler"
     if not handle.endian_little:
@@ -132,7 +132,7 @@ def _problem(handle: cl.Device) -> str:
 
 
 def status_text(error: cl.Error) -> str:
-    """What went wrong, and in which function of OpenCL."""
+    """The status of an error, and the function of OpenCL that failed."""
     return f"{cl.status_code.to_string(error.code)} in {error.routine}"
 
 
@@ -156,7 +156,7 @@ def require_own_process() -> None:
     """Refuses a process that was forked from one that has used OpenCL.
 
     Raises:
-        EngineError: saying what to do instead.
+        EngineError: with the alternatives.
     """
     if _fork.happened:
         raise EngineError(

@@ -27,8 +27,8 @@ from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
-# A work group has so many work items where the device takes as many. All launches of a kernel then
-# have groups of one size, for which PoCL compiles it.
+# The work items of a work group, unless the device's limit is lower. All launches of a kernel have
+# groups of one size, for which PoCL compiles it once.
 _GROUP = 64
 
 
@@ -38,9 +38,9 @@ class _Kernel:
 
     Attributes:
         handle: the driver's own object.
-        size: how many work items there are, those without work too.
-        group: how many of them are a work group.
-        number: which argument is the number that a launch says, if any is.
+        size: the number of work items, including those without work.
+        group: the number of work items in a work group.
+        number: the position of the argument that a launch sets, if it has one.
     """
 
     handle: cl.Kernel
@@ -63,7 +63,7 @@ class _Queue:
         self.enqueue(kernel, number)
 
     def enqueue(self, kernel: _Kernel, number: int | None) -> cl.Event:
-        """The same; the event tells when it was done."""
+        """Enqueues a kernel like `launch`; the event shows when it was done."""
         if number is not None:
             kernel.handle.set_arg(kernel.number, np.int32(number))
         return cl.enqueue_nd_range_kernel(self._handle, kernel.handle, kernel.size, kernel.group)
@@ -110,7 +110,7 @@ class OpenClDriver:
         require_own_process()
         self.record = found.record
         self.allocated = Allocated()
-        # Others are no choice.
+        # `chosen` returns no others.
         assert found.handle is not None
         self._handle = found.handle
         with self.errors("opening the device"):
@@ -131,7 +131,7 @@ class OpenClDriver:
             raise EngineError(
                 f"the OpenCL driver failed at {doing}",
                 facts=(
-                    ("driver said", status_text(error)),
+                    ("driver reported", status_text(error)),
                     *facts,
                     ("device", self.record.description),
                 ),
@@ -149,11 +149,11 @@ class OpenClDriver:
 
     def allocate(self, size: int) -> cl.Buffer:
         buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
-        # Drivers allocate when a buffer is first used: here a lack of memory can be told.
+        # Drivers allocate at the first use of a buffer: the fill reports a lack of memory here.
         self.queue.fill(buffer, size)
         return buffer
 
-    def part(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
+    def sub_buffer(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
         return buffer.get_sub_region(offset, size)
 
     def release(self, buffer: cl.Buffer) -> None:
@@ -194,7 +194,7 @@ class OpenClDriver:
 
 
 def open_device(name: str) -> OpenClDriver:
-    """The device of that name: `"opencl"` (the first that works), `"opencl:1"`, `"opencl:radeon"`.
+    """The driver of a device: `"opencl"` (the first usable one), `"opencl:1"`, `"opencl:radeon"`.
 
     It is opened once, and stays open until the process ends.
 
@@ -207,7 +207,7 @@ def open_device(name: str) -> OpenClDriver:
 
 
 _opened = cache(OpenClDriver)
-# Without it, threads that ask at the same time would get drivers of their own.
+# Without it, threads that call at the same time would get drivers of their own.
 _opening = Lock()
 
 
@@ -216,7 +216,7 @@ def _traits(handle: cl.Device) -> Traits:
     return Traits(
         has_float64=bool(handle.double_fp_config),
         lanes=handle.preferred_vector_width_float,
-        units=handle.max_compute_units,
+        compute_units=handle.max_compute_units,
         fused=bool(handle.single_fp_config & kinds.FMA),
         exact_division=bool(handle.single_fp_config & kinds.CORRECTLY_ROUNDED_DIVIDE_SQRT),
         alignment_bytes=handle.mem_base_addr_align // 8,

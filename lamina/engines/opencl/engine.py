@@ -12,8 +12,8 @@ def opencl_engine(name: str = "opencl") -> GpuEngine:
     """The engine of a device.
 
     Args:
-        name: `"opencl"`, the first device that works, or `"opencl:1"`, or a part of what it is
-            called, as in `"opencl:radeon"`.
+        name: `"opencl"`, the first usable device, or `"opencl:1"`, or a part of its description,
+            as in `"opencl:radeon"`.
 
     Raises:
         EngineError: if there is none.

@@ -1,4 +1,4 @@
-"""What the OpenCL engine needs, and the errors for what is missing. Imports no driver."""
+"""The requirements of the OpenCL engine, and errors for missing ones. Imports no driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lamina.errors import EngineError
 _DRIVERS = (
     "a driver: for AMD mesa-opencl-icd, or ROCm; for Intel intel-opencl-icd; for Nvidia "
     "nvidia-opencl-icd; for ARM mesa-opencl-icd; for any processor pocl-opencl-icd. "
-    "docs/opencl.md says more."
+    "docs/opencl.md has details."
 )
 
 
@@ -18,7 +18,7 @@ def require_package() -> None:
     """Checks that pyopencl can be imported.
 
     Raises:
-        EngineError: saying what to install.
+        EngineError: with the package to install.
     """
     try:
         import pyopencl as pyopencl
@@ -36,7 +36,7 @@ def require_package() -> None:
 
 
 def no_device(found: str) -> EngineError:
-    """The error for a machine without OpenCL devices; `found` says what there is instead."""
+    """The error for a machine without OpenCL devices; `found` describes what is there instead."""
     facts = [
         ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
         ("found", found),

@@ -25,7 +25,7 @@ from lamina.engines.cpu.decide.schedule import (
 from lamina.engines.cpu.decide.work import sliced
 from lamina.engines.cpu.decide.workers import workers_of, works_of
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.slices import CYCLES_WORTH_SHARING
+from lamina.engines.cpu.slices import SLICE_CYCLES
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Step
 
@@ -96,7 +96,7 @@ class _Deciding:
             tuple(
                 sliced(one.work, load_workers if one.at_load else workers) for one in prepackings
             ),
-            2 * CYCLES_WORTH_SHARING,
+            2 * SLICE_CYCLES,
         )
 
     def _of(self, number: int, *, prepacked: bool) -> StepSchedule:

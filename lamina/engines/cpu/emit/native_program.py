@@ -76,9 +76,9 @@ def write_program(
         program=entry,
         load=load,
         thread_bytes=workspaces.thread_bytes,
-        placed_bytes=workspaces.placed_bytes,
-        placed_offsets=tuple(written.placed.values()),
-        places=_places(program, written),
+        shared_bytes=workspaces.placed_bytes,
+        shared_offsets=tuple(written.placed.values()),
+        table=_places(program, written),
         steps=tuple(written.steps[number] for number in used),
     )
     return NativeProgram(written.module.text(), layout)
@@ -137,7 +137,7 @@ def _entry(
             kernels.append(Kernel(number, part.section, items, cut.at_once, share, where))
             offset = (offset + share) % threads
         cycles = sum(part.slices.work.cycles for part in parts[first:last])
-        several = last - first > 1 or kernels[-1].share > 1
+        several = last - first > 1 or kernels[-1].slice_count > 1
         shared = several and cycles >= written.schedule.least_shared_cycles
         loop = ends.get(last)
         back, iterations = (phase_of[loop.first], loop.turns) if loop is not None else (0, 0)

@@ -1,1 +1,1 @@
-"""Running machine code: compiling and keeping it, threads, jobs, executables."""
+"""Running machine code: assembling and caching it, threads, jobs, executables."""

@@ -1,4 +1,4 @@
-"""The processor's own counter, which native code reads to see how long something took."""
+"""The processor's time counter, which native code reads to measure durations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from lamina.codegen.values import I64, Value
 
 
 def emit_ticks(code: Function, machine: str) -> Value:
-    """Reads the counter; it runs evenly, whatever the processor's clock does."""
-    # The cycle counter of ARM processors is for the system alone, that of x86 ones runs evenly.
+    """Reads the counter; its rate does not depend on the processor's clock frequency."""
+    # On ARM only the system may read the cycle counter; on x86 its rate is constant.
     steady = machine in ("aarch64", "arm64")
     name = "llvm.readsteadycounter" if steady else "llvm.readcyclecounter"
     code.module.declare(name, "i64", [])

@@ -32,27 +32,27 @@ from lamina.shapes import Array
 if TYPE_CHECKING:
     from lamina.engines.cpu.decide.schedule import Schedule
 
-# Larger inputs of a single run are read where the caller has them, smaller ones are copied: to ask
-# where an array lies takes as long as to copy so much.
+# Larger inputs of a single run are read in place, smaller ones are copied: asking NumPy for the
+# address of an array takes as long as copying this many bytes.
 COPIED_BYTES = 4096
-# Kinds of buffers that lie outside of a program and outlast it.
+# Kinds of buffers in memory outside of a program, which outlasts it.
 _OUTSIDE = ("parameter", "state")
 
 
 @final
 class CpuProgram:
-    """A program as machine code, with its constants, and its place in an arena.
+    """A program as machine code, with its constants and its share of an arena.
 
-    In the arena lie the temporaries, the inputs, and all workspaces that hold nothing from one
-    run to the next.
+    The arena holds the temporaries, the inputs, and all workspaces without contents that must
+    last from one run to the next.
 
     Args:
-        program: what is run.
+        program: the program to run.
         memories: of its parameters and states.
         arena: shared with programs that never run at the same time.
-        processor: what it is compiled for.
-        schedule: how its steps are run; by default that is decided.
-        timed: whether the time of its steps is taken.
+        processor: the processor it is compiled for.
+        schedule: how its steps are run; decided by default.
+        timed: whether its steps are timed.
     """
 
     synchronous = True
@@ -85,8 +85,8 @@ class CpuProgram:
         self._steps = layout.steps
         self._iteration = np.zeros(1, np.int64)
         # Operands packed by `load` stay from run to run.
-        self._packed = aligned(layout.placed_bytes if layout.load.threads else 0)
-        self._table = np.zeros(len(layout.places), np.uint64)
+        self._packed = aligned(layout.shared_bytes if layout.load.threads else 0)
+        self._table = np.zeros(len(layout.table), np.uint64)
         jobs = {name: self._job_of(name, entry, timed=timed) for name, entry in entries.items()}
         self._job, self._load = jobs["program"], jobs.get("load")
         self._watch(memories)
@@ -109,38 +109,38 @@ class CpuProgram:
 
     def move_to(self, block: Array) -> None:
         program, layout = self._program, self._layout
-        parts = _cut(block, _sizes_in_arena(program, layout))
-        own, placed, temporaries = parts[:3]
+        pieces = _split(block, _sizes_in_arena(program, layout))
+        own, shared, temporaries = pieces[:3]
         for name, start in program.plan.positions().items():
             buffer = program.buffers[name]
-            part = temporaries[start : start + buffer.bytes]
-            self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
-        for buffer, part in zip(program.of_kind("input"), parts[3:], strict=True):
-            self._arrays[buffer.name] = part.view(buffer.dtype.numpy).reshape(buffer.shape)
+            piece = temporaries[start : start + buffer.bytes]
+            self._arrays[buffer.name] = piece.view(buffer.dtype.numpy).reshape(buffer.shape)
+        for buffer, piece in zip(program.of_kind("input"), pieces[3:], strict=True):
+            self._arrays[buffer.name] = piece.view(buffer.dtype.numpy).reshape(buffer.shape)
         self._outputs = {
             name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
             for name, buffer in program.outputs
         }
-        self._table[:] = self._addresses(layout, own, self._packed if self._load else placed)
+        self._table[:] = self._addresses(layout, own, self._packed if self._load else shared)
         self._take_inputs(layout)
 
-    def _addresses(self, layout: Layout, own: Array, placed: Array) -> Array:
-        """The table of addresses, as the layout wants it."""
+    def _addresses(self, layout: Layout, own: Array, shared: Array) -> Array:
+        """The table of addresses that the layout describes."""
         addresses = [self._arrays[name].ctypes.data for name in self._program.buffers]
-        start = placed.ctypes.data
-        addresses += [start + offset for offset in layout.placed_offsets]
+        start = shared.ctypes.data
+        addresses += [start + offset for offset in layout.shared_offsets]
         addresses += [own.ctypes.data, layout.thread_bytes]
         addresses.append(self._iteration.ctypes.data)
-        return np.array(addresses, np.uint64)[list(layout.places)]
+        return np.array(addresses, np.uint64)[list(layout.table)]
 
     def _take_inputs(self, layout: Layout) -> None:
         """Decides which inputs of a single run are copied, and which are read in place."""
         self._inputs = self._program.of_kind("input")
         numbers = {name: number for number, name in enumerate(self._program.buffers)}
         self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
-        # Inputs that are results, too, must outlast the run.
+        # Inputs that are also results must outlast the run.
         returned = {buffer for _, buffer in self._program.outputs}
-        # The number of the input, and its staging or its places in the table.
+        # The number of the input, and its staging array or its entries in the table.
         self._copied: list[tuple[int, Array]] = []
         self._read_in_place: list[tuple[int, list[int]]] = []
         for number, buffer in enumerate(self._inputs):
@@ -148,14 +148,14 @@ class CpuProgram:
                 self._copied.append((number, self._staging[number]))
             else:
                 own = numbers[buffer.name]
-                places = [place for place, found in enumerate(layout.places) if found == own]
-                self._read_in_place.append((number, places))
+                entries = [entry for entry, found in enumerate(layout.table) if found == own]
+                self._read_in_place.append((number, entries))
 
     def _watch(self, memories: Mapping[str, Memory]) -> None:
-        """Sees when memories change: what was packed from them is then packed again."""
+        """Notes when memories change: operands packed from them are then packed again."""
         program = self._program
         used = [host_memory(memories[b.name]) for kind in _OUTSIDE for b in program.of_kind(kind)]
-        # Those of a model share one counter; what was copied or unpickled may have another.
+        # The memories of a model share one counter; copied or unpickled ones may have another.
         self._changes = tuple({id(memory.changes): memory.changes for memory in used}.values())
         written = {name for step in program.steps for name in writes_of(step)}
         self._changes_memories = any(program.buffers[n].kind in _OUTSIDE for n in written)
@@ -164,9 +164,9 @@ class CpuProgram:
     def run(self, inputs: Sequence[Array]) -> None:
         for number, staging in self._copied:
             staging[...] = inputs[number]
-        for number, places in self._read_in_place:
-            self._table[places] = address_of(inputs[number])
-        self._job.once()
+        for number, entries in self._read_in_place:
+            self._table[entries] = address_of(inputs[number])
+        self._job.set_single_run()
         self._run()
 
     def _run(self) -> None:
@@ -176,10 +176,10 @@ class CpuProgram:
                 self._load.run()
                 self._loaded = count
         if self._changes_memories:
-            # Before the run: when Ctrl-C was pressed meanwhile, nothing after it is done.
+            # Before the run: after Ctrl-C during the run, no code after it is executed.
             for changes in self._changes:
                 changes.count += 1
-            # What was packed depends on nothing that the program itself changes.
+            # Packed operands do not depend on memories that the program itself changes.
             self._loaded += len(self._changes)
         self._job.run()
 
@@ -199,9 +199,9 @@ class CpuProgram:
             outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
         if not len(rows):
             return kept
-        for number, places in self._read_in_place:
-            self._table[places] = self._staging[number].ctypes.data
-        self._job.many(rows, inputs, outputs)
+        for number, entries in self._read_in_place:
+            self._table[entries] = self._staging[number].ctypes.data
+        self._job.set_runs(rows, inputs, outputs)
         self._run()
         return kept
 
@@ -224,7 +224,7 @@ class CpuProgram:
 
 
 def _outside_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, Array]:
-    """An array for every buffer that lies in memory of its own, or in a model's memories."""
+    """An array for every constant, parameter and state."""
     arrays: dict[str, Array] = {}
     for name, value in program.constants.items():
         arrays[name] = np.ascontiguousarray(value)
@@ -235,19 +235,19 @@ def _outside_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, A
 
 
 def _sizes_in_arena(program: Program, layout: Layout) -> list[int]:
-    """The bytes of what lies in the arena: workspaces, temporaries, and each of the inputs."""
+    """The sizes of the contents of the arena: workspaces, temporaries, and each input."""
     threads = layout.thread_bytes * layout.threads
-    placed = 0 if layout.load.threads else layout.placed_bytes
+    shared = 0 if layout.load.threads else layout.shared_bytes
     inputs = [buffer.bytes for buffer in program.of_kind("input")]
-    return [threads, placed, program.plan.arena_bytes, *inputs]
+    return [threads, shared, program.plan.arena_bytes, *inputs]
 
 
 def _padded(size: int) -> int:
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _cut(block: Array, sizes: Sequence[int]) -> list[Array]:
-    """Parts of a block, one behind the other, each of which starts at a cache line."""
+def _split(block: Array, sizes: Sequence[int]) -> list[Array]:
+    """Consecutive pieces of a block, each of which starts at a cache line."""
     ends = accumulate(_padded(size) for size in sizes)
     starts = (end - _padded(size) for end, size in zip(ends, sizes, strict=True))
     return [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]

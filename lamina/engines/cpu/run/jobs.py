@@ -1,9 +1,9 @@
-"""What threads run together: kernels in phases, as records and in words that native code reads.
+"""Jobs, which threads run together: kernels in phases, as records and as words of native code.
 
 A job is a list of kernels in phases: the kernels of a phase are independent of each other, and the
-next phase needs all of them. Each kernel of a phase is cut into slices, one for each thread, and
-each slice into chunks. Here is the native code that runs chunks and whole phases, goes on to the
-next phase, and copies the examples and results of a run. `scheduler` has that of the threads.
+next phase needs all of them. Each kernel of a phase is split into slices, one for each thread, and
+each slice into chunks of work items. The native code here runs chunks and whole phases, selects the
+next phase, and copies the examples and results of a run. `scheduler` has the code of the threads.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from lamina.codegen.llvm import Function, Module, typed
 from lamina.codegen.values import I8, I64, POINTER, Type, Value, constant
 from lamina.records import frozen_dataclass
 
-# What every kernel is called with: a section of the table of addresses, the number of the thread,
-# and its first and last unit.
+# The arguments of every kernel: a section of the table of addresses, the number of the thread, and
+# its first work item and the one after its last.
 KERNEL_PARAMETERS = (("section", POINTER), ("thread", I64), ("first", I64), ("last", I64))
 
-# A job, in words: what it is, which runs of it are wanted, and how far it is.
-KERNELS, PHASES, LIMITS, PHASE_COUNT, JOB_THREADS, ITERATION, TICKS = range(7)
-START, FROM, RUNS, ALONE, ROWS, BATCH, INPUTS, INPUT_LIST, OUTPUTS, OUTPUT_LIST = range(7, 17)
-PHASE, RUN, BEFORE, ELAPSED = range(17, 21)
+# The words of a job: its kernels and phases, the runs to make, and its progress.
+KERNELS, PHASES, CHUNK_COUNTS, PHASE_COUNT, JOB_THREADS, ITERATION, TICKS = range(7)
+PHASE_BEFORE_RUN, FIRST_RUN, RUNS, ALONE, ROWS, BATCH = range(7, 13)
+INPUTS, INPUT_LIST, OUTPUTS, OUTPUT_LIST = range(13, 17)
+PHASE, RUN, PHASE_START_TICKS, ELAPSED = range(17, 21)
 JOB_WORDS = 21
-# A kernel and a phase, in words.
-FUNCTION, SECTION, UNITS, AT_ONCE, SHARE, OFFSET = range(6)
+# The words of a kernel and of a phase.
+FUNCTION, SECTION, ITEMS, CHUNK_ITEMS, SLICE_COUNT, FIRST_SLOT = range(6)
 KERNEL_WORDS = 6
 FIRST, LAST, SHARED, BACK, ITERATIONS = range(5)
 PHASE_WORDS = 5
@@ -30,31 +31,31 @@ PHASE_WORDS = 5
 
 @frozen_dataclass
 class Kernel:
-    """A call of a function that threads share.
+    """A function whose work items threads share.
 
     Attributes:
         function: its number among the functions of the program.
-        section: where the addresses of its step begin in the table of addresses, in words.
-        units: how many there are.
-        at_once: of how many a chunk consists.
-        share: into how many slices they are cut.
-        offset: whose slot has the first slice; the following slots have the following ones.
+        section: offset of its step's section in the table of addresses, in words.
+        items: the number of its work items.
+        chunk_items: the number of work items in a chunk.
+        slice_count: the number of slices.
+        first_slot: the slot of the first slice; the following slots have the following ones.
     """
 
     function: int
     section: int
-    units: int
-    at_once: int
-    share: int
-    offset: int
+    items: int
+    chunk_items: int
+    slice_count: int
+    first_slot: int
 
     def chunks(self, slot: int, threads: int) -> int:
-        """How many chunks of it are in a thread's slot."""
-        number = (slot - self.offset) % threads
-        if number >= self.share:
+        """The number of its chunks in a thread's slot."""
+        number = (slot - self.first_slot) % threads
+        if number >= self.slice_count:
             return 0
-        first, last = (self.units * n // self.share for n in (number, number + 1))
-        return -(-(last - first) // self.at_once)
+        first, last = (self.items * n // self.slice_count for n in (number, number + 1))
+        return -(-(last - first) // self.chunk_items)
 
 
 @frozen_dataclass
@@ -62,9 +63,9 @@ class Phase:
     """Kernels that are independent of each other.
 
     Attributes:
-        first, last: the number of the first kernel, and of the one behind the last.
-        shared: whether they are worth sharing; otherwise one thread runs them, the one that has
-            completed the phase before.
+        first, last: the number of the first kernel, and of the one after the last.
+        shared: whether threads share them; otherwise the thread that has completed the phase
+            before runs them all.
         back: if the phase ends a repeated part of the program, the phase that begins it.
         iterations: how often that part is run; 0 if the phase ends none.
     """
@@ -77,7 +78,7 @@ class Phase:
 
 
 def emit_jobs(module: Module) -> None:
-    """Writes the functions of jobs, of which `gather` can be exported.
+    """Writes the functions of jobs; `gather` can be exported.
 
     `run_phase(job, thread)`, `run_chunk(job, thread, slot, number)`, `next_phase(job)`,
     `record(job)`, and the kernel `gather(job, thread, first, last)`.
@@ -114,7 +115,7 @@ def phase_of(code: Function, job: Value, number: Value) -> Value:
 
 
 def _emit_copy(module: Module) -> None:
-    """`copy(target, source, bytes)`, 64 bytes at a time and then one by one."""
+    """`copy(target, source, bytes)`: 64 bytes at a time, the rest one by one."""
     parameters = (("target", POINTER), ("source", POINTER), ("bytes", I64))
     code = module.function("copy", parameters)
     target, source, size = code.parameters
@@ -141,7 +142,7 @@ def _entry(code: Function, entries: Value, number: Value) -> tuple[Value, Value,
 
 
 def _emit_gather(module: Module) -> None:
-    """`gather(job, thread, first, last)`: copies examples of this run into the inputs' buffers."""
+    """`gather(job, thread, first, last)`: copies the run's examples into the inputs' buffers."""
     code = module.function("gather", KERNEL_PARAMETERS, internal=False)
     job, _, first, last = code.parameters
     start = code.multiply(word_of(code, job, RUN), word_of(code, job, BATCH))
@@ -163,7 +164,7 @@ def _emit_gather(module: Module) -> None:
 
 
 def _emit_record(module: Module) -> None:
-    """`record(job)`: copies the results of a run to where they are kept."""
+    """`record(job)`: copies the results of a run to the arrays of recorded outputs."""
     code = module.function("record", (_JOB,))
     (job,) = code.parameters
     run, entries = word_of(code, job, RUN), word_of(code, job, OUTPUT_LIST, POINTER)
@@ -184,20 +185,20 @@ def _call_kernel(code: Function, kernel: Value, thread: Value, first: Value, las
 
 
 def _emit_run_phase(module: Module) -> None:
-    """`run_phase(job, thread)`: runs the whole phase of a job in this thread."""
+    """`run_phase(job, thread)`: runs the whole current phase in this thread."""
     code = module.function("run_phase", (_JOB, ("thread", I64)))
     job, thread = code.parameters
     phase = phase_of(code, job, word_of(code, job, PHASE))
     kernels = word_of(code, job, KERNELS, POINTER)
     each = code.begin_loop(word_of(code, phase, FIRST), word_of(code, phase, LAST))
     kernel = _record(code, kernels, each.index, KERNEL_WORDS)
-    _call_kernel(code, kernel, thread, ZERO, word_of(code, kernel, UNITS))
+    _call_kernel(code, kernel, thread, ZERO, word_of(code, kernel, ITEMS))
     code.end_loop(each)
     code.finish()
 
 
 def _emit_next_phase(module: Module) -> None:
-    """`next_phase(job)`: the number of the phase that follows the one that is complete."""
+    """`next_phase(job)`: the number of the phase after the one that is complete."""
     code = module.function("next_phase", (_JOB,), result=I64)
     (job,) = code.parameters
     number = word_of(code, job, PHASE)
@@ -206,10 +207,10 @@ def _emit_next_phase(module: Module) -> None:
     code.store(code.add(number, ONE), following)
     iterations = word_of(code, phase, ITERATIONS)
     with code.when(code.compare("ne", iterations, ZERO)):
-        place = word_of(code, job, ITERATION, POINTER)
-        done = code.add(code.load(place, I64), ONE)
+        iteration = word_of(code, job, ITERATION, POINTER)
+        done = code.add(code.load(iteration, I64), ONE)
         again = code.compare("slt", done, iterations)
-        code.store(code.select(again, done, ZERO), place)
+        code.store(code.select(again, done, ZERO), iteration)
         back, on = word_of(code, phase, BACK), code.load(following, I64)
         code.store(code.select(again, back, on), following)
     code.finish(code.load(following, I64))
@@ -218,35 +219,40 @@ def _emit_next_phase(module: Module) -> None:
 def _emit_run_chunk(module: Module) -> None:
     """`run_chunk(job, thread, slot, number)`: runs a chunk that was claimed from a slot.
 
-    The chunks of a slot are those of the phase's first kernel, then of the second one, and so on.
+    A slot has the chunks of the phase's first kernel, then of the second one, and so on.
     """
     parameters = (_JOB, ("thread", I64), ("slot", I64), ("number", I64))
     code = module.function("run_chunk", parameters)
     job, thread, slot, number = code.parameters
-    left, which = code.allocate(1, "i64"), code.allocate(1, "i64")
+    remaining, kernel_number = code.allocate(1, "i64"), code.allocate(1, "i64")
     threads, kernels = word_of(code, job, JOB_THREADS), word_of(code, job, KERNELS, POINTER)
     phase = phase_of(code, job, word_of(code, job, PHASE))
-    code.store(number, left)
-    code.store(word_of(code, phase, FIRST), which)
-    with code.forever() as behind:
-        kernel = _record(code, kernels, code.load(which, I64), KERNEL_WORDS)
-        share, at_once = word_of(code, kernel, SHARE), word_of(code, kernel, AT_ONCE)
-        distance = code.subtract(code.add(slot, threads), word_of(code, kernel, OFFSET))
-        slice_ = code.binary("urem", distance, threads)
-        units = word_of(code, kernel, UNITS)
-        first, last = (
-            code.binary("udiv", code.multiply(units, edge), share)
-            for edge in (slice_, code.add(slice_, ONE))
+    code.store(number, remaining)
+    code.store(word_of(code, phase, FIRST), kernel_number)
+    with code.forever() as after:
+        kernel = _record(code, kernels, code.load(kernel_number, I64), KERNEL_WORDS)
+        slice_count, chunk_items = (
+            word_of(code, kernel, SLICE_COUNT),
+            word_of(code, kernel, CHUNK_ITEMS),
         )
-        rounded = code.subtract(code.add(code.subtract(last, first), at_once), ONE)
-        chunks = code.binary("udiv", rounded, at_once)
-        chunks = code.select(code.compare("slt", slice_, share), chunks, ZERO)
-        ahead = code.load(left, I64)
-        here = code.compare("slt", ahead, chunks)
-        with code.when(here):
-            start = code.add(first, code.multiply(ahead, at_once))
-            _call_kernel(code, kernel, thread, start, code.minimum(code.add(start, at_once), last))
-        code.leave_when(here, behind)
-        code.store(code.subtract(ahead, chunks), left)
-        code.store(code.add(code.load(which, I64), ONE), which)
+        distance = code.subtract(code.add(slot, threads), word_of(code, kernel, FIRST_SLOT))
+        slice_number = code.binary("urem", distance, threads)
+        items = word_of(code, kernel, ITEMS)
+        first, last = (
+            code.binary("udiv", code.multiply(items, edge), slice_count)
+            for edge in (slice_number, code.add(slice_number, ONE))
+        )
+        rounded = code.subtract(code.add(code.subtract(last, first), chunk_items), ONE)
+        chunks = code.binary("udiv", rounded, chunk_items)
+        chunks = code.select(code.compare("slt", slice_number, slice_count), chunks, ZERO)
+        chunk = code.load(remaining, I64)
+        is_found = code.compare("slt", chunk, chunks)
+        with code.when(is_found):
+            start = code.add(first, code.multiply(chunk, chunk_items))
+            _call_kernel(
+                code, kernel, thread, start, code.minimum(code.add(start, chunk_items), last)
+            )
+        code.leave_when(is_found, after)
+        code.store(code.subtract(chunk, chunks), remaining)
+        code.store(code.add(code.load(kernel_number, I64), ONE), kernel_number)
     code.finish()

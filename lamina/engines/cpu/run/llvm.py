@@ -1,9 +1,10 @@
-"""What Lamina asks of LLVM: the only file that calls llvmlite.
+"""All calls into LLVM: the only file that uses llvmlite.
 
-An object of llvmlite frees what it holds when it is closed, and again when it is collected. If the
-handler of a signal raises between the freeing and the note of it, it is freed twice. So all of this
-happens in one thread, which signals do not reach. No object of llvmlite leaves it: whoever loads
-code gets the addresses of its functions, and nothing that could free it elsewhere.
+An object of llvmlite frees its memory when it is closed, or else when it is collected. If the
+handler of a signal raises after the memory is freed and before the object notes that, it is freed
+twice. So all calls are made in one thread, which signals do not reach. No object of llvmlite leaves
+that thread: callers that load code get the addresses of its functions, and no object that could
+free the code elsewhere.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ binding: Any = _binding
 # The IR is written with explicit vectors and registers, so that no passes over it pay; the code
 # generator selects, schedules and allocates at its default level.
 _CODE_GENERATION = 2
-# What code depends on beside the text and the processor.
+# The versions that machine code depends on, in addition to the text and the processor.
 VERSIONS = (llvmlite.__version__, str(binding.llvm_version_info), str(_CODE_GENERATION))
 
 
 @frozen_dataclass
 class Target:
-    """What code is generated for.
+    """The processor that code is generated for.
 
     Attributes:
         name: LLVM's name of the processor, `"znver4"`.
         triple: LLVM's name of the machine and the system.
-        features: LLVM's list of what may be used, `"+avx2,-avx512f,..."`.
+        features: LLVM's list of features, `"+avx2,-avx512f,..."`.
     """
 
     name: str
@@ -51,10 +52,10 @@ class Target:
 
 @final
 class LoadedCode:
-    """Machine code in memory, where it stays until it is unloaded or this object is gone.
+    """Machine code in memory, until it is unloaded or this object is collected.
 
     Attributes:
-        addresses: where its exported functions begin.
+        addresses: of its exported functions.
     """
 
     def __init__(self, addresses: dict[str, int]) -> None:
@@ -84,25 +85,25 @@ def listing(text: str, target: Target) -> str:
 
 
 def load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
-    """Puts object code that `assemble` made into memory; it must not come from anyone else."""
+    """Loads object code that `assemble` made into memory; no other code must be loaded."""
     return _thread_call(lambda: _load(code, exported))
 
 
 def unload(code: LoadedCode) -> None:
-    """Frees the code, if it is still there; none of its functions may be running.
+    """Frees the code, if it is still loaded; none of its functions may be running.
 
-    At the end of the process it stays: the system frees it.
+    At the end of the process the system frees it.
     """
     number = code.number
-    if number in _loaded and not _thread.over:
+    if number in _loaded and not _thread.closed:
         _thread_call(lambda: _unload(number))
 
 
 def _hold_during_forks() -> None:
-    """Has nobody use LLVM while the process forks: in the child it would stay locked forever.
+    """Holds llvmlite's lock while the process forks: in the child it would stay locked forever.
 
-    The thread waits for forks as it is; this is for others who use llvmlite. It has a lock for all
-    its functions, but no public way to take it.
+    A ShieldedThread already waits for forks; this is for other users of llvmlite. It has a lock for
+    all its functions, but no public way to take it.
     """
     lock = getattr(binding.ffi.lib, "_lock", None)
     if lock is not None and hasattr(os, "register_at_fork"):
@@ -115,8 +116,8 @@ def _hold_during_forks() -> None:
         )
 
 
-# Before the thread is made: what is registered last is asked first before a fork, and the thread
-# needs this lock to come to an end.
+# Before the thread is made: handlers before a fork run in the reverse order of registration, and
+# the thread needs this lock to finish its work.
 _hold_during_forks()
 _thread = ShieldedThread("lamina-llvm")
 _numbers = count()
@@ -124,15 +125,15 @@ _numbers = count()
 
 @final
 class _End(weakref.ref[LoadedCode]):
-    """Notes that loaded code is not needed any more."""
+    """A weak reference whose callback notes that loaded code was collected."""
 
     __slots__ = ("number",)
     number: int
 
 
-# What is in memory, by its number: linker, tracker, and a note of its end.
+# The loaded code by its number: linker, tracker, and the weak reference.
 _loaded: dict[int, tuple[Any, Any, _End]] = {}
-# Filled wherever garbage is collected, by a function that no signal can interrupt.
+# Appended to wherever garbage is collected, by a function that no signal can interrupt.
 _ended: deque[_End] = deque()
 
 
@@ -153,7 +154,7 @@ def _initialize() -> None:
 
 @cache
 def _machine(target: Target) -> tuple[Any, str]:
-    """What generates code, and the layout of data there."""
+    """LLVM's target machine, and its data layout."""
     _initialize()
     machine = binding.Target.from_triple(target.triple).create_target_machine(
         cpu=target.name,
@@ -179,10 +180,10 @@ def _load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
     builder = binding.JITLibraryBuilder().add_object_img(code)
     for name in exported:
         builder.export_symbol(name)
-    # One for each: what it keeps of code it keeps as long as it lives. JITLink puts all sections of
-    # an object into one block of memory. LLVM's older linker asks for memory section by section: in
-    # a process with large arenas these may lie over 2 GiB apart, where they cannot reach each
-    # other, and it then ends the process. On Windows JITLink is not complete.
+    # A linker for each object, as it keeps memory of code until it is closed. JITLink puts all
+    # sections of an object into one block of memory. LLVM's older linker allocates each section
+    # separately: in a process with large arenas these may be over 2 GiB apart, too far for relative
+    # addresses, and it then ends the process. On Windows JITLink is not complete.
     linker = binding.create_lljit_compiler(use_jit_link=os.name == "posix")
     try:
         tracker = builder.link(linker, "lamina")

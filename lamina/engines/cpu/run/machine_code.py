@@ -1,4 +1,4 @@
-"""From the text of a module to machine code that can be called."""
+"""From a module's text to machine code that can be called."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def assemble(text: str, processor: Processor) -> bytes:
 
 
 def compiled(text: str, processor: Processor) -> bytes:
-    """The same, from the cache on disk if it was assembled before.
+    """The object code of a module, from the cache on disk if it was assembled before.
 
-    The text holds all that Lamina decides, so of versions only those of LLVM matter.
+    The text holds all decisions of Lamina, so the key needs no version but LLVM's.
     """
     target = (processor.triple, processor.name, processor.features)
     return cached(key_of((*VERSIONS, *target, text)), lambda: assemble(text, processor))
@@ -38,7 +38,7 @@ class Library:
     """Machine code in memory, until it is released or collected.
 
     Args:
-        code: object code that `assemble` made; it must not come from anyone else.
+        code: object code that `assemble` made; no other code must be loaded.
         exported: the functions whose addresses are wanted.
     """
 
@@ -46,7 +46,7 @@ class Library:
         self._code = llvm.load(code, exported)
 
     def address(self, name: str) -> int:
-        """Where an exported function begins."""
+        """The address of an exported function."""
         return self._code.addresses[name]
 
     def release(self) -> None:

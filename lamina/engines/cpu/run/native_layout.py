@@ -1,4 +1,4 @@
-"""What stands beside a program's machine code, and is kept with it: how it is to be run."""
+"""The layout of a native program: kernels and workspaces. It is kept with the machine code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Entry:
-    """What is run at once: kernels in phases.
+    """The kernels and phases of one job.
 
     Attributes:
-        threads: how many threads it is worth; 0 if there is nothing to run.
-        functions: how many functions its kernels call. Where the module exports their addresses
-            is `exported_name`.
-        kernels, phases: what is run; see `jobs`.
+        threads: the number of threads that pay; 0 if there is nothing to run.
+        functions: the number of functions that its kernels call. The module exports a table of
+            their addresses under `exported_name`.
+        kernels, phases: see `jobs`.
     """
 
     threads: int
@@ -26,7 +26,7 @@ class Entry:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Entry:
-        """The entry from plain data, as JSON holds it."""
+        """The entry from plain data, as in JSON."""
         return cls(
             fields["threads"],
             fields["functions"],
@@ -37,44 +37,44 @@ class Entry:
 
 @frozen_dataclass
 class Layout:
-    """How a native program is to be run: kernels, and memory beside the program's buffers.
+    """How to run a native program: kernels, and memory in addition to the program's buffers.
 
     Attributes:
-        program: what is run each time.
-        load: what is run once after the parameters were changed.
-        thread_bytes: a workspace of every thread.
-        placed_bytes: operands that are packed ahead, and what steps asked for. Packed parameters
-            stay from run to run; all else takes the place of what was used before.
-        placed_offsets: where each of them begins.
-        places: what stands at each place of the table of addresses: a number among the program's
-            buffers, in its order, then what was placed; or below zero, counted from the end, one
-            of the places of the workspaces.
-        steps: for each part of the program the number of its step.
+        program: the job of every run.
+        load: the job that runs once after the parameters were changed.
+        thread_bytes: the size of a thread's workspace.
+        shared_bytes: the size of the shared workspaces: prepacked operands and workspaces of
+            steps. Packed parameters stay from run to run; all others reuse memory.
+        shared_offsets: the offset of each of them.
+        table: the table of addresses, for each entry the number of a buffer: the program's
+            buffers in its order, then the shared workspaces. Negative numbers count from the end
+            and name the fixed workspaces.
+        steps: for each kernel of the program the number of its step.
     """
 
     program: Entry
     load: Entry
     thread_bytes: int
-    placed_bytes: int
-    placed_offsets: tuple[int, ...]
-    places: tuple[int, ...]
+    shared_bytes: int
+    shared_offsets: tuple[int, ...]
+    table: tuple[int, ...]
     steps: tuple[int, ...]
 
     @property
     def threads(self) -> int:
-        """How many threads need a workspace."""
+        """The number of threads that need a workspace."""
         return max(self.program.threads, self.load.threads, 1)
 
     @property
     def total_bytes(self) -> int:
-        """What all of the memory takes."""
-        return self.thread_bytes * self.threads + self.placed_bytes
+        """The size of all workspaces."""
+        return self.thread_bytes * self.threads + self.shared_bytes
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Layout:
-        """The layout from plain data, as JSON holds it."""
+        """The layout from plain data, as in JSON."""
         entries = {name: Entry.of(fields.pop(name)) for name in ("program", "load")}
-        for name in ("placed_offsets", "places", "steps"):
+        for name in ("shared_offsets", "table", "steps"):
             fields[name] = tuple(fields[name])
         return cls(**entries, **fields)
 

@@ -1,4 +1,4 @@
-"""What this processor can do at most, measured: the roof that steps are compared with."""
+"""Measured peaks of this processor: the roofline that steps are compared with."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Loop, Store, Write
 from lamina.shapes import DType
 
-# The best of so many runs counts: others may use the machine as well.
+# The fastest of several runs counts: other processes may use the machine as well.
 _RUNS = 7
 _CALLS = 4000
-# The inner extent of the multiply-adds; both operands stay in the first cache.
-_INNER = 128
+# The k extent of the multiply-adds; both operands stay in the first-level cache.
+_K = 128
 _LEAST_BYTES = 96 << 20
 
 
@@ -40,17 +40,17 @@ def measured_peaks(processor: Processor, dtype: DType) -> Peaks:
 def _operations(processor: Processor, dtype: DType) -> float:
     lanes = processor.vector_bytes // dtype.itemsize
     name = {4: "float", 8: "double"}[dtype.itemsize]
-    rows, width = most_rows(processor, VECTORS), VECTORS * lanes
+    tile_m, tile_n = most_rows(processor, VECTORS), VECTORS * lanes
     module = Module(fused=processor.fused)
-    own_sums = tuple(row * width for row in range(rows))
-    loops = ((_INNER, rows),)
-    tile = Tile(tuple(range(rows)), own_sums, VECTORS, lanes, lanes, name, loops, width)
+    own_sums = tuple(row * tile_n for row in range(tile_m))
+    loops = ((_K, tile_m),)
+    tile = Tile(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n)
     kernel = emit_tile(module, tile)
     code = module.function("program", KERNEL_PARAMETERS, internal=False)
     table, _, thread, _ = code.parameters
     # Left operand, right operand and sums of a thread, one after the other.
-    starts = (0, _INNER * rows, _INNER * (rows + width))
-    each = starts[-1] + rows * width
+    starts = (0, _K * tile_m, _K * (tile_m + tile_n))
+    each = starts[-1] + tile_m * tile_n
     base = code.load(table, POINTER)
     own = code.offset(base, code.multiply(thread, constant(each, I64)), name)
     left, right, sums = (code.offset(own, start, name) for start in starts)
@@ -60,7 +60,7 @@ def _operations(processor: Processor, dtype: DType) -> float:
     code.finish()
     library = Library(compiled(module.text(), processor))
     memory = HostMemory((processor.threads, each), dtype.numpy)
-    memory.array[:] = 1.0 / _INNER
+    memory.array[:] = 1.0 / _K
     addresses = np.array([memory.array.ctypes.data], np.uint64)
     threads = processor.threads
     kernels, phases = [Kernel(0, 0, threads, 1, threads, 0)], [Phase(0, 1, threads > 1)]
@@ -68,7 +68,7 @@ def _operations(processor: Processor, dtype: DType) -> float:
     job = Job([library.address("program")], kernels, phases, threads, addresses, iteration)
     seconds = _best(job.run)
     library.release()
-    return 2.0 * _CALLS * _INNER * rows * width * processor.threads / seconds
+    return 2.0 * _CALLS * _K * tile_m * tile_n * processor.threads / seconds
 
 
 def _bytes(processor: Processor, dtype: DType) -> float:

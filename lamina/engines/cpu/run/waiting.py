@@ -1,8 +1,7 @@
-"""How a thread waits in native code: by spinning, by giving way to others, by sleeping.
+"""How a thread waits in native code: by spinning, yielding and sleeping.
 
-Threads sleep on a futex where the system is Linux, and on a condition variable of the C library
-elsewhere. The addresses of the library's functions stand in memory, so that the code needs no
-linking.
+Threads sleep on a futex on Linux, and on a condition variable of the C library elsewhere. The
+addresses of the library's functions are in a table in memory, so that the code needs no linking.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from lamina.codegen.llvm import Function, Module, typed
 from lamina.codegen.values import I32, I64, POINTER, Value, constant
 from lamina.records import frozen_dataclass
 
-# Words of a table of the C library's functions, and of a lock that all threads share.
+# The words of a table: functions of the C library, then a mutex and a condition variable.
 YIELD, FUTEX, LOCK, UNLOCK, WAIT, BROADCAST, MUTEX, CONDITION = range(8)
 CALLS_BYTES = 64
 
@@ -45,7 +44,7 @@ class Waiting:
 
     Attributes:
         machine: the processor's architecture, `"x86_64"`.
-        futex: whether they sleep on a futex, not on a condition variable.
+        futex: whether they sleep on a futex, or else on a condition variable.
     """
 
     machine: str
@@ -65,7 +64,7 @@ def fill_calls(words: Any, waiting: Waiting) -> list[Any]:
         waiting: how threads wait.
 
     Returns:
-        What must live as long as the table.
+        Objects that must live as long as the table.
     """
     library: Any = ctypes.CDLL(None)
 
@@ -76,22 +75,22 @@ def fill_calls(words: Any, waiting: Waiting) -> list[Any]:
     if waiting.futex:
         words[FUTEX] = address("syscall")
         return []
-    for place in (LOCK, UNLOCK, WAIT, BROADCAST):
-        words[place] = address(_NAMES[place])
+    for number in (LOCK, UNLOCK, WAIT, BROADCAST):
+        words[number] = address(_NAMES[number])
     kept: list[Any] = []
-    for place, kind in ((MUTEX, "mutex"), (CONDITION, "cond")):
+    for number, kind in ((MUTEX, "mutex"), (CONDITION, "cond")):
         kept.append(ctypes.create_string_buffer(_LOCK_BYTES))
         getattr(library, f"pthread_{kind}_init")(kept[-1], None)
-        words[place] = ctypes.addressof(kept[-1])
+        words[number] = ctypes.addressof(kept[-1])
     return kept
 
 
 def ask_for_short_slices(machine: str) -> None:
     """Asks the system to give this thread a core soon after it wakes, for a short time.
 
-    Its part of the processor's time stays the same, and so do its policy and its nice value.
-    Threads with another policy than the usual one are left alone. Systems that know no such wish
-    (Linux before 6.12) ignore or refuse it, which does no harm.
+    Its share of the processor's time stays the same, and so do its policy and its nice value.
+    Threads with a policy other than SCHED_OTHER are left alone. Systems without this request (Linux
+    before 6.12) ignore or refuse it, which does no harm.
     """
     if sys.platform != "linux" or machine not in _SET_ATTRIBUTES:
         return
@@ -112,7 +111,7 @@ def emit_pause(code: Function, machine: str) -> None:
         code.call_void("llvm.x86.sse2.pause")
     else:
         code.module.declare("llvm.aarch64.hint", "void", [I32])
-        # 1 is the number of YIELD.
+        # Hint 1 is YIELD.
         code.call_void("llvm.aarch64.hint", constant(1, I32))
 
 
@@ -124,7 +123,7 @@ def emit_yield(code: Function, calls: Value) -> None:
 def emit_sleep(module: Module, waiting: Waiting) -> None:
     """Writes `sleep(calls, word, old)`: sleeps while the i32 word is the old one.
 
-    It may return for nothing.
+    It may return early.
     """
     parameters = (("calls", POINTER), ("word", POINTER), ("old", I32))
     code = module.function("sleep", parameters)
@@ -144,7 +143,7 @@ def emit_sleep(module: Module, waiting: Waiting) -> None:
 
 
 def emit_wake(module: Module, waiting: Waiting) -> None:
-    """Writes `wake(calls, word)`: changes the i32 word and wakes who sleeps on it."""
+    """Writes `wake(calls, word)`: changes the i32 word and wakes the thread that sleeps on it."""
     code = module.function("wake", (("calls", POINTER), ("word", POINTER)))
     calls, word = code.parameters
     if waiting.futex:
@@ -169,5 +168,5 @@ def _call_futex(code: Function, waiting: Waiting, operation: int, value: Value) 
     )
 
 
-def _call(code: Function, calls: Value, place: int) -> Value:
-    return code.load(code.offset(calls, constant(place, I64), "ptr"), POINTER)
+def _call(code: Function, calls: Value, number: int) -> Value:
+    return code.load(code.offset(calls, constant(number, I64), "ptr"), POINTER)

@@ -1,4 +1,4 @@
-"""Where buffers lie that hold nothing from one run to the next."""
+"""Locations of temporaries and inputs in the blocks of an arena."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from lamina.engines.gpu.launches import Traits
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
-# The block, the offset and the bytes of a buffer.
-Place = tuple[int, int, int]
+# The number of the block, the offset in it, and the bytes of a buffer.
+Location = tuple[int, int, int]
 
 
 @frozen_dataclass
-class Places:
-    """The places of temporaries and inputs in the blocks of an arena.
+class ArenaLayout:
+    """The locations of temporaries and inputs in the blocks of an arena.
 
     Attributes:
         blocks: the bytes of each block.
-        of: the place of each buffer that has elements.
+        locations: of each buffer that has elements.
     """
 
     blocks: tuple[int, ...]
-    of: Mapping[str, Place]
+    locations: Mapping[str, Location]
 
 
-def places_of(program: Program, traits: Traits) -> Places:
-    """The plan's blocks and the inputs, one behind the other.
+def arena_layout(program: Program, traits: Traits) -> ArenaLayout:
+    """Places the plan's blocks and the inputs one after the other.
 
-    A new block begins where a device does not allocate as much at once.
+    A new block begins where the present one would exceed the device's largest allocation.
     """
     blocks: list[int] = []
 
@@ -42,11 +42,11 @@ def places_of(program: Program, traits: Traits) -> Places:
         return len(blocks) - 1, start
 
     planned = [begin(size) if size else (0, 0) for size in program.plan.blocks]
-    of: dict[str, Place] = {}
+    found: dict[str, Location] = {}
     for one in program.plan.allocations:
         block, start = planned[one.block]
-        of[one.buffer] = block, start + one.offset, program.buffers[one.buffer].bytes
+        found[one.buffer] = block, start + one.offset, program.buffers[one.buffer].bytes
     for buffer in program.of_kind("input"):
         if buffer.bytes:
-            of[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
-    return Places(tuple(blocks), {name: place for name, place in of.items() if place[2]})
+            found[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
+    return ArenaLayout(tuple(blocks), {name: one for name, one in found.items() if one[2]})

@@ -1,4 +1,4 @@
-"""A work item: which point it computes, and where it finds the buffers."""
+"""A work item: the point that it computes, and its buffers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lamina.shapes import size_of
 ItemPoints = Points[Function]
 
 
-# Steps with equal ones share their kernels.
-Form = Signature[StepSchedule]
+# Steps of equal signature share their kernels.
+StepSignature = Signature[StepSchedule]
 
 
 @contextmanager
 def items_below(code: Function, count: int) -> Generator[tuple[Value, Block]]:
-    """The number of the work item, and inside what those do whose number is below the count.
+    """Begins code for work items whose number is below the count.
 
-    Gives the block in front too, which is always run.
+    Yields the number of the work item, and the block before that code, which is always run.
     """
     item = code.item()
     inside = code.compare("ult", item, constant(count, I64))
@@ -36,21 +36,27 @@ def items_below(code: Function, count: int) -> Generator[tuple[Value, Block]]:
 
 
 @contextmanager
-def work_item(module: Module, name: str, form: Form, axes: Sequence[Axis]) -> Generator[ItemPoints]:
+def work_item(
+    module: Module, name: str, signature: StepSignature, axes: Sequence[Axis]
+) -> Generator[ItemPoints]:
     """Begins a kernel with a work item for each point of some axes, the last one fastest.
 
-    Inside, the axes have their values; nothing happens in work items behind the last point.
+    Inside, the axes have their values; work items after the last point do nothing.
     """
-    position = Type(f"i{form.decided.position_bits}")
-    buffers = [(f"b{one.name}", memory_element(one.dtype)) for one in form.buffers]
-    numbers: list[tuple[str, Type]] = [("iteration", I32)] if form.iteration is not None else []
+    position = Type(f"i{signature.decided.position_bits}")
+    buffers = [(f"b{one.name}", memory_element(one.dtype)) for one in signature.buffers]
+    numbers: list[tuple[str, Type]] = (
+        [("iteration", I32)] if signature.iteration is not None else []
+    )
     code = module.kernel(name, buffers, numbers)
-    bases = {one.name: code.parameters[n] for n, one in enumerate(form.buffers)}
-    points = Points(code, bases, {one.name: one.size for one in form.buffers}, position=position)
-    if form.iteration is not None:
+    bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
+    points = Points(
+        code, bases, {one.name: one.size for one in signature.buffers}, position=position
+    )
+    if signature.iteration is not None:
         iteration = code.parameters[-1]
         wide = iteration if position == I32 else code.convert("zext", iteration, "i64")
-        points.fix(form.iteration, wide)
+        points.fix(signature.iteration, wide)
     count = size_of([axis.extent for axis in axes])
     with items_below(code, count) as (item, before), ExitStack() as bound:
         if position == I32:
