@@ -71,7 +71,7 @@ class _Loop:
         self.sequences: int = first.attributes["sequences"]
         self.reverse: bool = first.attributes["reverse"]
         (self.length,) = static(first.operands[self.states].shape[:1])
-        self.axis = Axis("turn", self.length)
+        self.axis = Axis("t", self.length)
         turn = axis_index(self.axis)
         self.time = turn * -1 + (self.length - 1) if self.reverse else turn
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, SupportsFloat, final
 import numpy as np
 
 from lamina.bill import MemoryBill
-from lamina.compiler.planned import compile_cached
+from lamina.compiler.program_cache import compile_cached
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.engine import Memory

@@ -22,8 +22,8 @@ from lamina.compiler.fusion.anchors import (
 )
 from lamina.compiler.fusion.groups import Groups
 from lamina.compiler.fusion.joining import join_producers, join_siblings, join_small
+from lamina.compiler.fusion.order import execution_order
 from lamina.compiler.fusion.results import Prepared, with_own_results
-from lamina.compiler.fusion.schedule import schedule
 from lamina.compiler.fusion.sharing import stored_or_computed_again
 from lamina.compiler.fusion.trials import UnnamedStep
 from lamina.compiler.fusion.views import Views
@@ -97,7 +97,7 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Home] = _NOTHIN
     groups.begin_joining()
     for join in JOINING:
         join(groups)
-    ordered = tuple(_group(groups, number) for number in schedule(groups))
+    ordered = tuple(_group(groups, number) for number in execution_order(groups))
     return Fused(prepared.graph, ordered, prepared.in_place)
 
 

@@ -9,7 +9,7 @@ from lamina.errors import InternalError
 from lamina.graph import Tensor
 
 
-def schedule(groups: Groups) -> tuple[int, ...]:
+def execution_order(groups: Groups) -> tuple[int, ...]:
     """The groups in an order that frees memory early, among those that are allowed."""
     growth = _Growth(groups)
     missing = {number: set(needed) for number, needed in groups.needs.items()}

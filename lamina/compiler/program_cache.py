@@ -42,7 +42,7 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
 
         return compile_graph(graph, batch=batch, name=name, target=target)
 
-    described = _described(graph) if _SOURCES.checksum and folder() is not None else None
+    described = _graph_checksum(graph) if _SOURCES.checksum and folder() is not None else None
     if described is None:
         return compiled()
     versions = _SOURCES.checksum, np.__version__
@@ -59,7 +59,7 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
     return program
 
 
-def _described(graph: Graph) -> str | None:
+def _graph_checksum(graph: Graph) -> str | None:
     """A checksum of all that decides what becomes of a graph, the same in every process.
 
     None if it holds what has no description: an op of somebody's own, say.
