@@ -406,11 +406,11 @@ def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.Monke
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
         lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
         slots.append(memory._Slot([lifetime], buffer.bytes, 64 if number % 2 else 4))
-    places = memory._Range(tuple(slots), memory._NO_EDGE, 64)
+    space = memory._AddressRange(tuple(slots), memory._UNLIMITED_SPAN, 64)
     found: list[object] = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)
-        found.append(memory._pack(places, 0))
+        found.append(memory._pack(space, 0))
     assert found[0] == found[1]
 
 

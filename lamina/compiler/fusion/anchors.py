@@ -1,7 +1,7 @@
 """Anchors: the tensors that a loop nest has to produce as such.
 
 Every other tensor is folded into the expressions of those that use it. An anchor is written to
-memory only if another step needs it. `CHOOSING` lists the passes, in the order in which they run.
+memory only if another step needs it. `ANCHOR_PASSES` lists the passes, in the order in which they run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cached_property
 
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.costs import Narrowing, Operations
-from lamina.compiler.fusion.results import Prepared, users_of
+from lamina.compiler.fusion.results import DistinctResults, users_of
 from lamina.compiler.fusion.views import Views, reached_ends, viewed_operands
 from lamina.graph import Tensor
 from lamina.ops.lowering import (
@@ -32,23 +32,23 @@ Anchors = dict[Tensor, None]
 
 
 @frozen_dataclass
-class Choosing:
+class PassContext:
     """What the passes are about; nothing of it changes.
 
     Attributes:
-        prepared: the graph.
+        distinct: the graph.
         target: what is dear and what is cheap there.
         views: answers what can be read through a view.
     """
 
-    prepared: Prepared
+    distinct: DistinctResults
     target: Target
     views: Views
 
     @cached_property
     def nodes(self) -> tuple[Tensor, ...]:
         """All tensors, operands first."""
-        return self.prepared.graph.nodes()
+        return self.distinct.graph.nodes()
 
     @cached_property
     def users(self) -> Mapping[Tensor, Sequence[Tensor]]:
@@ -58,34 +58,34 @@ class Choosing:
     @cached_property
     def wanted(self) -> frozenset[Tensor]:
         """What must be stored whatever it costs: results, and what is copied into a leaf."""
-        return self.prepared.copied.union(self.prepared.graph.roots)
+        return self.distinct.copied.union(self.distinct.graph.roots)
 
 
-Pass = Callable[[Choosing, Anchors], Anchors]
+Pass = Callable[[PassContext, Anchors], Anchors]
 
 # What is computed in another step than what it reads.
 _APART = Contracting | Scanning | Scattering | Repeating
 
 
-def required(choosing: Choosing, anchors: Anchors) -> Anchors:
+def required(context: PassContext, anchors: Anchors) -> Anchors:
     """What no expression can be: reductions, contractions, scans, scatters, loops; and results."""
     loops = Reduction | Contracting | Scanning | Scattering | Repeating
     found = {
         node: None
-        for node in choosing.nodes
-        if isinstance(node.op.lowering, loops) or (node in choosing.wanted and not is_leaf(node))
+        for node in context.nodes
+        if isinstance(node.op.lowering, loops) or (node in context.wanted and not is_leaf(node))
     }
     return anchors | found
 
 
-def running_sums(choosing: Choosing, anchors: Anchors) -> Anchors:
+def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
     """Sums of contractions to which more of them are added.
 
     To store the sum so far moves the same bytes as to store each contraction, and holds one of them
     at a time rather than all.
     """
     terms: dict[Tensor, int] = {}
-    for node in choosing.nodes:
+    for node in context.nodes:
         terms[node] = 0
         if isinstance(node.op.lowering, Contracting):
             terms[node] = 1
@@ -95,29 +95,29 @@ def running_sums(choosing: Choosing, anchors: Anchors) -> Anchors:
             terms[node] = sum(terms[x] for x in node.operands)
     found = {
         node: None
-        for node in choosing.nodes
+        for node in context.nodes
         if node.op.name == "add"
         and terms[node]
-        and any(terms[user] > terms[node] for user in choosing.users[node])
+        and any(terms[user] > terms[node] for user in context.users[node])
     }
     return anchors | found
 
 
-def narrowed(choosing: Choosing, anchors: Anchors) -> Anchors:
+def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
     """Casts of anchors to fewer bytes, where to store them moves fewer than to cast again."""
-    operations = Operations(choosing.target)
+    operations = Operations(context.target)
     found: Anchors = {}
-    for node in choosing.nodes:
-        if node.op.name == "cast" and choosing.users[node]:
+    for node in context.nodes:
+        if node.op.name == "cast" and context.users[node]:
             (source,) = node.operands
             if source not in anchors or node.dtype.itemsize >= source.dtype.itemsize:
                 continue
-            narrow = _readers(choosing.users[node], anchors, choosing.users)
-            others = [user for user in choosing.users[source] if user is not node]
+            narrow = _readers(context.users[node], anchors, context.users)
+            others = [user for user in context.users[source] if user is not node]
             # All others may be computed in the step of the anchor, and then read nothing.
             wide = {
                 reader
-                for reader in _readers(others, anchors, choosing.users)
+                for reader in _readers(others, anchors, context.users)
                 if isinstance(reader.op.lowering, _APART)
             }
             cost = Narrowing(
@@ -126,10 +126,10 @@ def narrowed(choosing: Choosing, anchors: Anchors) -> Anchors:
                 narrow=node.dtype.itemsize,
                 steps=len(narrow),
                 also_wide=len(narrow & wide),
-                is_stored=bool(wide) or source in choosing.wanted,
+                is_stored=bool(wide) or source in context.wanted,
                 operations=operations.of(node),
             )
-            if cost.stored(choosing.target) < cost.again():
+            if cost.stored(context.target) < cost.again():
                 found[node] = None
     return anchors | found
 
@@ -141,14 +141,14 @@ def _readers(
     return reached_ends(users, anchors.__contains__, all_users.__getitem__)
 
 
-def readable_below(choosing: Choosing, anchors: Anchors) -> Anchors:
+def readable_below(context: PassContext, anchors: Anchors) -> Anchors:
     """What lies below an operand of a contraction, where storing it lets the operand be a view.
 
     No choice is left here, and what is stored for a contraction is there for others, too.
     """
-    views = choosing.views
+    views = context.views
     found = dict(anchors)
-    for node in choosing.nodes:
+    for node in context.nodes:
         for operand in viewed_operands(node):
             below = views.missing(operand, found)
             if below is not None:
@@ -158,15 +158,15 @@ def readable_below(choosing: Choosing, anchors: Anchors) -> Anchors:
     return found
 
 
-def reordered(choosing: Choosing, anchors: Anchors) -> Anchors:
+def reordered(context: PassContext, anchors: Anchors) -> Anchors:
     """Anchors that are only used in another order: they are stored in that one, if they can be.
 
     The bytes are the same, and users read them side by side.
     """
     moved = dict(anchors)
-    for node in choosing.nodes:
-        if node in moved and node not in choosing.wanted:
-            last = _last_order(node, moved, choosing.users)
+    for node in context.nodes:
+        if node in moved and node not in context.wanted:
+            last = _last_order(node, moved, context.users)
             if last is not node:
                 del moved[node]
                 moved[last] = None
@@ -185,11 +185,11 @@ def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[
     return last
 
 
-def readable(choosing: Choosing, anchors: Anchors) -> Anchors:
+def readable(context: PassContext, anchors: Anchors) -> Anchors:
     """What keeps an operand of a contraction from being read where it lies: that must be stored."""
-    views = choosing.views
+    views = context.views
     found = dict(anchors)
-    for node in choosing.nodes:
+    for node in context.nodes:
         for operand in viewed_operands(node):
             missing = views.missing(operand, found)
             if missing is not None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from lamina.compiler.fusion.anchors import (
     Anchors,
-    Choosing,
     Pass,
+    PassContext,
     narrowed,
     readable,
     readable_below,
@@ -23,11 +23,11 @@ from lamina.compiler.fusion.anchors import (
 from lamina.compiler.fusion.groups import Groups
 from lamina.compiler.fusion.joining import join_producers, join_siblings, join_small
 from lamina.compiler.fusion.order import execution_order
-from lamina.compiler.fusion.results import Prepared, with_own_results
+from lamina.compiler.fusion.results import DistinctResults, with_distinct_results
 from lamina.compiler.fusion.sharing import stored_or_computed_again
 from lamina.compiler.fusion.trials import UnnamedStep
 from lamina.compiler.fusion.views import Views
-from lamina.compiler.lowering.pull import Home
+from lamina.compiler.lowering.pull import Location
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor
 from lamina.ops.lowering import Repeating
@@ -37,7 +37,7 @@ from lamina.records import frozen_dataclass
 # The passes that choose anchors, in the order in which they run. What has to be stored comes first:
 # the cost of storing anything else depends on it. `readable` comes last: it looks at the operands
 # that no other pass has made views.
-CHOOSING: tuple[Pass, ...] = (
+ANCHOR_PASSES: tuple[Pass, ...] = (
     required,
     running_sums,
     narrowed,
@@ -49,7 +49,7 @@ CHOOSING: tuple[Pass, ...] = (
 
 
 # The passes that join them, likewise: those that save the most bytes come first.
-JOINING: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
+JOIN_PASSES: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
 
 
 @frozen_dataclass
@@ -82,10 +82,10 @@ class Fused:
     in_place: Mapping[Tensor, Tensor]
 
 
-_NOTHING: Mapping[Tensor, Home] = {}
+_NOTHING: Mapping[Tensor, Location] = {}
 
 
-def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Home] = _NOTHING) -> Fused:
+def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NOTHING) -> Fused:
     """Divides a simplified graph into groups and orders them.
 
     Args:
@@ -93,35 +93,37 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Home] = _NOTHIN
         target: what is dear, and what is cheap.
         given: leaves that have no buffer of their own, and what stands at their coordinates.
     """
-    prepared, groups = _separate(graph, target, given)
+    distinct, groups = _separate(graph, target, given)
     groups.begin_joining()
-    for join in JOINING:
+    for join in JOIN_PASSES:
         join(groups)
     ordered = tuple(_group(groups, number) for number in execution_order(groups))
-    return Fused(prepared.graph, ordered, prepared.in_place)
+    return Fused(distinct.graph, ordered, distinct.in_place)
 
 
 def _separate(
-    graph: Graph, target: Target, given: Mapping[Tensor, Home]
-) -> tuple[Prepared, Groups]:
+    graph: Graph, target: Target, given: Mapping[Tensor, Location]
+) -> tuple[DistinctResults, Groups]:
     """Each anchor in a group of its own, and no leaf overwritten before it was read."""
     blocked: set[Tensor] = set()
     while True:
-        prepared = with_own_results(graph, blocked)
-        groups = Groups(prepared, chosen(prepared, target, given), target, given)
+        distinct = with_distinct_results(graph, blocked)
+        groups = Groups(distinct, chosen(distinct, target, given), target, given)
         more = groups.blocked()
         if not more:
-            return prepared, groups
+            return distinct, groups
         blocked |= more
 
 
-def chosen(prepared: Prepared, target: Target, given: Mapping[Tensor, Home]) -> list[Tensor]:
+def chosen(
+    distinct: DistinctResults, target: Target, given: Mapping[Tensor, Location]
+) -> list[Tensor]:
     """The anchors of a graph, operands first."""
-    choosing = Choosing(prepared, target, Views(given))
+    context = PassContext(distinct, target, Views(given))
     anchors: Anchors = {}
-    for choose in CHOOSING:
-        anchors = choose(choosing, anchors)
-    return [node for node in choosing.nodes if node in anchors]
+    for choose in ANCHOR_PASSES:
+        anchors = choose(context, anchors)
+    return [node for node in context.nodes if node in anchors]
 
 
 def _group(groups: Groups, number: int) -> Group:

@@ -7,10 +7,10 @@ from collections.abc import Set as AbstractSet
 from typing import final
 
 from lamina.compiler.fusion.precedence import Precedence, cycles
-from lamina.compiler.fusion.results import Prepared
+from lamina.compiler.fusion.results import DistinctResults
 from lamina.compiler.fusion.trials import Trials, UnnamedStep
 from lamina.compiler.fusion.views import boundary, is_number
-from lamina.compiler.lowering.pull import Home
+from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor
 from lamina.ops.lowering import Repeating, loop_of
 from lamina.program.target import Target
@@ -32,7 +32,7 @@ class Groups:
     At first each anchor is a group by itself; the results of one recurrence are one group.
 
     Args:
-        prepared: the graph.
+        distinct: the graph.
         anchors: in the order of the graph.
         target: what is dear and what is cheap there.
         given: leaves that have no buffer of their own, and what stands at their coordinates.
@@ -51,16 +51,16 @@ class Groups:
 
     def __init__(
         self,
-        prepared: Prepared,
+        distinct: DistinctResults,
         anchors: Iterable[Tensor],
         target: Target,
-        given: Mapping[Tensor, Home],
+        given: Mapping[Tensor, Location],
     ) -> None:
         self.target = target
-        self.in_place = prepared.in_place
+        self.in_place = distinct.in_place
         self.anchors = dict.fromkeys(anchors)
-        self.results = frozenset(prepared.graph.roots)
-        self.order = {node: number for number, node in enumerate(prepared.graph.nodes())}
+        self.results = frozenset(distinct.graph.roots)
+        self.order = {node: number for number, node in enumerate(distinct.graph.nodes())}
         self.sources = {one: boundary(one.operands, self.anchors) for one in self.anchors}
         self.users: dict[Tensor, set[Tensor]] = {anchor: set() for anchor in self.anchors}
         for anchor, sources in self.sources.items():

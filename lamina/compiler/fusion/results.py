@@ -19,7 +19,7 @@ Users = Mapping[Tensor, Sequence[Tensor]]
 
 
 @frozen_dataclass
-class Prepared:
+class DistinctResults:
     """A graph in which every result is a tensor of its own.
 
     Attributes:
@@ -33,7 +33,9 @@ class Prepared:
     copied: frozenset[Tensor]
 
 
-def with_own_results(graph: Graph, blocked: AbstractSet[Tensor] = frozenset()) -> Prepared:
+def with_distinct_results(
+    graph: Graph, blocked: AbstractSet[Tensor] = frozenset()
+) -> DistinctResults:
     """Gives every result that is a leaf, or that two leaves take, a tensor of its own.
 
     An update whose old value is still read by something that needs the new one gets one as well.
@@ -56,7 +58,9 @@ def with_own_results(graph: Graph, blocked: AbstractSet[Tensor] = frozenset()) -
             value = _identity(value)
         in_place[value] = target
         updates.append((target, value))
-    return Prepared(Graph(graph.inputs, outputs, tuple(updates)), in_place, frozenset(copied))
+    return DistinctResults(
+        Graph(graph.inputs, outputs, tuple(updates)), in_place, frozenset(copied)
+    )
 
 
 def users_of(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:

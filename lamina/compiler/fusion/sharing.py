@@ -7,7 +7,7 @@ from itertools import islice
 from typing import final
 
 from lamina.compiler.buffers import is_leaf
-from lamina.compiler.fusion.anchors import Anchors, Choosing
+from lamina.compiler.fusion.anchors import Anchors, PassContext
 from lamina.compiler.fusion.costs import Operations, Sharing
 from lamina.compiler.fusion.groups import bytes_of
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
@@ -26,17 +26,17 @@ GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
 _READ_ONCE = ("concat", "pad", "shear")
 
 
-def stored_or_computed_again(choosing: Choosing, anchors: Anchors) -> Anchors:
+def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
     """What several steps need, or one step several times: stored if that costs less.
 
     Decided operands first, so that it is known what each tensor is made of. What would make an
     expression too deep is stored whatever it costs.
     """
     found = dict(anchors)
-    demand = _Demand(choosing, anchors)
-    operations = Operations(choosing.target)
+    demand = _Demand(context, anchors)
+    operations = Operations(context.target)
     depth: dict[Tensor, int] = {}
-    for node in choosing.nodes:
+    for node in context.nodes:
         depth[node] = 0
         if is_leaf(node) or node in found:
             continue
@@ -79,13 +79,13 @@ class _Demand:
     """How often tensors are needed, if all that is no anchor yet is computed again.
 
     Args:
-        choosing: the graph.
+        context: the graph.
         anchors: what is stored or produced in any case.
     """
 
-    def __init__(self, choosing: Choosing, anchors: Anchors) -> None:
-        self._users = choosing.users
-        self._of_several = _of_several(choosing, anchors)
+    def __init__(self, context: PassContext, anchors: Anchors) -> None:
+        self._users = context.users
+        self._of_several = _of_several(context, anchors)
 
     def of(self, node: Tensor) -> tuple[int, float]:
         """How many steps need a tensor (two stand for more), and how often each element.
@@ -108,18 +108,18 @@ def _ratio(node: Tensor, user: Tensor) -> float:
     return size_of(static(user.shape)) / max(size_of(static(node.shape)), 1)
 
 
-def _of_several(choosing: Choosing, anchors: Anchors) -> set[Tensor]:
+def _of_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
     """The tensors that several anchors are made of, and that are not only needed in parts."""
-    users = choosing.users
+    users = context.users
     consumers: dict[Tensor, set[Tensor]] = {}
-    for node in reversed(choosing.nodes):
+    for node in reversed(context.nodes):
         if node not in anchors and not is_leaf(node):
             found = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
             # One, or several: more are not asked for, and might be as many as there are anchors.
             consumers[node] = set(islice(found, 2))
-    cut = _cut(choosing.nodes, users)
+    cut = _cut(context.nodes, users)
     return {node for node, found in consumers.items() if len(found) > 1 and node not in cut}
 
 

@@ -12,7 +12,7 @@ from typing import final
 
 from lamina.compiler.fusion.signature import Signatures
 from lamina.compiler.lowering.lower import lower_group
-from lamina.compiler.lowering.pull import Home, NotOneStep, Row
+from lamina.compiler.lowering.pull import Location, NotOneStep, Row
 from lamina.graph import Tensor
 from lamina.ops.lowering import Repeating
 from lamina.program.index import Index
@@ -41,15 +41,17 @@ class UnnamedStep:
     step: Step
     places: tuple[Tensor, ...]
 
-    def written(self, homes: Mapping[Tensor, str | Row], name: str) -> Step:
+    def written(self, locations: Mapping[Tensor, str | Row], name: str) -> Step:
         """The step with buffers at its places.
 
         Args:
-            homes: where tensors lie.
+            locations: where tensors lie.
             name: of the step.
         """
         rows = {
-            str(number): home if isinstance(home := homes[one], Row) else Row(home, Index())
+            str(number): location
+            if isinstance(location := locations[one], Row)
+            else Row(location, Index())
             for number, one in enumerate(self.places)
         }
 
@@ -76,7 +78,7 @@ class Trials:
         self,
         sources: Mapping[Tensor, Collection[Tensor]],
         in_place: Mapping[Tensor, Tensor],
-        given: Mapping[Tensor, Home],
+        given: Mapping[Tensor, Location],
     ) -> None:
         self._sources = sources
         self._in_place = in_place
@@ -99,15 +101,15 @@ class Trials:
         self, members: Sequence[Tensor], stored: Sequence[Tensor], places: Mapping[Tensor, int]
     ) -> Step | None:
         inside = set(members)
-        buffers: dict[Tensor, Home] = {
+        buffers: dict[Tensor, Location] = {
             one: self._given[one] if one in self._given else str(places[self._buffer(one)])
             for member in members
             for one in self._sources[member]
             if one not in inside
         }
-        homes = {one: str(places[self._buffer(one)]) for one in stored}
+        locations = {one: str(places[self._buffer(one)]) for one in stored}
         try:
-            return lower_group(members, homes, buffers, "")
+            return lower_group(members, locations, buffers, "")
         except NotOneStep:
             return None
 

@@ -8,7 +8,7 @@ from typing import final
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.signature import Signatures
 from lamina.compiler.lowering.contractions import is_view
-from lamina.compiler.lowering.pull import Home
+from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor
 from lamina.ops.lowering import Contracting, Movement, Repeating
 from lamina.shapes import size_of, static
@@ -62,7 +62,7 @@ class Views:
         given: leaves that have no buffer of their own, and what stands at their coordinates.
     """
 
-    def __init__(self, given: Mapping[Tensor, Home]) -> None:
+    def __init__(self, given: Mapping[Tensor, Location]) -> None:
         self._given = given
         self._signatures = Signatures(given)
         self._tried: dict[int, bool] = {}
@@ -88,8 +88,8 @@ class Views:
         return None
 
     def _is_view(self, operand: Tensor, stored: Iterable[Tensor]) -> bool:
-        homes: dict[Tensor, Home] = {one: self._given.get(one, "") for one in stored}
-        signature, _ = self._signatures.of(operand, homes)
+        locations: dict[Tensor, Location] = {one: self._given.get(one, "") for one in stored}
+        signature, _ = self._signatures.of(operand, locations)
         if signature not in self._tried:
-            self._tried[signature] = is_view(operand, homes)
+            self._tried[signature] = is_view(operand, locations)
         return self._tried[signature]

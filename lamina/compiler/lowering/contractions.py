@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lamina.compiler.lowering.pull import (
-    Home,
+    Location,
     NotOneStep,
     Puller,
     Row,
     axis_indices,
-    element,
+    buffer_and_index,
     iterating,
     numbered_axes,
 )
@@ -30,13 +30,13 @@ def lower_contraction(
     members: Sequence[Tensor],
     contractions: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
 ) -> Contraction:
     """The contraction of a group, the rest of which is its epilogue.
 
     Args:
-        members, stored, buffers, name: as for `lower_group`.
+        members, stored, locations, name: as for `lower_group`.
         contractions: those among the members.
     """
     node = contractions[0]
@@ -51,13 +51,13 @@ def lower_contraction(
     axes |= {label: Axis(f"k{n}", extents[label]) for n, label in enumerate(inner_names)}
     result = Local("sum", node.dtype)
     output_axes = [axes[label] for label in output_names]
-    stores = _epilogue(members, node, result, output_axes, stored, buffers)
+    stores = _epilogue(members, node, result, output_axes, stored, locations)
 
     def group(wanted: Iterable[str]) -> tuple[Axis, ...]:
         return iterating(axes[label] for label in wanted)
 
     def view(operand: Tensor, names: tuple[str, ...]) -> tuple[Scalar, Iterable[Sliding]]:
-        puller = Puller(buffers)
+        puller = Puller(locations)
         scalar = puller.pull(operand, axis_indices(axes[label] for label in names))
         load_of_view(scalar)
         return scalar, puller.slidings
@@ -101,33 +101,33 @@ def _epilogue(
     result: Local,
     axes: Sequence[Axis],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
 ) -> tuple[Store, ...]:
     """What is stored at each point of the axes, made of the sum of the contraction `node`."""
     size = size_of([axis.extent for axis in axes])
-    puller = Puller(buffers)
+    puller = Puller(locations)
     for member in members:
         if size_of(static(member.shape)) != size:
             raise NotOneStep
         if member is node:
-            puller.places[node], puller.locals[node] = axis_indices(axes), result
+            puller.computed_at[node], puller.locals[node] = axis_indices(axes), result
         else:
-            puller.settle(member, axes)
+            puller.choose_coordinates(member, axes)
     return tuple(
         Store(
-            *element(stored[member], puller.places[member], static(member.shape)),
-            puller.pull(member, puller.places[member]),
+            *buffer_and_index(stored[member], puller.computed_at[member], static(member.shape)),
+            puller.pull(member, puller.computed_at[member]),
         )
         for member in members
         if member in stored
     )
 
 
-def is_view(node: Tensor, buffers: Mapping[Tensor, Home]) -> bool:
+def is_view(node: Tensor, locations: Mapping[Tensor, Location]) -> bool:
     """Whether a contraction can read the tensor where its source lies."""
     place = axis_indices(numbered_axes("i", static(node.shape)))
     try:
-        load_of_view(Puller(buffers).pull(node, place))
+        load_of_view(Puller(locations).pull(node, place))
     except NotOneStep:
         return False
     return True

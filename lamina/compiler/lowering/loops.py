@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lamina.compiler.lowering.pull import (
-    Home,
+    Location,
     NotOneStep,
     Puller,
     Row,
-    element,
+    buffer_and_index,
+    coordinates_in_order,
     iterating,
     numbered_axes,
-    place_of,
 )
 from lamina.graph import Tensor
 from lamina.ops.lowering import Coordinates, Reduction
@@ -45,7 +45,7 @@ class Space:
 def lower_loop(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
 ) -> Loop:
     """A loop in which each point computes an element of every part of what is joined, if it can.
@@ -55,10 +55,10 @@ def lower_loop(
     joined = frozenset(m for m in members if m in stored and _has_equal_parts(m))
     if joined:
         try:
-            return _lowered_loop(members, stored, buffers, name, joined)
+            return _lowered_loop(members, stored, locations, name, joined)
         except NotOneStep:
             pass
-    return _lowered_loop(members, stored, buffers, name)
+    return _lowered_loop(members, stored, locations, name)
 
 
 def _has_equal_parts(node: Tensor) -> bool:
@@ -71,19 +71,19 @@ def _has_equal_parts(node: Tensor) -> bool:
 def _lowered_loop(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
     joined: frozenset[Tensor] = frozenset(),
 ) -> Loop:
     """A loop that computes all members.
 
     Args:
-        members, stored, buffers, name: as for `lower_group`.
+        members, stored, locations, name: as for `lower_group`.
         joined: members that are stored part by part.
     """
     space = _loop_space([m.operands[0] if m in joined else m for m in members])
-    puller = Puller(buffers)
-    used = {operand for member in members for operand in _inlined_operands(member, buffers)}
+    puller = Puller(locations)
+    used = {operand for member in members for operand in _inlined_operands(member, locations)}
     stages: list[Stage] = []
     for member in members:
         if member in joined:
@@ -91,7 +91,7 @@ def _lowered_loop(
         label = f"r{len(puller.locals)}"
         lowering = member.op.lowering
         if isinstance(lowering, Reduction):
-            puller.places[member] = place_of(member, space.outer)
+            puller.computed_at[member] = coordinates_in_order(member, space.outer)
             (operand,) = member.operands
             inner = iterating(space.inner)
             if not inner and lowering.combine in ("argmax", "argmin"):
@@ -100,14 +100,14 @@ def _lowered_loop(
                 value = puller.pull(operand, _reduced_places(member, space))
             stages.append(Reduce(label, lowering.combine, inner, value, member.dtype))
         elif member in space.full:
-            puller.settle(member, (*space.outer, *space.inner))
+            puller.choose_coordinates(member, (*space.outer, *space.inner))
             continue
         else:
-            puller.settle(member, space.outer)
+            puller.choose_coordinates(member, space.outer)
             if not space.inner or member not in used:
                 continue
             # Computed once for each outer point, not again at every inner point.
-            value = puller.expression(member, puller.places[member])
+            value = puller.expression(member, puller.computed_at[member])
             stages.append(Reduce(label, "sum", (), value, member.dtype))
         puller.locals[member] = Local(label, member.dtype)
     writes = {True: list[Store](), False: list[Store]()}
@@ -117,9 +117,9 @@ def _lowered_loop(
             axes = (*space.outer, *space.inner) if part in space.full else space.outer
             writes[part in space.full] += _parts_stored(member, stored[member], axes, puller)
         elif member in stored:
-            place = puller.places[member]
+            place = puller.computed_at[member]
             value = puller.pull(member, place)
-            store = Store(*element(stored[member], place, static(member.shape)), value)
+            store = Store(*buffer_and_index(stored[member], place, static(member.shape)), value)
             writes[member in space.full].append(store)
     if writes[True]:
         stages.append(Write(iterating(space.inner), tuple(writes[True])))
@@ -129,21 +129,21 @@ def _lowered_loop(
 
 
 def _parts_stored(
-    member: Tensor, home: str | Row, axes: Sequence[Axis], puller: Puller
+    member: Tensor, location: str | Row, axes: Sequence[Axis], puller: Puller
 ) -> list[Store]:
     """One element of each part of a joined tensor."""
     axis: int = member.attributes["axis"]
-    place = place_of(member.operands[0], axes)
+    place = coordinates_in_order(member.operands[0], axes)
     (extent,) = static(member.operands[0].shape[axis : axis + 1])
     stores: list[Store] = []
     for number, part in enumerate(member.operands):
         moved = (*place[:axis], place[axis] + number * extent, *place[axis + 1 :])
         value = puller.pull(part, place)
-        stores.append(Store(*element(home, moved, static(member.shape)), value))
+        stores.append(Store(*buffer_and_index(location, moved, static(member.shape)), value))
     return stores
 
 
-def _inlined_operands(member: Tensor, buffers: Mapping[Tensor, Home]) -> set[Tensor]:
+def _inlined_operands(member: Tensor, locations: Mapping[Tensor, Location]) -> set[Tensor]:
     """Every tensor that computing the member here looks at, down to stored ones."""
     found: set[Tensor] = set()
     pending = list(member.operands)
@@ -151,7 +151,7 @@ def _inlined_operands(member: Tensor, buffers: Mapping[Tensor, Home]) -> set[Ten
         node = pending.pop()
         if node not in found:
             found.add(node)
-            if node not in buffers:
+            if node not in locations:
                 pending.extend(node.operands)
     return found
 

@@ -2,7 +2,7 @@
 
 A group computes some *anchors* (reductions, contractions and whatever must be stored) in one loop
 nest. All other tensors are folded into the expressions that use them: a tensor's scalar at given
-coordinates is pulled from its operands, down to buffers. A group is legal exactly if it lowers,
+coordinates is pulled from its operands, down to locations. A group is legal exactly if it lowers,
 so fusion tries and this folder decides.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from lamina.compiler.lowering.contractions import load_of_view, lower_contraction
 from lamina.compiler.lowering.loops import lower_loop
-from lamina.compiler.lowering.pull import Home, NotOneStep, Puller, Row
+from lamina.compiler.lowering.pull import Location, NotOneStep, Puller, Row
 from lamina.compiler.lowering.special import lower_special
 from lamina.graph import Tensor
 from lamina.ops.lowering import Contracting, Repeating, Scanning, Scattering
@@ -23,15 +23,15 @@ from lamina.program.steps import Contraction, Step, loads_of, stores_of
 def lower_group(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
 ) -> Step:
     """The step that computes a group.
 
     Args:
         members: the group's anchors, operands before users.
-        stored: the members that must be stored, and the buffers that take them.
-        buffers: where anchors of other groups, leaves and array constants lie.
+        stored: the members that must be stored, and the locations that take them.
+        locations: where anchors of other groups, leaves and array constants lie.
         name: of the step.
 
     Raises:
@@ -43,13 +43,13 @@ def lower_group(
     if special:
         if len(members) > 1:
             raise NotOneStep
-        lowered = lower_special(special[0], Puller(buffers), stored[special[0]], name)
+        lowered = lower_special(special[0], Puller(locations), stored[special[0]], name)
     else:
         contractions = [m for m in members if isinstance(m.op.lowering, Contracting)]
         if contractions:
-            lowered = lower_contraction(members, contractions, stored, buffers, name)
+            lowered = lower_contraction(members, contractions, stored, locations, name)
         else:
-            lowered = lower_loop(members, stored, buffers, name)
+            lowered = lower_loop(members, stored, locations, name)
     _check_own_reads(lowered)
     return lowered
 

@@ -1,4 +1,4 @@
-"""Pulling: the scalar of a tensor at coordinates, made of those of its operands, down to buffers.
+"""Pulling: the scalar of a tensor at coordinates, made of those of its operands, down to locations.
 
 A tensor is pulled at a place of the loop nest; where its own elements are computed is found here.
 """
@@ -53,7 +53,7 @@ class Row:
 
 
 # Where a tensor lies: a buffer of its own, a row of one, or what stands at its coordinates.
-Home = str | Row | Callable[[Coordinates], Scalar]
+Location = str | Row | Callable[[Coordinates], Scalar]
 
 
 class Puller:
@@ -61,10 +61,10 @@ class Puller:
 
     def __init__(
         self,
-        buffers: Mapping[Tensor, Home],
+        locations: Mapping[Tensor, Location],
     ) -> None:
-        self.places: dict[Tensor, Coordinates] = {}
-        self.buffers = buffers
+        self.computed_at: dict[Tensor, Coordinates] = {}
+        self.locations = locations
         self.locals: dict[Tensor, Local] = {}
         # Each scalar, and how many are inside one another in it; so many in what is being pulled.
         self._known: dict[tuple[Tensor, Coordinates], tuple[Scalar, int]] = {}
@@ -102,17 +102,19 @@ class Puller:
                 return scalar
 
     def _pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
-        if node in self.places:
-            shape, place = static(node.shape), self.places[node]
+        if node in self.computed_at:
+            shape, place = static(node.shape), self.computed_at[node]
             if coordinates != place and flatten(coordinates, shape) != flatten(place, shape):
                 raise NotOneStep
             if node in self.locals:
                 return self.locals[node]
-        elif node in self.buffers:
-            home = self.buffers[node]
-            if isinstance(home, str | Row):
-                return Load(*element(home, coordinates, static(node.shape)), node.dtype)
-            return home(coordinates)
+        elif node in self.locations:
+            location = self.locations[node]
+            if isinstance(location, str | Row):
+                return Load(
+                    *buffer_and_index(location, coordinates, static(node.shape)), node.dtype
+                )
+            return location(coordinates)
         key = (node, coordinates)
         if key not in self._known:
             if self._nested == MOST_NESTED_PULLS:
@@ -128,18 +130,18 @@ class Puller:
         self._height = max(self._height, height)
         return scalar
 
-    def settle(self, member: Tensor, axes: Sequence[Axis]) -> None:
+    def choose_coordinates(self, member: Tensor, axes: Sequence[Axis]) -> None:
         """Finds the place at which a member can be computed, of as many elements as points.
 
         Raises:
             NotOneStep: if there is none.
         """
-        for place in places_of(member, axes, self.buffers):
-            self.places[member] = place
+        for place in candidate_coordinates(member, axes, self.locations):
+            self.computed_at[member] = place
             try:
                 self.pull(member, place)
             except NotOneStep:
-                del self.places[member]
+                del self.computed_at[member]
             else:
                 return
         raise NotOneStep
@@ -167,16 +169,18 @@ class Puller:
         raise NotOneStep
 
 
-def element(home: str | Row, coordinates: Coordinates, shape: tuple[int, ...]) -> tuple[str, Index]:
+def buffer_and_index(
+    location: str | Row, coordinates: Coordinates, shape: tuple[int, ...]
+) -> tuple[str, Index]:
     """The buffer and the place of an element."""
-    if isinstance(home, Row):
-        return home.buffer, home.index(coordinates, shape)
-    return home, flatten(coordinates, shape)
+    if isinstance(location, Row):
+        return location.buffer, location.index(coordinates, shape)
+    return location, flatten(coordinates, shape)
 
 
-def pulled(node: Tensor, coordinates: Coordinates, buffers: Mapping[Tensor, Home]) -> Scalar:
+def pulled(node: Tensor, coordinates: Coordinates, locations: Mapping[Tensor, Location]) -> Scalar:
     """The scalar of a tensor at coordinates, down to loads."""
-    return Puller(buffers).pull(node, coordinates)
+    return Puller(locations).pull(node, coordinates)
 
 
 def broadcast_coordinates(coordinates: Coordinates, shape: tuple[int, ...]) -> Coordinates:
@@ -202,7 +206,7 @@ def iterating(axes: Iterable[Axis]) -> tuple[Axis, ...]:
     return tuple(axis for axis in axes if axis.extent != 1)
 
 
-def place_of(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
+def coordinates_in_order(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
     """Coordinates of a tensor with as many elements as the axes have points, in their order."""
     shape = static(node.shape)
     extents = tuple(axis.extent for axis in axes)
@@ -211,24 +215,24 @@ def place_of(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
     return unflatten(flatten(axis_indices(axes), extents), shape)
 
 
-def places_of(
-    member: Tensor, axes: Sequence[Axis], buffers: Mapping[Tensor, Home]
+def candidate_coordinates(
+    member: Tensor, axes: Sequence[Axis], locations: Mapping[Tensor, Location]
 ) -> Iterator[Coordinates]:
     """Where a tensor may be computed: in order, and where movements below it are in order."""
-    yield place_of(member, axes)
+    yield coordinates_in_order(member, axes)
     seen: set[Tensor] = set()
     # Tensors, and the movements by which the member's place follows from theirs, the lowest first.
     pending: list[tuple[Tensor, tuple[Tensor, ...]]] = [(member, ())]
     while pending:
         node, movements = pending.pop()
         # What is stored has its order; that of what it was made of does not matter.
-        if node in seen or node in buffers:
+        if node in seen or node in locations:
             continue
         seen.add(node)
         if node.op.name in ("transpose", "reshape"):
             (below,) = node.operands
             pending.append((below, (node, *movements)))
-            yield _moved(place_of(below, axes), (node, *movements))
+            yield _moved(coordinates_in_order(below, axes), (node, *movements))
         elif isinstance(node.op.lowering, Elementwise):
             same = [operand for operand in node.operands if operand.shape == node.shape]
             pending += [(operand, movements) for operand in reversed(same)]

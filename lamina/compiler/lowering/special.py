@@ -6,7 +6,7 @@ from lamina.compiler.lowering.pull import (
     Puller,
     Row,
     axis_indices,
-    element,
+    buffer_and_index,
     iterating,
     numbered_axes,
 )
@@ -19,13 +19,13 @@ from lamina.program.steps import Loop, Scan, Store, Write
 from lamina.shapes import static
 
 
-def lower_special(node: Tensor, puller: Puller, home: str | Row, name: str) -> Loop:
+def lower_special(node: Tensor, puller: Puller, location: str | Row, name: str) -> Loop:
     """The loop of a scan or scatter.
 
     Args:
         node: the scan or scatter.
         puller: finds what it is made of.
-        home: where it is stored.
+        location: where it is stored.
         name: of the step.
     """
     lowering = node.op.lowering
@@ -43,18 +43,18 @@ def lower_special(node: Tensor, puller: Puller, home: str | Row, name: str) -> L
             axes[along],
             lowering.combine,
             puller.pull(node.operands[0], place),
-            *element(home, place, shape),
+            *buffer_and_index(location, place, shape),
             node.dtype,
         )
         others = (axis for number, axis in enumerate(axes) if number != along)
         return Loop(name, iterating(others), (scan,))
     if not isinstance(lowering, Scattering):
         raise InternalError(f"{node.op.name} has no lowering")
-    return _lower_scatter(node, lowering, puller, home, name)
+    return _lower_scatter(node, lowering, puller, location, name)
 
 
 def _lower_scatter(
-    node: Tensor, lowering: Scattering, puller: Puller, home: str | Row, name: str
+    node: Tensor, lowering: Scattering, puller: Puller, location: str | Row, name: str
 ) -> Loop:
     """Zeros first, then additions in order, side by side along the axes that stay in place."""
     shape = static(node.shape)
@@ -73,9 +73,9 @@ def _lower_scatter(
         shared.get(number, Axis(f"i{number}", extent)) for number, extent in enumerate(shape)
     )
     outer = tuple(shared.values())
-    zero = Store(*element(home, axis_indices(cleared), shape), Literal(0, node.dtype))
+    zero = Store(*buffer_and_index(location, axis_indices(cleared), shape), Literal(0, node.dtype))
     value = puller.pull(values, axis_indices(axes))
-    addition = Store(*element(home, place, shape), value, accumulate=True)
+    addition = Store(*buffer_and_index(location, place, shape), value, accumulate=True)
     return Loop(
         name,
         outer,
