@@ -338,22 +338,22 @@ def test_what_comes_between_groups_is_known_while_they_are_joined() -> None:
     random = np.random.default_rng(1)
     for _ in range(40):
         count = 14
-        needs = {
+        predecessors = {
             number: {int(one) for one in random.integers(0, number, 2)} if number else set[int]()
             for number in range(count)
         }
-        precedence = Precedence(needs)
+        precedence = Precedence(predecessors)
         for _ in range(8):
-            first, second = random.choice(list(precedence.needs), 2, replace=False).tolist()
-            expected = _has_between(precedence.needs, first, second)
+            first, second = random.choice(list(precedence.predecessors), 2, replace=False).tolist()
+            expected = _has_between(precedence.predecessors, first, second)
             assert precedence.has_between(first, second) == expected
             if not expected:
                 precedence.join(first, second)
-        assert not cycles(precedence.needs)
+        assert not cycles(precedence.predecessors)
 
 
 def test_joining_what_nobody_waits_for_changes_nothing_of_other_groups() -> None:
-    # A chain, and beside each of its groups two that nothing needs, one after the other.
+    # A chain, and beside each of its groups two without successors, one after the other.
     chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
     ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}
     precedence = Precedence(chain | ends)
@@ -366,9 +366,9 @@ def test_joining_what_nobody_waits_for_changes_nothing_of_other_groups() -> None
     assert precedence.has_between(0, 6)
 
 
-def _has_between(needs: dict[int, set[int]], first: int, second: int) -> bool:
+def _has_between(predecessors: dict[int, set[int]], first: int, second: int) -> bool:
     def reaches(start: int, end: int) -> bool:
-        pending = [one for one in needs[end] if one != start]
+        pending = [one for one in predecessors[end] if one != start]
         seen: set[int] = set()
         while pending:
             one = pending.pop()
@@ -376,15 +376,15 @@ def _has_between(needs: dict[int, set[int]], first: int, second: int) -> bool:
                 return True
             if one not in seen:
                 seen.add(one)
-                pending.extend(needs[one])
+                pending.extend(predecessors[one])
         return False
 
     return reaches(first, second) or reaches(second, first)
 
 
 def test_groups_that_wait_for_each_other_are_found() -> None:
-    needs = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
-    assert sorted(sorted(cycle) for cycle in cycles(needs)) == [[2, 3], [5, 6, 7]]
+    predecessors = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
+    assert sorted(sorted(cycle) for cycle in cycles(predecessors)) == [[2, 3], [5, 6, 7]]
 
 
 def test_many_leaves_that_swap_their_values_are_swapped() -> None:

@@ -330,7 +330,7 @@ def narrowings(make: Callable[[Tensor, Tensor], Sequence[Tensor]]) -> tuple[Prog
     outputs = list(make(wide, ops.cast(wide, "float32")))
     chosen = compiled(outputs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Narrowing, "stored", lambda self, target: -1.0)
+        patch.setattr(Narrowing, "storing_cost", lambda self, target: -1.0)
         return chosen, compiled(outputs)
 
 

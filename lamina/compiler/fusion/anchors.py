@@ -1,7 +1,7 @@
-"""Anchors: the tensors that a loop nest has to produce as such.
+"""Anchors: the tensors that a loop nest has to produce.
 
-Every other tensor is folded into the expressions of those that use it. An anchor is written to
-memory only if another step needs it. `ANCHOR_PASSES` lists the passes, in the order in which they run.
+Every other tensor is folded into the expressions of its users. An anchor is written to memory only
+if another step needs it. `ANCHOR_PASSES` lists the passes in the order in which they run.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# A set whose order is that in which tensors were added.
+# A set in the order of insertion.
 Anchors = dict[Tensor, None]
 
 
 @frozen_dataclass
 class PassContext:
-    """What the passes are about; nothing of it changes.
+    """The fixed inputs of the passes.
 
     Attributes:
         distinct: the graph.
-        target: what is dear and what is cheap there.
-        views: answers what can be read through a view.
+        target: the costs of the device.
+        views: decides whether tensors can be read through views.
     """
 
     distinct: DistinctResults
@@ -52,37 +52,37 @@ class PassContext:
 
     @cached_property
     def users(self) -> Mapping[Tensor, Sequence[Tensor]]:
-        """What is made of each tensor directly."""
+        """The tensors that have each tensor as an operand."""
         return users_of(self.nodes)
 
     @cached_property
-    def wanted(self) -> frozenset[Tensor]:
-        """What must be stored whatever it costs: results, and what is copied into a leaf."""
+    def must_store(self) -> frozenset[Tensor]:
+        """The tensors stored at any cost: results, and new values that are copied into a leaf."""
         return self.distinct.copied.union(self.distinct.graph.roots)
 
 
 Pass = Callable[[PassContext, Anchors], Anchors]
 
-# What is computed in another step than what it reads.
-_APART = Contracting | Scanning | Scattering | Repeating
+# These run in another step than the computation of their operands.
+_SEPARATE = Contracting | Scanning | Scattering | Repeating
 
 
 def required(context: PassContext, anchors: Anchors) -> Anchors:
-    """What no expression can be: reductions, contractions, scans, scatters, loops; and results."""
+    """Results, and reductions, contractions, scans, scatters, loops, which are no expressions."""
     loops = Reduction | Contracting | Scanning | Scattering | Repeating
     found = {
         node: None
         for node in context.nodes
-        if isinstance(node.op.lowering, loops) or (node in context.wanted and not is_leaf(node))
+        if isinstance(node.op.lowering, loops) or (node in context.must_store and not is_leaf(node))
     }
     return anchors | found
 
 
 def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
-    """Sums of contractions to which more of them are added.
+    """Sums of contractions to which further contractions are added.
 
-    To store the sum so far moves the same bytes as to store each contraction, and holds one of them
-    at a time rather than all.
+    To store the running sum moves the same bytes as to store each contraction, and keeps one tensor
+    alive at a time rather than all.
     """
     terms: dict[Tensor, int] = {}
     for node in context.nodes:
@@ -104,7 +104,7 @@ def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
 
 
 def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
-    """Casts of anchors to fewer bytes, where to store them moves fewer than to cast again."""
+    """Casts of anchors to fewer bytes, if storing them costs less than casting again."""
     operations = Operations(context.target)
     found: Anchors = {}
     for node in context.nodes:
@@ -114,11 +114,11 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 continue
             narrow = _readers(context.users[node], anchors, context.users)
             others = [user for user in context.users[source] if user is not node]
-            # All others may be computed in the step of the anchor, and then read nothing.
+            # Other readers may be computed in the anchor's own step, and then load nothing.
             wide = {
                 reader
                 for reader in _readers(others, anchors, context.users)
-                if isinstance(reader.op.lowering, _APART)
+                if isinstance(reader.op.lowering, _SEPARATE)
             }
             cost = Narrowing(
                 elements=size_of(static(node.shape)),
@@ -126,10 +126,10 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 narrow=node.dtype.itemsize,
                 steps=len(narrow),
                 also_wide=len(narrow & wide),
-                is_stored=bool(wide) or source in context.wanted,
+                is_stored=bool(wide) or source in context.must_store,
                 operations=operations.of(node),
             )
-            if cost.stored(context.target) < cost.again():
+            if cost.storing_cost(context.target) < cost.recomputing_cost():
                 found[node] = None
     return anchors | found
 
@@ -137,14 +137,14 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
 def _readers(
     users: Iterable[Tensor], anchors: Anchors, all_users: Mapping[Tensor, Sequence[Tensor]]
 ) -> set[Tensor]:
-    """The anchors that are made of what directly has these users."""
+    """The anchors computed from a tensor with these direct users."""
     return reached_ends(users, anchors.__contains__, all_users.__getitem__)
 
 
 def readable_below(context: PassContext, anchors: Anchors) -> Anchors:
-    """What lies below an operand of a contraction, where storing it lets the operand be a view.
+    """Tensors below operands of contractions, if storing them makes the operand a view.
 
-    No choice is left here, and what is stored for a contraction is there for others, too.
+    There is no alternative to compare, and later passes can rely on the stored tensors.
     """
     views = context.views
     found = dict(anchors)
@@ -159,13 +159,13 @@ def readable_below(context: PassContext, anchors: Anchors) -> Anchors:
 
 
 def reordered(context: PassContext, anchors: Anchors) -> Anchors:
-    """Anchors that are only used in another order: they are stored in that one, if they can be.
+    """Replaces anchors that are only used transposed by the transposed tensors.
 
-    The bytes are the same, and users read them side by side.
+    The bytes are the same, and users read adjacent elements.
     """
     moved = dict(anchors)
     for node in context.nodes:
-        if node in moved and node not in context.wanted:
+        if node in moved and node not in context.must_store:
             last = _last_order(node, moved, context.users)
             if last is not node:
                 del moved[node]
@@ -174,7 +174,7 @@ def reordered(context: PassContext, anchors: Anchors) -> Anchors:
 
 
 def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[Tensor]]) -> Tensor:
-    """The last of the transposes that are all there is made of a tensor; itself without one."""
+    """The last transpose among the chain of single users; the tensor itself without one."""
     last = above = node
     while isinstance(above.op.lowering, Elementwise | Movement) and len(users[above]) == 1:
         (above,) = users[above]
@@ -186,7 +186,7 @@ def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[
 
 
 def readable(context: PassContext, anchors: Anchors) -> Anchors:
-    """What keeps an operand of a contraction from being read where it lies: that must be stored."""
+    """Tensors that prevent an operand of a contraction from being a view."""
     views = context.views
     found = dict(anchors)
     for node in context.nodes:

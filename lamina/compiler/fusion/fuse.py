@@ -1,8 +1,9 @@
 """Fusion: which tensors are stored, and which are computed together in one step.
 
-First the *anchors* are chosen: tensors that a loop nest must produce as such. Every other tensor is
-folded into its users. Then anchors are joined into groups wherever one loop nest can compute them
-together and no cycle arises, and the groups are put in order. `costs.py` says what is weighed.
+First the *anchors* are chosen: tensors that a loop nest must produce. Every other tensor is folded
+into the expressions of its users. Then anchors are joined into groups wherever one loop nest can
+compute them together and no cycle arises. Last, the groups are ordered. `costs.py` defines the
+cost.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from lamina.ops.lowering import Repeating
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
-# The passes that choose anchors, in the order in which they run. What has to be stored comes first:
-# the cost of storing anything else depends on it. `readable` comes last: it looks at the operands
-# that no other pass has made views.
+# The passes that choose anchors, in the order in which they run. Tensors that must be stored come
+# first, as the cost of storing any other tensor depends on them. `readable` comes last: it handles
+# the operands that no other pass has made views.
 ANCHOR_PASSES: tuple[Pass, ...] = (
     required,
     running_sums,
@@ -48,7 +49,7 @@ ANCHOR_PASSES: tuple[Pass, ...] = (
 )
 
 
-# The passes that join them, likewise: those that save the most bytes come first.
+# The passes that join anchors, in the order in which they run: the largest savings come first.
 JOIN_PASSES: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
 
 
@@ -58,8 +59,8 @@ class Group:
 
     Attributes:
         members: operands before users.
-        stored: the members that other groups, or callers, need.
-        step: computes them; None for a recurrence.
+        stored: the members that other groups or callers need.
+        step: the step that computes the members; None for a recurrence.
     """
 
     members: tuple[Tensor, ...]
@@ -69,12 +70,12 @@ class Group:
 
 @frozen_dataclass
 class Fused:
-    """A graph with its division into steps.
+    """A graph divided into groups.
 
     Attributes:
-        graph: with identities added where a result needs a buffer of its own.
+        graph: the graph, with an identity op for each result that needs a buffer of its own.
         groups: in the order in which they run.
-        in_place: the anchors that overwrite a leaf's buffer, and that leaf.
+        in_place: for each anchor that overwrites a leaf's buffer, that leaf.
     """
 
     graph: Graph
@@ -90,8 +91,8 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NO
 
     Args:
         graph: what is computed.
-        target: what is dear, and what is cheap.
-        given: leaves that have no buffer of their own, and what stands at their coordinates.
+        target: the costs of the device.
+        given: the locations of leaves that have no buffer of their own.
     """
     distinct, groups = _separate(graph, target, given)
     groups.begin_joining()
@@ -104,18 +105,18 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NO
 def _separate(
     graph: Graph, target: Target, given: Mapping[Tensor, Location]
 ) -> tuple[DistinctResults, Groups]:
-    """Each anchor in a group of its own, and no leaf overwritten before it was read."""
+    """Each anchor in a group of its own, with no leaf overwritten before its last reader."""
     blocked: set[Tensor] = set()
     while True:
         distinct = with_distinct_results(graph, blocked)
-        groups = Groups(distinct, chosen(distinct, target, given), target, given)
+        groups = Groups(distinct, chosen_anchors(distinct, target, given), target, given)
         more = groups.blocked()
         if not more:
             return distinct, groups
         blocked |= more
 
 
-def chosen(
+def chosen_anchors(
     distinct: DistinctResults, target: Target, given: Mapping[Tensor, Location]
 ) -> list[Tensor]:
     """The anchors of a graph, operands first."""
