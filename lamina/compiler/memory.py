@@ -121,8 +121,8 @@ def _too_large(buffer: Buffer, limit: int) -> LargestBlockError:
             ("buffer", f"{buffer}, {buffer.bytes:,} bytes"),
             ("limit", f"{limit:,} bytes in one block"),
         ),
-        advice="Take a smaller batch (Network.max_batch_size says which one fits), or another "
-        "engine: not all have such a limit.",
+        advice="Take a smaller batch (Network.max_batch_size returns the largest that fits), "
+        "or another engine: not all have such a limit.",
     )
 
 

@@ -331,10 +331,10 @@ def test_all_that_compares_steps_grows_with_their_number(
     assert lines(48) < 4.6 * lines(12)
 
 
-# Parts --------------------------------------------------------------------------------------------
+# Groups and slots ---------------------------------------------------------------------------------
 
 
-def test_what_comes_between_groups_is_known_while_they_are_joined() -> None:
+def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
     random = np.random.default_rng(1)
     for _ in range(40):
         count = 14
@@ -352,7 +352,7 @@ def test_what_comes_between_groups_is_known_while_they_are_joined() -> None:
         assert not cycles(precedence.predecessors)
 
 
-def test_joining_what_nobody_waits_for_changes_nothing_of_other_groups() -> None:
+def test_joining_groups_without_successors_changes_no_other_group() -> None:
     # A chain, and beside each of its groups two without successors, one after the other.
     chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
     ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}

@@ -1,4 +1,4 @@
-"""Programs that are kept on disk: found again by what they were made of, and by nothing less."""
+"""The program cache: programs on disk are found by all that they were compiled from."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def scaled(factor: Any, *, name: str = "y") -> Graph:
     return Graph((x,), ((name, x * ops.constant(np.asarray(factor, "float32"))),))
 
 
-def test_what_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
+def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
     programs = [
         compile_cached(step_of(classifier()).graph, batch=8, name="training", target=DEFAULT_TARGET)
         for _ in range(3)
@@ -107,7 +107,7 @@ DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
 }
 
 
-def test_whatever_makes_another_program_makes_another_entry(compiled: Counted) -> None:
+def test_all_that_changes_the_program_changes_the_entry(compiled: Counted) -> None:
     for _ in range(2):
         for make in DIFFERENT.values():
             graph, batch, name = make()

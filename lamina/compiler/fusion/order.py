@@ -48,7 +48,7 @@ def execution_order(groups: Groups) -> tuple[int, ...]:
                 ready.add(successor)
                 put(successor)
     if len(done) < len(groups.members):
-        raise InternalError("the steps of a program wait for each other in a circle")
+        raise InternalError("the steps of a program wait for each other in a cycle")
     return tuple(done)
 
 

@@ -129,10 +129,10 @@ def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
 
 
 def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
-    """The tensors all of whose users are slices that do not overlap in size.
+    """The tensors that are only sliced, into no more elements than they have.
 
-    Each of their elements is computed at most once even if they are not stored. A tensor whose only
-    user is such a tensor, computed from it elementwise, is among them.
+    If they are not stored, no more elements are computed than if they are. A tensor whose only user
+    is elementwise and itself only sliced counts as only sliced.
     """
     found: set[Tensor] = set()
     for node in reversed(nodes):
