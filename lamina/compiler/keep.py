@@ -79,7 +79,7 @@ class _Loop:
         node: one of its results.
         number: its number among the loops. Loops of smaller numbers do not depend on it.
         tensors: the tensors of an iteration, operands first.
-        kept: those that later loops read.
+        kept: the tensors that later loops read.
         read: the tensors read from other loops; for each, that loop and its equal tensor.
     """
 

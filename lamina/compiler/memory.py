@@ -152,7 +152,7 @@ def _lifetimes(
     last.update(dict.fromkeys(outputs, len(steps)))
     for repeat in repeats:
         inside = range(repeat.first, repeat.last)
-        lasting = _indexed_by(repeat.axis, steps[repeat.first : repeat.last])
+        lasting = _indexed_by(steps[repeat.first : repeat.last], repeat.axis)
         for name in first:
             # A buffer that one iteration leaves for another, or that is alive before or after the
             # repeated steps as well, lives during all iterations.
@@ -171,7 +171,7 @@ def _overlap(first: int, last: int, steps: range) -> bool:
     return first < steps.stop and last >= steps.start
 
 
-def _indexed_by(axis: Axis, steps: Sequence[Step]) -> set[str]:
+def _indexed_by(steps: Sequence[Step], axis: Axis) -> set[str]:
     """The buffers that steps load or store at an index that depends on an axis."""
     used = [(store.buffer, store.index) for step in steps for store in stores_of(step)]
     used += [(load.buffer, load.index) for step in steps for load in loads_of(step)]

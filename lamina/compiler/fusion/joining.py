@@ -13,7 +13,7 @@ from lamina.graph import Tensor
 from lamina.ops.lowering import Contracting, Reduction, Repeating
 from lamina.shapes import size_of, static
 
-# The number of following groups over as many points that each group is tried with.
+# The number of following groups, over equally many points, that each group is tried with.
 SIBLINGS_TRIED = 8
 
 
@@ -33,7 +33,7 @@ def join_producers(groups: Groups) -> None:
 
 
 def join_siblings(groups: Groups) -> None:
-    """Joins groups over as many points that read a tensor in common.
+    """Joins groups over equally many points that read a tensor in common.
 
     A join saves the bytes of the second read.
     """
@@ -41,7 +41,7 @@ def join_siblings(groups: Groups) -> None:
 
 
 def join_small(groups: Groups) -> None:
-    """Joins groups over as many points that share no tensor, if one of them is small.
+    """Joins groups over equally many points that share no tensor, if one of them is small.
 
     A join saves a launch. The launch must cost more than the bytes that stay alive longer, which
     the smaller group writes.
@@ -52,7 +52,7 @@ def join_small(groups: Groups) -> None:
 def _join_over_same_points(
     groups: Groups, is_worth_joining: Callable[[Groups, int, int], bool]
 ) -> None:
-    """Tries joins of groups over as many points, where a predicate of both groups holds."""
+    """Tries joins of groups over equally many points, where a predicate of both groups holds."""
     by_points: dict[int, list[int]] = {}
     for number, members in groups.members.items():
         if not any(isinstance(m.op.lowering, Contracting | Repeating) for m in members):
