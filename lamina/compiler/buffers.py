@@ -1,4 +1,4 @@
-"""The buffers of a program, while they are named."""
+"""The named buffers of a program under construction."""
 
 from __future__ import annotations
 
@@ -11,70 +11,70 @@ from lamina.shapes import Array, size_of, static
 
 @final
 class Buffers:
-    """Gives buffers names that people understand, each of them once.
+    """Creates buffers, each with a readable and unique name.
 
     Args:
-        graph: its leaves and constant arrays have buffers from the start.
+        graph: its leaves and constant arrays get buffers at once.
 
     Attributes:
-        buffers: all of them, by name.
-        constants: the values of those that hold constants.
-        homes: the buffer of each tensor that has one.
+        buffers: all buffers by name.
+        constants: the values of the constant buffers by name.
+        buffer_of: the buffer name of each tensor that has a buffer.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.buffers: dict[str, Buffer] = {}
         self.constants: dict[str, Array] = {}
-        self.homes: dict[Tensor, str] = {}
-        # How many buffers wanted a name.
-        self._wishes: dict[str, int] = {}
-        self._of_value: dict[ConstantValue, str] = {}
+        self.buffer_of: dict[Tensor, str] = {}
+        # The last number given to each base name.
+        self._last_number: dict[str, int] = {}
+        self._constant_buffers: dict[ConstantValue, str] = {}
         for node in graph.nodes():
             if node.op is LEAF:
                 role: str = node.attributes["role"]
-                self.homes[node] = self._add(node, role, node.attributes["name"])
+                self.buffer_of[node] = self._add(node, role, node.attributes["name"])
             elif _is_constant_array(node):
-                self.homes[node] = self._constant(node)
+                self.buffer_of[node] = self._constant(node)
 
     def of_constants(self, graph: Graph) -> dict[Tensor, str]:
-        """The buffers of the constant arrays of another graph, whose leaves lie elsewhere."""
+        """The buffers of another graph's constant arrays. Its leaves get no buffers here."""
         return {node: self._constant(node) for node in graph.nodes() if _is_constant_array(node)}
 
     def _constant(self, node: Tensor) -> str:
-        """The buffer of a constant array, which equal ones share."""
+        """The buffer of a constant array. Equal arrays share one buffer."""
         value: ConstantValue = node.attributes["value"]
-        if value not in self._of_value:
-            self._of_value[value] = name = self._add(node, "constant", "constant")
+        if value not in self._constant_buffers:
+            self._constant_buffers[value] = name = self._add(node, "constant", "constant")
             self.constants[name] = value.array
-        return self._of_value[value]
+        return self._constant_buffers[value]
 
     def temporary(self, node: Tensor, shape: tuple[int, ...] | None = None) -> str:
-        """A new buffer in the arena, by default for the tensor alone."""
+        """A new buffer in the arena, named after a tensor and by default of its shape."""
         return self._add(node, "temporary", readable_name(node), shape)
 
     def _add(
-        self, node: Tensor, kind: str, wanted: str, shape: tuple[int, ...] | None = None
+        self, node: Tensor, kind: str, base_name: str, shape: tuple[int, ...] | None = None
     ) -> str:
-        unique, number = wanted, self._wishes.get(wanted, 1)
+        unique, number = base_name, self._last_number.get(base_name, 1)
         while unique in self.buffers:
             number += 1
-            unique = f"{wanted}#{number}"
-        self._wishes[wanted] = number
+            unique = f"{base_name}#{number}"
+        self._last_number[base_name] = number
         extents = static(node.shape) if shape is None else shape
         self.buffers[unique] = Buffer(unique, kind, extents, node.dtype)
         return unique
 
 
 def is_leaf(node: Tensor) -> bool:
-    """Whether the tensor is a buffer from the start: an input, parameter, state or constant."""
+    """Whether the tensor is not computed: an input, parameter, state or constant."""
     return node.op is LEAF or node.op is CONSTANT
 
 
 def _is_constant_array(node: Tensor) -> bool:
-    """Whether a tensor is a constant that no expression holds as a number."""
+    """Whether a tensor is a constant that needs a buffer: single numbers become literals."""
     return node.op is CONSTANT and size_of(static(node.shape)) != 1
 
 
 def readable_name(node: Tensor) -> str:
-    """A name for what computes a tensor."""
+    """The path of the layer that made a tensor, and the name of its op."""
     return f"{node.origin.path}.{node.op.name}" if node.origin.path else node.op.name

@@ -1,4 +1,4 @@
-"""Ops that stand for a graph of other ops are replaced by that graph."""
+"""Replaces ops that decompose into a graph of other ops by that graph."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from lamina.program.target import Target
 
 
 def expand(graph: Graph, target: Target) -> Graph:
-    """The graph without decomposable ops; what they decompose into is expanded in turn.
+    """The graph without decomposable ops, applied recursively to the replacements.
 
-    Where an op can be computed in several ways, it becomes the one that suits the target.
+    An op with several decompositions becomes the one that suits the target.
     """
     return rewrite(graph, _Expansion(target).rule)
 
 
 @final
 class _Expansion:
-    """Expands tensors; functions that call each other would only be freed by the collector."""
+    """Expands tensors.
+
+    A class, because nested functions that call each other form reference cycles.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._done: dict[Tensor, Tensor] = {}
+        self._expanded_tensors: dict[Tensor, Tensor] = {}
 
     def rule(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         for operand in operands:
-            self._done.setdefault(operand, operand)
+            self._expanded_tensors.setdefault(operand, operand)
         return self._replaced(node, operands)
 
     def _replaced(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
@@ -38,8 +41,8 @@ class _Expansion:
         return node
 
     def _expanded(self, node: Tensor) -> Tensor:
-        done = self._done
-        # Operands of the original node are expanded already and recognised by identity.
+        done = self._expanded_tensors
+        # The original node's operands are expanded already and recognised by identity.
         if node not in done:
             operands = tuple(self._expanded(operand) for operand in node.operands)
             done[node] = node

@@ -1,9 +1,9 @@
-"""What one recurrence computes and a later one computes again is kept, where that is cheaper.
+"""Keeps tensors of a recurrence for a later one that would compute them again.
 
-The gradient of a recurrence is a recurrence back in time that begins each step by computing it once
-more, from the state before it. So steps of the two have equal tensors. Those that are dear become
-results of the first loop, and sequences for the second. All else is computed again, which takes no
-memory.
+The gradient of a recurrence is a recurrence back in time. Each of its iterations first recomputes
+the forward iteration from the state before it, so iterations of both have equal tensors. The
+expensive ones among these become results of the first loop and sequences of the second. The others
+are computed again, which takes no memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# Ops that stand for a contraction and movements.
+# Ops that decompose into a contraction and movements.
 PRODUCTS = (
     *("matmul", "dot", "outer", "einsum"),
     *("conv", "conv_transpose", "conv_weight_gradient"),
@@ -27,7 +27,7 @@ PRODUCTS = (
 
 
 def keep(graph: Graph, target: Target) -> Graph:
-    """The graph in which loops read what earlier ones have kept."""
+    """The graph in which loops read tensors that earlier loops have kept."""
     loops: dict[object, _Loop] = {}
     for node in graph.nodes():
         if isinstance(node.op.lowering, Repeating) and loop_of(node) not in loops:
@@ -46,114 +46,124 @@ def keep(graph: Graph, target: Target) -> Graph:
 
 @frozen_dataclass
 class _Changed:
-    """A loop that keeps or reads something.
+    """A rebuilt loop, which keeps or reads tensors.
 
     Attributes:
         node: one of its results.
-        tensors: which tensors of a step, as it was before, its results are.
+        tensors: for each result, the tensor of the original iteration.
     """
 
     node: Tensor
     tensors: tuple[Tensor, ...]
 
     def result(self, number: int) -> Tensor:
-        """The stack of all steps."""
+        """A result by its number: the stack of all iterations."""
         return rebuild(self.node, self.node.operands, result=number)
 
-    def of_each_step(self, tensor: Tensor) -> Tensor:
-        """What each step gave for a tensor; of a state, its new value."""
+    def of_each_iteration(self, tensor: Tensor) -> Tensor:
+        """The values of a tensor, stacked over the iterations; of a state, its new values."""
         number = self.tensors.index(tensor)
         stack = self.result(number)
         if number >= self.node.attributes["states"]:
             return stack
-        late = 0 if self.node.attributes["reverse"] else 1
+        start = 0 if self.node.attributes["reverse"] else 1
         (rows,) = static(stack.shape[:1])
-        return slice_axis(stack, 0, late, late + rows - 1)
+        return slice_axis(stack, 0, start, start + rows - 1)
 
 
 @final
 class _Loop:
-    """A recurrence, and what becomes of it.
+    """A recurrence before and after it is rebuilt.
 
     Attributes:
         node: one of its results.
-        place: its place among the loops; those before it do not depend on it.
-        inside: the tensors of a step, operands first.
-        kept: those that later loops read.
-        read: those that are read, each with the loop and its tensor that has the same value.
+        number: its number among the loops. Loops of smaller numbers do not depend on it.
+        tensors: the tensors of an iteration, operands first.
+        kept: the tensors that later loops read.
+        read: the tensors read from other loops; for each, that loop and its equal tensor.
     """
 
-    def __init__(self, node: Tensor, place: int) -> None:
+    def __init__(self, node: Tensor, number: int) -> None:
         self.node = node
-        self.place = place
+        self.number = number
         self.body: Graph = node.attributes["body"]
         self.states: int = node.attributes["states"]
         self.sequences: int = node.attributes["sequences"]
         self.reverse: bool = node.attributes["reverse"]
         (self.length,) = static(node.operands[self.states].shape[:1])
-        self.inside = topological(self.body.roots)
+        self.tensors = topological(self.body.roots)
         self.kept: set[Tensor] = set()
         self.read: dict[Tensor, tuple[_Loop, Tensor]] = {}
         self._changed: _Changed | None = None
 
-    def dear(self, target: Target) -> set[Tensor]:
-        """What is cheaper to keep for each step than to compute again.
+    def worth_keeping(self, target: Target) -> set[Tensor]:
+        """The tensors that are cheaper to keep for each iteration than to compute again.
 
-        What is the same in every step, as it follows from constants alone, is not kept; nor is a
-        function that is larger than the states, the elements and the products. Results are there
-        in any case.
+        Two kinds are not kept: tensors that are the same in every iteration, as they depend on
+        constants alone, and functions with more elements than any state, element of a sequence or
+        product has. Results are stored in any case.
         """
-        changing = self.body.inputs[: self.states + self.sequences]
-        changes = set(changing)
-        for x in self.inside:
-            if not changes.isdisjoint(x.operands):
-                changes.add(x)
-        products = {x for x in self.inside if _is_product(x)}
-        functions = {x for x in self.inside if is_expensive(x, target)} - products
-        room = max((_size(x) for x in (*changing, *(products & changes))), default=0)
-        kept = {x for x in functions if x in changes and _size(x) <= room}
+        varying_inputs = self.body.inputs[: self.states + self.sequences]
+        varying = set(varying_inputs)
+        for x in self.tensors:
+            if not varying.isdisjoint(x.operands):
+                varying.add(x)
+        products = {x for x in self.tensors if _is_product(x)}
+        functions = {x for x in self.tensors if is_expensive(x, target)} - products
+        most = max((_size(x) for x in (*varying_inputs, *(products & varying))), default=0)
+        kept = {x for x in functions if x in varying and _size(x) <= most}
         results = {tensor for _, tensor in self.body.outputs}
         kept |= functions & results
-        return kept | (products & (changes | results)) if target.keeps_products else kept
+        return kept | (products & (varying | results)) if target.keeps_products else kept
 
     def needed(self) -> set[Tensor]:
-        """What a step computes or reads. A further result that is read is the other loop's."""
-        computed = [x for n, (_, x) in enumerate(self.body.outputs) if not self._is_others(n)]
+        """The tensors that an iteration computes or reads.
+
+        A further result that is read from another loop is not computed.
+        """
+        computed = [x for n, (_, x) in enumerate(self.body.outputs) if not self._is_read(n)]
         return set(topological(computed, given=tuple(self.read)))
 
-    def _is_others(self, number: int) -> bool:
+    def _is_read(self, number: int) -> bool:
+        """Whether a result is read from another loop. New states are always computed."""
         return number >= self.states and self.body.outputs[number][1] in self.read
 
     def rebuilt(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        """One of its results, on other operands."""
+        """A result of this loop, of the rebuilt one where it changes.
+
+        Args:
+            node: the result in the original graph.
+            operands: its operands in the new graph.
+        """
         if not self.kept and not self.read:
             return rebuild(node, operands)
-        # Where all results are those of others, nothing is left of it.
+        # A loop whose results are all read from other loops disappears.
         if self._changed is None and self.results():
-            self._changed = self._with_others(operands)
+            self._changed = self._with_kept(operands)
         number: int = node.attributes["result"]
         tensor = self.body.outputs[number][1]
-        if self._is_others(number):
+        if self._is_read(number):
             other, found = self.read[tensor]
-            return other.changed.of_each_step(found)
-        return self.changed.result(number - sum(self._is_others(n) for n in range(number)))
+            return other.changed.of_each_iteration(found)
+        return self.changed.result(number - sum(self._is_read(n) for n in range(number)))
 
     @property
     def changed(self) -> _Changed:
-        """The loop that was rebuilt; those that read from it come later."""
+        """The rebuilt loop. Loops that read from it are rebuilt later."""
         assert self._changed is not None, "a loop reads from a later one"
         return self._changed
 
     def results(self) -> list[tuple[str, Tensor]]:
-        """Its results by name: those that it had, and what is kept."""
-        own = [one for n, one in enumerate(self.body.outputs) if not self._is_others(n)]
+        """The results of the rebuilt loop by name: those still computed, and the kept tensors."""
+        own = [one for n, one in enumerate(self.body.outputs) if not self._is_read(n)]
         names, known = {name for name, _ in own}, {tensor for _, tensor in own}
-        for tensor in self.inside:
+        for tensor in self.tensors:
             if tensor in self.kept and tensor not in known:
                 own.append((_unused("kept", names), tensor))
         return own
 
-    def _with_others(self, operands: tuple[Tensor, ...]) -> _Changed:
+    def _with_kept(self, operands: tuple[Tensor, ...]) -> _Changed:
+        """The loop on these operands, with kept tensors as further results and sequences."""
         results = self.results()
         inputs = list(zip(self.body.inputs, operands, strict=True))
         first, last = self.states, self.states + self.sequences
@@ -164,12 +174,12 @@ class _Loop:
             names = {str(x.attributes["name"]) for x in self.body.inputs}
             given: list[tuple[Tensor, Tensor]] = []
             for (other, found), own in self._read_by_source(needed):
-                sequence = other.changed.of_each_step(found)
+                sequence = other.changed.of_each_iteration(found)
                 element = leaf(_unused("kept", names), "input", found.shape, found.dtype)
                 given.append((element, sequence))
                 replaced |= dict.fromkeys(own, element)
             used = [one for one in sequences if one[0] in needed] + given
-            # Where nothing changes from step to step, something must say how many there are.
+            # Without a varying input, one sequence stays, as it gives the number of iterations.
             sequences = used or sequences[-1:]
             constants = [one for one in constants if one[0] in needed]
 
@@ -190,7 +200,10 @@ class _Loop:
     def _read_by_source(
         self, needed: set[Tensor]
     ) -> list[tuple[tuple[_Loop, Tensor], list[Tensor]]]:
-        """What is read, in the order of the others' results, with the own tensors it stands for."""
+        """The tensors of other loops that are read, and the own tensors that they replace.
+
+        In the order of the other loops' results.
+        """
         found: dict[tuple[_Loop, Tensor], list[Tensor]] = {}
         for tensor, source in self.read.items():
             if tensor in needed:
@@ -198,13 +211,13 @@ class _Loop:
 
         def order(source: tuple[_Loop, Tensor]) -> tuple[int, int]:
             other, tensor = source
-            return other.place, [x for _, x in other.results()].index(tensor)
+            return other.number, [x for _, x in other.results()].index(tensor)
 
         return [(source, found[source]) for source in sorted(found, key=order)]
 
 
 def _unused(name: str, names: set[str]) -> str:
-    """A name that is not there yet, and is from now on."""
+    """A new name, which is added to the names."""
     number = 0
     while f"{name}{number}" in names:
         number += 1
@@ -213,7 +226,7 @@ def _unused(name: str, names: set[str]) -> str:
 
 
 def _is_product(tensor: Tensor) -> bool:
-    """Whether it is a product, or made of some."""
+    """Whether it is a contraction, or decomposes into one."""
     lowering = tensor.op.lowering
     named = isinstance(lowering, Decomposition) and tensor.op.name in PRODUCTS
     return named or isinstance(lowering, Contracting)
@@ -227,21 +240,21 @@ def _size(tensor: Tensor) -> int:
 
 
 def _choose(loops: Mapping[object, _Loop], target: Target) -> None:
-    """Decides what is kept and read.
+    """Sets the tensors that each loop keeps and reads.
 
-    The first loop that computes something dear keeps it, if a later one needs it.
+    The first loop that computes an expensive tensor keeps it, if a later one needs it.
     """
     numbers: dict[Hashable, int] = {}
     first: dict[int, tuple[_Loop, Tensor]] = {}
-    dear: set[int] = set()
+    expensive: set[int] = set()
     for loop in loops.values():
         own = _numbered(loop, loops, numbers)
         known = set(first)
         results = [tensor for _, tensor in loop.body.outputs]
-        for tensor in (*results, *loop.inside):
+        for tensor in (*results, *loop.tensors):
             first.setdefault(own[tensor], (loop, tensor))
-        dear |= {own[tensor] for tensor in loop.dear(target)} - known
-        loop.read = {x: first[n] for x, n in own.items() if n in dear and n in known}
+        expensive |= {own[tensor] for tensor in loop.worth_keeping(target)} - known
+        loop.read = {x: first[n] for x, n in own.items() if n in expensive and n in known}
         needed = loop.needed().union(results)
         for tensor, (other, found) in loop.read.items():
             if tensor in needed:
@@ -251,38 +264,38 @@ def _choose(loops: Mapping[object, _Loop], target: Target) -> None:
 def _numbered(
     loop: _Loop, loops: Mapping[object, _Loop], numbers: dict[Hashable, int]
 ) -> dict[Tensor, int]:
-    """The tensors of a step by numbers; the same number, the same value in the same step.
+    """A number for each tensor of an iteration: equal numbers, equal values at the same time.
 
-    They are compared with those of loops of as many steps.
+    Only loops of the same length have numbers in common.
     """
     leaves = dict(zip(loop.body.inputs, loop.node.operands, strict=True))
-    places = {x: place for place, x in enumerate(leaves)}
+    input_numbers = {x: number for number, x in enumerate(leaves)}
     found: dict[Tensor, int] = {}
-    for node in loop.inside:
+    for node in loop.tensors:
         if node in leaves:
-            key = _stands_for(loop, places[node], loops)
+            key = _input_key(loop, input_numbers[node], loops)
         else:
             key = (node.op, _attributes_key(node), *(found[x] for x in node.operands))
         found[node] = numbers.setdefault((loop.length, key), len(numbers))
     return found
 
 
-def _stands_for(loop: _Loop, place: int, loops: Mapping[object, _Loop]) -> Hashable:
-    """What an input of a step is: the state before it, an element of a sequence, a constant."""
-    operand = loop.node.operands[place]
-    if place < loop.states:
-        return "state", loop.place, place
-    if place >= loop.states + loop.sequences:
+def _input_key(loop: _Loop, number: int, loops: Mapping[object, _Loop]) -> Hashable:
+    """The value of an iteration's input: a state, an element of a sequence, or a constant."""
+    operand = loop.node.operands[number]
+    if number < loop.states:
+        return "state", loop.number, number
+    if number >= loop.states + loop.sequences:
         return "constant", operand
-    # The states before each step of another loop are a part of the stack of all.
+    # A sequence may be the states before each iteration of another loop: a slice of its stack.
     (stack,) = operand.operands if operand.op is SLICE else (operand,)
     if operand.op is SLICE and isinstance(stack.op.lowering, Repeating):
-        other, number = loops[loop_of(stack)], stack.attributes["result"]
+        other, result = loops[loop_of(stack)], stack.attributes["result"]
         start = 1 if other.reverse else 0
-        if number < other.states:
-            part = slice_axis(stack, 0, start, start + static(stack.shape)[0] - 1)
-            if part.attributes == operand.attributes:
-                return "state", other.place, number
+        if result < other.states:
+            states = slice_axis(stack, 0, start, start + static(stack.shape)[0] - 1)
+            if states.attributes == operand.attributes:
+                return "state", other.number, result
     return "element", operand
 
 
@@ -291,7 +304,7 @@ def _attributes_key(node: Tensor) -> Hashable:
 
 
 def _key(value: Any) -> Hashable:
-    """A value of an attribute; equal graphs have equal keys."""
+    """An attribute's value as a key; graphs of equal structure have equal keys."""
     if not isinstance(value, Graph):
         return exact(value)
     numbers = {node: number for number, node in enumerate(value.nodes())}

@@ -1,13 +1,14 @@
-"""Memory planning: a place in one arena for every temporary.
+"""Memory planning: an offset in the arena for every temporary.
 
-Each temporary is alive from the step that writes it to the last one that reads it. A result may
-take over the place of an operand that dies in the same step, if every element is read only where
-it is written. The rest is packing of rectangles (bytes by time): several greedy orders are tried,
-then, if the largest live set is not met, a bounded search from a fixed seed.
+A temporary is alive from the step that writes it first to the step that reads it last. A result
+may take over the memory of an operand whose last reader is the same step, if the step loads every
+element only at the index at which it stores the result (in place). The rest is packing of
+rectangles (bytes by time): several greedy orders are tried, then, as long as the arena is larger
+than the largest live set, a bounded random search from a fixed seed.
 
-Where a device limits how much one allocation may hold, the arena is cut into blocks. They are
-planned in one range of addresses that has an edge at every multiple of the limit; no buffer lies
-across an edge.
+Where a device limits the size of one allocation, the arena is divided into blocks. They are
+planned in one range of addresses: a new block begins at every multiple of the limit, and no buffer
+crosses such a boundary.
 """
 
 from __future__ import annotations
@@ -28,21 +29,23 @@ from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Sort, Step, loads_of, reads_of, stores_of, writes_of
 from lamina.records import frozen_dataclass
 
-# Large buffers start at cache lines; small ones need no more than their elements do.
+# Buffers of at least this size start at cache lines. Smaller ones are aligned to their elements.
 CACHE_LINE_BYTES = 64
 LARGE_BYTES = 4096
-# When the greedy orders leave gaps: how many other orders are tried, and how many pairs of slots
-# may be compared for that.
+# The search after the greedy orders: the most orders that are tried, and the most pairs of slots
+# that are compared.
 SEARCH_ROUNDS = 400
 SEARCH_EFFORT = 4_000_000
-# So many slots are placed by lists; arrays are faster for more.
+# Up to this number of slots, lists are faster than arrays.
 MOST_IN_LISTS = 128
-# The edge of an arena in one block: beyond all that is ever placed.
-_NO_EDGE = 1 << 62
+# The block span of an arena in one block: larger than any offset.
+_UNLIMITED_SPAN = 1 << 62
 
 
 @frozen_dataclass
 class _Lifetime:
+    """The first step that writes a buffer and the last step that reads it."""
+
     buffer: Buffer
     first: int
     last: int
@@ -50,7 +53,7 @@ class _Lifetime:
 
 @dataclass
 class _Slot:
-    """Buffers of equal size that follow one another in one place."""
+    """Memory of one size and the buffers that hold it one after another, each in place."""
 
     lifetimes: list[_Lifetime]
     bytes: int
@@ -74,36 +77,35 @@ def plan_memory(
     alignment: int = 1,
     largest_block: int | None = None,
 ) -> Plan:
-    """Places every temporary buffer.
+    """The plan of the arena: a block and an offset for every temporary buffer.
 
     Args:
         buffers: all buffers of the program, by name.
-        steps: in the order in which they run.
+        steps: the program's steps, in the order in which they run.
         outputs: buffers that callers read after the last step.
-        repeats: which steps are repeated.
-        alignment: every buffer begins at a multiple of so many bytes; where its own elements or
-            cache lines ask for more, of theirs.
-        largest_block: the most bytes that one block of the arena may have; without it, there is
-            one block.
+        repeats: the ranges of steps that are repeated.
+        alignment: in bytes, for every buffer. The buffer's elements or cache lines may need more.
+        largest_block: the most bytes in one block of the arena; None for one block of any size.
 
     Raises:
         LargestBlockError: if an input or a temporary does not fit into the largest block.
     """
     lifetimes = _lifetimes(buffers, steps, outputs, repeats)
-    # Blocks are whole units, so that they can lie one behind the other.
-    unit = math.lcm(alignment, CACHE_LINE_BYTES)
-    edge = _NO_EDGE if largest_block is None else largest_block // unit * unit
+    # Block sizes are multiples of this, so that each block can directly follow the one before.
+    granularity = math.lcm(alignment, CACHE_LINE_BYTES)
+    span = _UNLIMITED_SPAN if largest_block is None else largest_block // granularity * granularity
     for name, buffer in buffers.items():
-        limit = largest_block if buffer.kind == "input" else edge if name in lifetimes else None
+        limit = largest_block if buffer.kind == "input" else span if name in lifetimes else None
         if limit is not None and buffer.bytes > limit:
             raise _too_large(buffer, limit)
     slots = _slots(lifetimes, steps, alignment)
     largest = _largest_alive(slots, len(steps))
-    offsets, blocks = _pack(_Range(tuple(slots), max(edge, unit), unit), largest)
+    space = _AddressRange(tuple(slots), max(span, granularity), granularity)
+    addresses, blocks = _pack(space, largest)
     allocations: list[Allocation] = []
-    for slot, place in zip(slots, offsets, strict=True):
+    for slot, address in zip(slots, addresses, strict=True):
         taken_over = ""
-        block, offset = divmod(place, max(edge, unit))
+        block, offset = divmod(address, space.span)
         for lifetime in slot.lifetimes:
             name, first, last = lifetime.buffer.name, lifetime.first, lifetime.last
             allocations.append(Allocation(name, offset, slot.bytes, first, last, taken_over, block))
@@ -119,13 +121,13 @@ def _too_large(buffer: Buffer, limit: int) -> LargestBlockError:
             ("buffer", f"{buffer}, {buffer.bytes:,} bytes"),
             ("limit", f"{limit:,} bytes in one block"),
         ),
-        advice="Take a smaller batch (Network.max_batch_size says which one fits), or another "
-        "engine: not all have such a limit.",
+        advice="Take a smaller batch (Network.max_batch_size returns the largest that fits), "
+        "or another engine: not all have such a limit.",
     )
 
 
 def _largest_alive(slots: Sequence[_Slot], steps: int) -> int:
-    """The most bytes that are alive in any step."""
+    """The most bytes that are alive in any one step."""
     changes = [0] * (steps + 2)
     for slot in slots:
         changes[slot.first] += slot.bytes
@@ -150,11 +152,12 @@ def _lifetimes(
     last.update(dict.fromkeys(outputs, len(steps)))
     for repeat in repeats:
         inside = range(repeat.first, repeat.last)
-        lasting = _by_turns(steps[repeat.first : repeat.last], repeat.axis)
+        lasting = _indexed_by(steps[repeat.first : repeat.last], repeat.axis)
         for name in first:
-            # What one turn leaves for another, or for what comes after, must stay all the time.
+            # A buffer that one iteration leaves for another, or that is alive before or after the
+            # repeated steps as well, lives during all iterations.
             outside = first[name] not in inside or last[name] not in inside
-            if (outside and _meets(first[name], last[name], inside)) or name in lasting:
+            if (outside and _overlap(first[name], last[name], inside)) or name in lasting:
                 first[name] = min(first[name], inside.start)
                 last[name] = max(last[name], inside.stop - 1)
     return {
@@ -164,12 +167,12 @@ def _lifetimes(
     }
 
 
-def _meets(first: int, last: int, steps: range) -> bool:
+def _overlap(first: int, last: int, steps: range) -> bool:
     return first < steps.stop and last >= steps.start
 
 
-def _by_turns(steps: Sequence[Step], axis: Axis) -> set[str]:
-    """The buffers of which each turn uses another part."""
+def _indexed_by(steps: Sequence[Step], axis: Axis) -> set[str]:
+    """The buffers that steps load or store at an index that depends on an axis."""
     used = [(store.buffer, store.index) for step in steps for store in stores_of(step)]
     used += [(load.buffer, load.index) for step in steps for load in loads_of(step)]
     return {buffer for buffer, index in used if axis in axes_of(index)}
@@ -198,61 +201,68 @@ def _slots(
 
 
 def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetime]) -> list[str]:
-    """The operands of a step whose place the result may take over."""
+    """The operands of a step whose memory the result may take over."""
     stores = [store for store in stores_of(step) if store.buffer == result.buffer.name]
     if len(stores) != 1 or stores[0].accumulate:
         return []
-    places: dict[str, set[object]] = {}
+    load_indices: dict[str, set[object]] = {}
     for load in loads_of(step):
-        places.setdefault(load.buffer, set()).add((load.index, load.bounds))
-    # What other points read as well.
-    views = set[str]()
+        load_indices.setdefault(load.buffer, set()).add((load.index, load.bounds))
+    # Buffers that other points read as well.
+    shared = set[str]()
     if isinstance(step, Contraction):
-        views = {load.buffer for load in loads(step.left, step.right)}
+        shared = {load.buffer for load in loads(step.left, step.right)}
     else:
         keys = [stage.key for stage in step.stages if isinstance(stage, Sort)]
-        views = {load.buffer for load in loads(*keys)}
+        shared = {load.buffer for load in loads(*keys)}
     size = result.buffer.bytes
     return [
         name
-        for name, reads in places.items()
+        for name, indices in load_indices.items()
         if name in lifetimes
-        and name not in views
+        and name not in shared
         and name != result.buffer.name
         and lifetimes[name].last == result.first
         and lifetimes[name].buffer.bytes == size
         and lifetimes[name].buffer.dtype.itemsize == result.buffer.dtype.itemsize
-        and reads == {(stores[0].index, ())}
+        and indices == {(stores[0].index, ())}
     ]
 
 
 @frozen_dataclass
-class _Range:
-    """The addresses in which slots are placed.
+class _AddressRange:
+    """The addresses that slots are given.
 
     Attributes:
-        slots: what is placed.
-        edge: no slot lies across a multiple of this; between two of them lies a block.
-        unit: blocks that others follow are multiples of this.
+        slots: all slots.
+        span: in bytes. Block number n has the addresses from n * span on; no slot crosses a
+            multiple of the span.
+        granularity: in bytes. The sizes of all blocks but the last are multiples of it.
     """
 
     slots: tuple[_Slot, ...]
-    edge: int
-    unit: int
+    span: int
+    granularity: int
 
-    def blocks(self, offsets: Sequence[int]) -> tuple[int, ...]:
-        """How large each block is."""
+    def blocks(self, addresses: Sequence[int]) -> tuple[int, ...]:
+        """The bytes of each block, for these addresses of the slots."""
         sizes: list[int] = []
-        for slot, offset in zip(self.slots, offsets, strict=True):
-            number, start = divmod(offset, self.edge)
+        for slot, address in zip(self.slots, addresses, strict=True):
+            number, start = divmod(address, self.span)
             sizes += [0] * (number + 1 - len(sizes))
             sizes[number] = max(sizes[number], start + slot.bytes)
-        return (*(-(-size // self.unit) * self.unit for size in sizes[:-1]), *sizes[-1:])
+        return (
+            *(-(-size // self.granularity) * self.granularity for size in sizes[:-1]),
+            *sizes[-1:],
+        )
 
 
-def _pack(places: _Range, target: int) -> tuple[list[int], tuple[int, ...]]:
-    """Offsets for the slots, and the sizes of the blocks that hold them."""
-    slots = places.slots
+def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int, ...]]:
+    """Addresses for the slots, and the bytes of each block.
+
+    The search ends early at an arena of `lower_bound` bytes, as no order needs fewer.
+    """
+    slots = space.slots
     numbers = range(len(slots))
     keys: list[Callable[[int], tuple[int, ...]]] = [
         lambda n: (-slots[n].bytes, slots[n].first),
@@ -260,42 +270,41 @@ def _pack(places: _Range, target: int) -> tuple[list[int], tuple[int, ...]]:
         lambda n: (slots[n].first, -slots[n].bytes),
         lambda n: (-(slots[n].last - slots[n].first), -slots[n].bytes),
     ]
-    place = _placing(places)
+    place = _placement(space)
     best_order: Sequence[int] = ()
     best: tuple[int, list[int]] = 0, []
     for key in keys:
         order = sorted(numbers, key=key)
-        offsets = place(order)
-        size = sum(places.blocks(offsets))
+        addresses = place(order)
+        size = sum(space.blocks(addresses))
         if not best_order or size < best[0]:
-            best_order, best = order, (size, offsets)
-        # No order can do with less.
-        if best[0] <= target:
+            best_order, best = order, (size, addresses)
+        if best[0] <= lower_bound:
             break
     generator = random.Random(0)
     for _ in range(min(SEARCH_ROUNDS, SEARCH_EFFORT // (len(slots) + 1) ** 2)):
-        if best[0] <= target or len(slots) < 2:
+        if best[0] <= lower_bound or len(slots) < 2:
             break
         order = list(best_order)
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
-        offsets = place(order)
-        size = sum(places.blocks(offsets))
+        addresses = place(order)
+        size = sum(space.blocks(addresses))
         if size <= best[0]:
-            best_order, best = order, (size, offsets)
-    return best[1], places.blocks(best[1])
+            best_order, best = order, (size, addresses)
+    return best[1], space.blocks(best[1])
 
 
-# An order in which slots are placed -> the offset of each slot.
-_Placing = Callable[[Sequence[int]], list[int]]
+# An order of slots -> the address of each slot.
+_Placement = Callable[[Sequence[int]], list[int]]
 
 
-def _placing(places: _Range) -> _Placing:
-    """Each slot in turn at the lowest offset where it meets no slot alive at the same time."""
-    slots = places.slots
+def _placement(space: _AddressRange) -> _Placement:
+    """First fit: each slot gets the lowest address free of slots alive at the same time."""
+    slots = space.slots
     if len(slots) > MOST_IN_LISTS:
-        return partial(_placed_in_arrays, places)
-    meeting = [
+        return partial(_placed_with_arrays, space)
+    concurrent = [
         [
             other
             for other, one in enumerate(slots)
@@ -303,50 +312,50 @@ def _placing(places: _Range) -> _Placing:
         ]
         for number, slot in enumerate(slots)
     ]
-    return partial(_placed_in_lists, places, meeting)
+    return partial(_placed_with_lists, space, concurrent)
 
 
-def _placed_in_lists(
-    places: _Range, meeting: Sequence[Sequence[int]], order: Sequence[int]
+def _placed_with_lists(
+    space: _AddressRange, concurrent: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[int]:
-    """For few slots; `meeting` says for each which ones are alive at the same time."""
+    """First fit for few slots. `concurrent` lists, for each slot, those alive at the same time."""
     placed: dict[int, tuple[int, int]] = {}
-    edge = places.edge
+    span = space.span
     for number in order:
-        slot = places.slots[number]
+        slot = space.slots[number]
         length, alignment = slot.bytes, slot.alignment
-        offset = 0
-        for start, end in sorted(placed[other] for other in meeting[number] if other in placed):
-            if offset + length <= start:
+        address = 0
+        for start, end in sorted(placed[other] for other in concurrent[number] if other in placed):
+            if address + length <= start:
                 break
-            if end > offset:
-                offset = -(-end // alignment) * alignment
-                if offset % edge + length > edge:
-                    offset += edge - offset % edge
-        placed[number] = (offset, offset + length)
-    return [placed[number][0] for number in range(len(places.slots))]
+            if end > address:
+                address = -(-end // alignment) * alignment
+                if address % span + length > span:
+                    address += span - address % span
+        placed[number] = (address, address + length)
+    return [placed[number][0] for number in range(len(space.slots))]
 
 
-def _placed_in_arrays(places: _Range, order: Sequence[int]) -> list[int]:
-    """The same for many slots: thousands may be alive at the same time as each of them."""
-    slots, edge = places.slots, places.edge
-    # What was placed, by offset: from and to which step it is alive, where it starts and ends.
+def _placed_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
+    """First fit for many slots: thousands may be alive at the same time as each of them."""
+    slots, span = space.slots, space.span
+    # A column for each slot placed so far, by address: first step, last step, start and end.
     placed = np.zeros((4, len(slots)), np.int64)
-    offsets = [0] * len(slots)
+    addresses = [0] * len(slots)
     for count, number in enumerate(order):
         slot = slots[number]
         length, alignment = slot.bytes, slot.alignment
         first, last, starts, ends = placed[:, :count]
         alive = (first <= slot.last) & (last >= slot.first)
-        # The ends of all that starts below each of them, as the slot could begin there.
-        below = np.maximum.accumulate(ends[alive], dtype=np.int64)
-        begins = np.concatenate(((0,), -(-below // alignment) * alignment))
-        begins += np.where(begins % edge + length > edge, edge - begins % edge, 0)
-        fits = begins[:-1] + length <= starts[alive]
+        # Candidates: after the largest end of all slots up to each one, in order of addresses.
+        ends_so_far = np.maximum.accumulate(ends[alive], dtype=np.int64)
+        candidates = np.concatenate(((0,), -(-ends_so_far // alignment) * alignment))
+        candidates += np.where(candidates % span + length > span, span - candidates % span, 0)
+        fits = candidates[:-1] + length <= starts[alive]
         gap = int(fits.argmax()) if fits.any() else -1
-        offset = int(begins[gap])
-        offsets[number] = offset
-        position = int(starts.searchsorted(offset, "right"))
-        placed[:, position + 1 : count + 1] = placed[:, position:count]
-        placed[:, position] = slot.first, slot.last, offset, offset + length
-    return offsets
+        address = int(candidates[gap])
+        addresses[number] = address
+        column = int(starts.searchsorted(address, "right"))
+        placed[:, column + 1 : count + 1] = placed[:, column:count]
+        placed[:, column] = slot.first, slot.last, address, address + length
+    return addresses

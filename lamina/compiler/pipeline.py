@@ -1,7 +1,7 @@
-"""The compiler, in one function: a graph goes in, a program comes out.
+"""The compiler in one function: from a graph to a program.
 
-Read this file first. The passes run in the order in which they stand here; the tensors
-that each pass has made are type-checked after it, and the program at the end.
+Read this file first. The passes are listed in the order in which they run. After each pass the
+tensors it made are type-checked, and at the end the program is.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
     """Compiles a graph for one batch size.
 
     Args:
-        graph: what to compute. Gradients are part of it already (`differentiate.gradients`).
+        graph: what to compute, gradients included (`differentiate.gradients`).
         batch: the number of examples in a batch.
-        name: of the program, for people.
-        target: what is dear, and what is cheap, where it shall run.
+        name: the program's name, shown to users.
+        target: the costs and limits of the device.
 
     Returns:
         A program that any engine can run.
@@ -54,8 +54,8 @@ def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Gra
 
     Args:
         graph: what is compiled.
-        target: what for.
-        checked: a graph of which all tensors were checked; after each pass the others are.
+        target: the costs of the device.
+        checked: a graph whose tensors are type-checked already; each pass's new ones are checked.
     """
     passes: list[Callable[[Graph], Graph]] = [
         partial(keep, target=target),
@@ -72,12 +72,12 @@ def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Gra
 
 
 def assemble(fused: Fused, name: str, target: Target) -> Program:
-    """Names the buffers, writes the steps with them, and plans the arena."""
+    """The program: named buffers, steps that use them, and the plan of the arena."""
     named = Buffers(fused.graph)
     lowered = write_steps(fused, named, target)
     if target.scatter == "sorted":
         lowered = sort_scatters(lowered)
-    outputs = tuple((name, named.homes[tensor]) for name, tensor in fused.graph.outputs)
+    outputs = tuple((name, named.buffer_of[tensor]) for name, tensor in fused.graph.outputs)
     plan = plan_memory(
         lowered.buffers,
         lowered.steps,
@@ -91,7 +91,7 @@ def assemble(fused: Fused, name: str, target: Target) -> Program:
 
 
 def write_steps(fused: Fused, named: Buffers, target: Target) -> Lowered:
-    """The steps of all groups in order; what they store gets buffers."""
+    """The steps of all groups in order. Tensors that they store get buffers."""
     steps: list[Step] = []
     repeats: list[Repeat] = []
     for group in fused.groups:
@@ -104,9 +104,9 @@ def write_steps(fused: Fused, named: Buffers, target: Target) -> Lowered:
             continue
         for node in group.members:
             if node in fused.in_place:
-                named.homes[node] = named.homes[fused.in_place[node]]
+                named.buffer_of[node] = named.buffer_of[fused.in_place[node]]
             elif node in group.stored:
-                named.homes[node] = named.temporary(node)
+                named.buffer_of[node] = named.temporary(node)
         label = f"{len(steps)}.{readable_name(group.members[-1])}"
-        steps.append(group.step.written(named.homes, label))
+        steps.append(group.step.written(named.buffer_of, label))
     return Lowered(named.buffers, tuple(steps), tuple(repeats))

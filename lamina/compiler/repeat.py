@@ -1,7 +1,7 @@
-"""Recurrences: the graph of a step becomes steps of the program that are repeated.
+"""Recurrences: the graph of one iteration becomes steps that the program repeats.
 
-It goes through the same passes as the whole graph. Its states are rows of buffers that hold those
-of all turns: a turn reads one row and writes the next.
+This graph goes through the same passes as the whole graph. The values of a state in all iterations
+are the rows of one buffer, its *stack*: an iteration reads one row and writes the next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.fusion.fuse import Fused, Group, fuse
 from lamina.compiler.fusion.trials import named
 from lamina.compiler.keep import keep
-from lamina.compiler.lowering.pull import Home, Row, pulled
+from lamina.compiler.lowering.pull import Location, Row, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
@@ -29,12 +29,12 @@ from lamina.shapes import size_of, static
 
 @frozen_dataclass
 class Repeated:
-    """What a recurrence becomes.
+    """The steps of a recurrence.
 
     Attributes:
-        before: steps that come first: they store the initial states.
-        steps: those that are repeated.
-        axis: what their index expressions call the turn.
+        before: run once before the loop, to store the initial states.
+        steps: the repeated steps.
+        axis: the axis whose index is the number of the iteration.
     """
 
     before: tuple[Step, ...]
@@ -44,20 +44,21 @@ class Repeated:
 
 @final
 class _Loop:
-    """How a recurrence goes through time.
+    """A recurrence and the rows that its iterations read and write.
 
     Args:
         group: its results.
 
     Attributes:
         operands: initial states, sequences and constants.
-        results: the wanted results, by their numbers.
-        outputs: the numbers of what a step gives as far as it is needed: all states, then others.
+        results: the needed results, by number.
+        body: the graph of one iteration, with the needed outputs only.
+        outputs: the numbers of these outputs: all states, then further results.
         states, sequences: how many there are.
         reverse: whether time runs backwards.
-        length: how many turns there are.
-        axis: the turn.
-        time: the time of a turn.
+        length: the number of iterations.
+        axis: its index is the number of the iteration.
+        time: the index along the time axis of sequences, in terms of `axis`.
     """
 
     def __init__(self, group: Group) -> None:
@@ -71,21 +72,21 @@ class _Loop:
         self.sequences: int = first.attributes["sequences"]
         self.reverse: bool = first.attributes["reverse"]
         (self.length,) = static(first.operands[self.states].shape[:1])
-        self.axis = Axis("turn", self.length)
-        turn = axis_index(self.axis)
-        self.time = turn * -1 + (self.length - 1) if self.reverse else turn
+        self.axis = Axis("t", self.length)
+        iteration = axis_index(self.axis)
+        self.time = iteration * -1 + (self.length - 1) if self.reverse else iteration
 
     def rows(self, number: int) -> int:
-        """How many rows the buffer of a result has: of a state with the initial one."""
+        """The number of rows in the stack of a result; a state's includes the initial state."""
         return self.length + 1 if number < self.states else self.length
 
     def written(self, number: int) -> Index:
-        """The row that a turn writes."""
+        """The row of a result that an iteration writes."""
         return self.time if self.reverse or number >= self.states else self.time + 1
 
     @property
     def read(self) -> Index:
-        """The row of a state that a turn reads."""
+        """The row of a state that an iteration reads."""
         return self.time + 1 if self.reverse else self.time
 
     @property
@@ -101,17 +102,17 @@ def lower_repeating(
     target: Target,
     first_number: int,
 ) -> Repeated:
-    """The steps of a recurrence; its results get buffers.
+    """The steps of a recurrence. Its results get buffers.
 
     Args:
-        group: its results.
-        buffers: of the program so far, where what it reads lies.
+        group: the results of the recurrence.
+        buffers: the program's buffers, which has those of the operands.
         optimised: the passes that come before fusion.
-        target: what for.
-        first_number: of the first step, which its name begins with.
+        target: the costs of the device.
+        first_number: the number of the first step, with which its name begins.
     """
     loop = _Loop(group)
-    graph = _with_own_results(optimised(unroll(keep(loop.body, target)), target))
+    graph = _with_distinct_results(optimised(unroll(keep(loop.body, target)), target))
     stacks: dict[int, str] = {}
     for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
         shape = (loop.rows(number), *static(tensor.shape))
@@ -120,15 +121,15 @@ def lower_repeating(
     steps: list[Step] = []
     if loop.length:
         fused = fuse(graph, target, given=_given(loop, graph, stacks, buffers))
-        steps = _turn(loop, fused, stacks, buffers, first_number + len(before))
-    buffers.homes |= {tensor: stacks[number] for number, tensor in loop.results.items()}
+        steps = _iteration_steps(loop, fused, stacks, buffers, first_number + len(before))
+    buffers.buffer_of |= {tensor: stacks[number] for number, tensor in loop.results.items()}
     return Repeated(tuple(before), tuple(steps), loop.axis)
 
 
 def _first_rows(
     loop: _Loop, graph: Graph, stacks: Mapping[int, str], buffers: Buffers, first_number: int
 ) -> list[Step]:
-    """Steps that store the initial states, or that other results are empty."""
+    """Steps that store the initial states; without iterations, also empty further results."""
     before: list[Step] = []
     for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
         shape = static(tensor.shape)
@@ -136,50 +137,56 @@ def _first_rows(
         if number < loop.states:
             start = Row(stacks[number], loop.initial * size_of(shape))
             source = loop.operands[number]
-            before.append(_copy(source, start, buffers.homes, f"{name}.initial"))
+            before.append(_copy(source, start, buffers.buffer_of, f"{name}.initial"))
         elif not loop.length:
             nothing = broadcast_to(constant(0, tensor.dtype), (0, *shape))
             start = Row(stacks[number], Index())
-            before.append(_copy(nothing, start, buffers.homes, f"{name}.empty"))
+            before.append(_copy(nothing, start, buffers.buffer_of, f"{name}.empty"))
     return before
 
 
 def _given(
     loop: _Loop, graph: Graph, stacks: Mapping[int, str], buffers: Buffers
-) -> dict[Tensor, Home]:
-    """Where the steps find what a turn begins with: states, elements of sequences, constants."""
-    given: dict[Tensor, Home] = {}
+) -> dict[Tensor, Location]:
+    """The locations of an iteration's inputs: states, elements of sequences, constants."""
+    given: dict[Tensor, Location] = {}
     for number, leaf in enumerate(graph.inputs[: loop.states]):
         row = loop.read * size_of(static(leaf.shape))
         given[leaf] = Row(named(stacks[number]), row)
-    homes: dict[Tensor, Home] = {one: named(home) for one, home in buffers.homes.items()}
+    locations: dict[Tensor, Location] = {
+        one: named(buffer) for one, buffer in buffers.buffer_of.items()
+    }
     others = zip(graph.inputs[loop.states :], loop.operands[loop.states :], strict=True)
     for number, (leaf, operand) in enumerate(others):
-        given[leaf] = _inside(operand, (loop.time,) if number < loop.sequences else (), homes)
+        given[leaf] = _input_location(
+            operand, (loop.time,) if number < loop.sequences else (), locations
+        )
     return given
 
 
-def _turn(
+def _iteration_steps(
     loop: _Loop, fused: Fused, stacks: Mapping[int, str], buffers: Buffers, first_number: int
 ) -> list[Step]:
-    """The steps of one turn."""
-    homes: dict[Tensor, str | Row] = {**buffers.of_constants(fused.graph)}
+    """The steps of one iteration."""
+    locations: dict[Tensor, str | Row] = {**buffers.of_constants(fused.graph)}
     for number, (_, tensor) in zip(loop.outputs, fused.graph.outputs, strict=True):
-        homes[tensor] = Row(stacks[number], loop.written(number) * size_of(static(tensor.shape)))
+        locations[tensor] = Row(
+            stacks[number], loop.written(number) * size_of(static(tensor.shape))
+        )
     steps: list[Step] = []
     for group in fused.groups:
-        # A recurrence within another one was unrolled.
+        # Recurrences inside an iteration are unrolled before.
         assert group.step is not None
         for one in group.members:
-            if one in group.stored and one not in homes:
-                homes[one] = buffers.temporary(one)
+            if one in group.stored and one not in locations:
+                locations[one] = buffers.temporary(one)
         label = f"{first_number + len(steps)}.{readable_name(group.members[-1])}"
-        steps.append(group.step.written(homes, label))
+        steps.append(group.step.written(locations, label))
     return steps
 
 
-def _with_own_results(graph: Graph) -> Graph:
-    """Gives results that are the same tensor one each, as each has rows of its own."""
+def _with_distinct_results(graph: Graph) -> Graph:
+    """Gives each result a tensor of its own, as each has a stack of its own."""
     seen: set[Tensor] = set()
     outputs: list[tuple[str, Tensor]] = []
     for name, tensor in graph.outputs:
@@ -189,19 +196,27 @@ def _with_own_results(graph: Graph) -> Graph:
     return Graph(graph.inputs, tuple(outputs))
 
 
-def _inside(operand: Tensor, time: Coordinates, buffers: Mapping[Tensor, Home]) -> Home:
-    """An operand as the steps see it."""
+def _input_location(
+    operand: Tensor, time: Coordinates, locations: Mapping[Tensor, Location]
+) -> Location:
+    """The location of an iteration's input, an operand of the recurrence or its element at a time.
+
+    Args:
+        operand: the operand.
+        time: the first coordinate in a sequence; empty for a constant.
+        locations: of the tensors stored before the recurrence.
+    """
 
     def at(coordinates: Coordinates) -> Scalar:
-        return pulled(operand, (*time, *coordinates), buffers)
+        return pulled(operand, (*time, *coordinates), locations)
 
     return at
 
 
-def _copy(source: Tensor, target: Row, buffers: Mapping[Tensor, Home], name: str) -> Loop:
-    """A step that stores a tensor in a row."""
+def _copy(source: Tensor, target: Row, locations: Mapping[Tensor, Location], name: str) -> Loop:
+    """A step that stores a tensor in a row of a stack."""
     shape = static(source.shape)
     axes = tuple(Axis(f"i{number}", extent) for number, extent in enumerate(shape))
-    place = tuple(axis_index(axis) for axis in axes)
-    store = Store(target.buffer, target.index(place, shape), pulled(source, place, buffers))
+    point = tuple(axis_index(axis) for axis in axes)
+    store = Store(target.buffer, target.index(point, shape), pulled(source, point, locations))
     return Loop(name, tuple(a for a in axes if a.extent != 1), (Write((), (store,)),))

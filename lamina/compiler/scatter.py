@@ -1,9 +1,9 @@
-"""Scatters for parallel workers: each element of the result gathers what is added to it.
+"""Scatters for parallel workers: each element of the result gathers its summands.
 
-A scatter is lowered to zeros and additions in order, which one worker makes. Where a target asks
-for it, two steps take its place, both of them parallel and without atomic additions: the places
-are sorted, equal ones staying in order; then each element of the result adds up the values of its
-own places. That is the same order of additions, and so gives the same bits.
+A scatter is lowered to zeros and additions in order, which one worker computes. For targets with
+`scatter="sorted"`, two parallel steps without atomic additions replace it. The first sorts the
+target indices of the values and keeps equal ones in order. In the second, each element of the
+result adds up the values with its index. The order of additions is the same, so the bits are too.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from lamina.shapes import int64, size_of
 
 @frozen_dataclass
 class Lowered:
-    """What the compiler makes before it plans the arena.
+    """A program before the arena is planned.
 
     Attributes:
         buffers: by name.
-        steps: in order.
-        repeats: which of them are repeated.
+        steps: in the order in which they run.
+        repeats: the ranges of steps that are repeated.
     """
 
     buffers: Mapping[str, Buffer]
@@ -52,37 +52,37 @@ class Lowered:
 
 
 def sort_scatters(lowered: Lowered) -> Lowered:
-    """The same with every scatter in order as two parallel steps."""
+    """The same program with two parallel steps for each sequential scatter."""
     buffers = dict(lowered.buffers)
     steps: list[Step] = []
-    # Where each of the old steps begins among the new ones.
+    # For each old step, the number of its first new step.
     starts: list[int] = []
     for step in lowered.steps:
         starts.append(len(steps))
-        parts = _sorted_scatter(step, buffers) if isinstance(step, Loop) else ()
-        steps += parts or (step,)
+        replacement = _sorted_scatter(step, buffers) if isinstance(step, Loop) else ()
+        steps += replacement or (step,)
     starts.append(len(steps))
     repeats = [Repeat(one.axis, starts[one.first], starts[one.last]) for one in lowered.repeats]
     return Lowered(buffers, tuple(map(_numbered, range(len(steps)), steps)), tuple(repeats))
 
 
 def _numbered(number: int, step: Step) -> Step:
-    """The step under its own number, which its name begins with."""
+    """The step with its number at the beginning of its name."""
     name = f"{number}.{step.name.split('.', 1)[1]}"
     return step if name == step.name else replace(step, name=name)
 
 
 def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
-    """The two steps for a scatter, with a new buffer for the order; none for another loop."""
+    """The two steps for a scatter, and a new buffer for the order; none for another loop."""
     match loop.stages:
         case (Write(_, (Store() as zero,)), Write(axes, (Store() as addition,), True)):
             pass
         case _:
             return ()
-    key, place = _apart(addition.index, zero.index)
+    key, position = _without_common_terms(addition.index, zero.index)
     slot = Axis("slot", size_of([axis.extent for axis in axes]))
-    position = _by_slot(axes, axis_index(slot))
-    sorting = Rewrite(position).index(key)
+    index_of_axis = _by_slot(axes, axis_index(slot))
+    sorting = Rewrite(index_of_axis).index(key)
     used = {axis for index in (sorting, *indices(Position(sorting))) for axis in axes_of(index)}
     outer = tuple(axis for axis in loop.axes if axis in used)
     name = _unused(f"{loop.name.split('.', 1)[1]}.order", buffers)
@@ -96,40 +96,41 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
         "sum",
         slot,
         Position(gathering.index(key)),
-        place,
+        position,
         gathering.scalar(addition.value),
         addition.value.dtype,
     )
     stored = replace(zero, value=Local(total.local, total.dtype))
-    # Elements that lie side by side come last.
+    # The axis of adjacent elements comes last.
     strides = dict(zero.index.terms)
-    points = sorted((*loop.axes, *_inner(loop)), key=lambda axis: -strides.get(axis, 0))
+    points = sorted((*loop.axes, *_cleared_axes(loop)), key=lambda axis: -strides.get(axis, 0))
     return (
         Loop(f"{loop.name}.order", outer, (sort,)),
         Loop(loop.name, tuple(points), (total, Write((), (stored,)))),
     )
 
 
-def _inner(loop: Loop) -> tuple[Axis, ...]:
-    """The axes of the elements that are cleared, inside those of the loop."""
+def _cleared_axes(loop: Loop) -> tuple[Axis, ...]:
+    """The inner axes over which a scatter first sets its result to zero."""
     clearing = loop.stages[0]
     assert isinstance(clearing, Write)
     return clearing.axes
 
 
-def _apart(one: Index, other: Index) -> tuple[Index, Index]:
-    """Two places without what both have in common."""
+def _without_common_terms(one: Index, other: Index) -> tuple[Index, Index]:
+    """Two indices without the terms that both contain, and relative to the second's constant."""
     common = Index(other.constant, tuple(term for term in one.terms if term in other.terms))
     return one - common, other - common
 
 
 def _by_slot(axes: Sequence[Axis], slot: Index) -> dict[Axis, Index]:
-    """The axes of the values, in order, in terms of one number for all of them."""
-    places = unflatten(slot, [axis.extent for axis in axes])
-    return dict(zip(axes, places, strict=True))
+    """The index of each axis of the values, in terms of the flat index of a value."""
+    indices_of_axes = unflatten(slot, [axis.extent for axis in axes])
+    return dict(zip(axes, indices_of_axes, strict=True))
 
 
 def _read(position: Load, extent: int) -> Index:
+    """A loaded position as an index."""
     value: Scalar = position if position.dtype == int64 else Apply("cast", (position,), int64)
     return gathered_index(value, extent)
 

@@ -1,8 +1,8 @@
-"""Simplification: the same graph, said with fewer tensors.
+"""Simplification: an equal graph of fewer tensors.
 
 Common subexpressions are shared, constants folded, and operations that change nothing dropped.
-Every rule holds for NaN, infinities and signed zeros: `x * 0` stays, `x * 1` goes. Only a sum that
-is zero may change its sign.
+Every rule holds for NaN, infinities and signed zeros: `x * 0` stays, `x * 1` is dropped. Only a sum
+that is zero may change its sign.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewri
 from lamina.ops.lowering_rules import Elementwise, Generator, Scattering
 from lamina.shapes import int64, size_of, static
 
-# Constants are folded while the result stays this small, in elements.
+# The most elements of a folded constant.
 LARGEST_FOLDED = 256
 
 
 def simplify(graph: Graph) -> Graph:
-    """Applies the rules until nothing changes."""
+    """Applies the rules until the number of tensors stays the same."""
     # The tensors that no rule changes, and their attributes as keys.
     settled: dict[Tensor, Any] = {}
     while True:
@@ -35,7 +35,7 @@ def simplify(graph: Graph) -> Graph:
 
 
 def _sharing(settled: dict[Tensor, Any]) -> Callable[[Tensor, tuple[Tensor, ...]], Tensor]:
-    """A rule for rewriting that simplifies tensors, and gives equal ones once."""
+    """A rule for `rewrite` that simplifies each tensor and returns one for all equal ones."""
     known: dict[Any, Tensor] = {}
 
     def shared(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
@@ -57,7 +57,7 @@ def _attributes_key(node: Tensor) -> Any:
 
 
 def _exact(value: Any) -> Any:
-    """A key that tells 0.0 from -0.0, which are equal."""
+    """A key that distinguishes 0.0 from -0.0, which are equal."""
     return repr(value) if isinstance(value, float) else value
 
 
@@ -77,9 +77,9 @@ def _simplified(node: Tensor) -> Tensor:
 
 
 def _without_moved_contractions(graph: Graph) -> Graph:
-    """A product of matrices that is only used transposed is computed in the order that is wanted.
+    """Computes products of matrices that are only used transposed in transposed order.
 
-    Either operand may then have the columns; of other contractions that is not sure.
+    In other contractions it is not certain that either operand can give the columns (n).
     """
     if not any(
         node.op.name == "transpose" and node.operands[0].op.name == "contract"
@@ -103,7 +103,7 @@ def _without_moved_contractions(graph: Graph) -> Graph:
 
 
 def _folded(node: Tensor) -> Tensor | None:
-    """The node's value, if all it depends on is known and the result is small."""
+    """The node's value as a constant, if its operands are constants and the result is small."""
     if isinstance(node.op.lowering, Generator | Scattering):
         return None
     if isinstance(node.op.lowering, Elementwise) and node.rank:
@@ -123,7 +123,7 @@ def _folded(node: Tensor) -> Tensor | None:
 
 
 def _without_broadcasts(node: Tensor) -> Tensor:
-    """Elementwise ops broadcast by themselves: an explicit broadcast before one is dropped."""
+    """Drops explicit broadcasts of operands: elementwise ops broadcast by themselves."""
     for position, operand in enumerate(node.operands):
         smaller = _unbroadcast(operand)
         if smaller is not None:
@@ -134,7 +134,7 @@ def _without_broadcasts(node: Tensor) -> Tensor:
 
 
 def _unbroadcast(tensor: Tensor) -> Tensor | None:
-    """A smaller tensor that gives the same where it is broadcast."""
+    """A smaller tensor that broadcasts to this one; None without one."""
     if tensor.op.name == "broadcast_to":
         return tensor.operands[0]
     if tensor.op is CONSTANT and tensor.rank and size_of(static(tensor.shape)) == 1:
@@ -143,7 +143,7 @@ def _unbroadcast(tensor: Tensor) -> Tensor | None:
 
 
 def _number(tensor: Tensor) -> Tensor | None:
-    """The constant 0-d tensor that every element of a tensor equals, if there is one."""
+    """The constant 0-d tensor that every element of a tensor equals; None without one."""
     smaller = _unbroadcast(tensor)
     if smaller is not None:
         return _number(smaller)
@@ -151,7 +151,7 @@ def _number(tensor: Tensor) -> Tensor | None:
 
 
 def _is(tensor: Tensor, number: float) -> bool:
-    """Whether every element is the constant number; 0 is not -0.0."""
+    """Whether every element is known to be the number; 0 is not -0.0."""
     known = _number(tensor)
     if known is None:
         return False
@@ -237,8 +237,8 @@ def _transpose(node: Tensor) -> Tensor | None:
     if axes == tuple(range(len(axes))):
         return operand
     if operand.op.name == "transpose":
-        inner: tuple[int, ...] = operand.attributes["axes"]
-        return ops.transpose(operand.operands[0], tuple(inner[axis] for axis in axes))
+        first: tuple[int, ...] = operand.attributes["axes"]
+        return ops.transpose(operand.operands[0], tuple(first[axis] for axis in axes))
     # Moving axes of extent 1 moves no element.
     kept = [axis for axis in axes if operand.shape[axis] != 1]
     return ops.reshape(operand, node.shape) if kept == sorted(kept) else None
@@ -251,7 +251,7 @@ def _sum(node: Tensor) -> Tensor | None:
         return ops.reshape(operand, node.shape)
     if operand.op.name != "broadcast_to" or not operand.dtype.is_float:
         return None
-    # Equal summands: one of them times their number.
+    # A sum of equal terms: one term times their number.
     source = operand.operands[0]
     lead = operand.rank - source.rank
     repeated = [
@@ -274,12 +274,12 @@ def _sum(node: Tensor) -> Tensor | None:
 
 
 def _contract(node: Tensor) -> Tensor | None:
-    """With one known number on a side nothing is summed: the other side times the number."""
+    """An operand of one constant number becomes a factor of the other operand."""
     attributes = node.attributes
     sides = list(zip(node.operands, (attributes["left"], attributes["right"]), strict=True))
     for (known, _), (other, labels) in (sides, sides[::-1]):
         if known.op is CONSTANT and size_of(static(known.shape)) == 1:
-            # Labels that one of them lacks are of extent 1.
+            # The labels that only one operand or the output has are of extent 1.
             kept = [labels.index(label) for label in attributes["output"] if label in labels]
             dropped = [axis for axis in range(other.rank) if axis not in kept]
             moved = ops.reshape(ops.transpose(other, [*kept, *dropped]), node.shape)
@@ -288,7 +288,7 @@ def _contract(node: Tensor) -> Tensor | None:
 
 
 def _scatter_along_axis(node: Tensor) -> Tensor | None:
-    """One value for each row needs no scattering: it stands where the position is the index."""
+    """With one value per row, each position takes the value where it equals the index."""
     values, indices = node.operands
     axis: int = node.attributes["axis"]
     if values.shape[axis] != 1:
@@ -299,7 +299,7 @@ def _scatter_along_axis(node: Tensor) -> Tensor | None:
     shape = tuple(extent if a == axis else 1 for a in range(node.rank))
     positions = ops.reshape(ops.arange(extent, int64), shape)
     inside = ops.clip(ops.cast(indices, int64), 0, extent - 1)
-    # It is added to zero, which makes -0.0 of floats 0.0.
+    # A scatter adds to zero, which turns -0.0 of floats into 0.0.
     added = ops.add(values, 0) if values.dtype.is_float else values
     return ops.where(ops.equal(positions, inside), added, 0)
 

@@ -1,6 +1,6 @@
-"""Recurrences within a step of another one: their turns written one after the other.
+"""Unrolls recurrences nested in another recurrence.
 
-A program repeats steps, but not repetitions.
+A program repeats steps, but cannot nest repeats.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from lamina.shapes import static
 
 
 def unroll(graph: Graph) -> Graph:
-    """The graph without recurrences."""
-    # For each loop, the values of all its results.
+    """The graph with the ops of every iteration in place of each recurrence."""
+    # For each loop: for each of its results, the values of all iterations.
     known: dict[object, list[list[Tensor]]] = {}
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
@@ -25,12 +25,12 @@ def unroll(graph: Graph) -> Graph:
             return node
         loop = loop_of(node)
         if loop not in known:
-            known[loop] = turns(node)
+            known[loop] = iterations(node)
         number: int = node.attributes["result"]
         values = known[loop][number]
         return stack(values) if values else broadcast_to(constant(0, node.dtype), node.shape)
 
-    def turns(node: Tensor) -> list[list[Tensor]]:
+    def iterations(node: Tensor) -> list[list[Tensor]]:
         body: Graph = node.attributes["body"]
         states: int = node.attributes["states"]
         sequences: int = node.attributes["sequences"]
@@ -42,14 +42,16 @@ def unroll(graph: Graph) -> Graph:
         for time in reversed(range(length)) if reverse else range(length):
             elements = [squeeze(slice_axis(x, 0, time, time + 1), 0) for x in given[:sequences]]
             values = (*current, *elements, *given[sequences:])
-            own = dict(zip(body.inputs, values, strict=True))
+            value_of_input = dict(zip(body.inputs, values, strict=True))
 
-            def inside(
-                one: Tensor, operands: tuple[Tensor, ...], own: dict[Tensor, Tensor] = own
+            def body_rule(
+                inner: Tensor,
+                operands: tuple[Tensor, ...],
+                known_values: dict[Tensor, Tensor] = value_of_input,
             ) -> Tensor:
-                return own[one] if one in own else rule(one, operands)
+                return known_values[inner] if inner in known_values else rule(inner, operands)
 
-            results = [tensor for _, tensor in rewrite(body, inside).outputs]
+            results = [tensor for _, tensor in rewrite(body, body_rule).outputs]
             current = results[:states]
             for values_so_far, value in zip(found, results, strict=True):
                 values_so_far.append(value)

@@ -9,7 +9,7 @@ that all code behind it sees nothing else, or raises `Misfit`. A misfit says wha
 Whoever asked knows the name of the argument and the place, and makes the error of both: `refusal`.
 
 Annotations and ops share the kinds here. Those that depend on the operands of an op stand in
-`lamina.graph.attributes`; `lamina.graph.calls` finds the kind of each parameter in its annotation.
+`lamina.graph.attributes`; `lamina.calls` finds the kind of each parameter in its annotation.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar, final
 
-from lamina.compiler.planned import compile_cached
+from lamina.compiler.program_cache import compile_cached
 from lamina.derive import BatchGraph
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, needs_of_program, require_room

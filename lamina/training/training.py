@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.bill import MemoryBill
 from lamina.calls import checked
-from lamina.compiler.planned import compile_cached
+from lamina.compiler.program_cache import compile_cached
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.derive import training_graph

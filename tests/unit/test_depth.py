@@ -339,29 +339,29 @@ def test_all_that_compares_steps_grows_with_their_number(
     assert lines(48) < 4.6 * lines(12)
 
 
-# Parts --------------------------------------------------------------------------------------------
+# Groups and slots ---------------------------------------------------------------------------------
 
 
-def test_what_comes_between_groups_is_known_while_they_are_joined() -> None:
+def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
     random = np.random.default_rng(1)
     for _ in range(40):
         count = 14
-        needs = {
+        predecessors = {
             number: {int(one) for one in random.integers(0, number, 2)} if number else set[int]()
             for number in range(count)
         }
-        precedence = Precedence(needs)
+        precedence = Precedence(predecessors)
         for _ in range(8):
-            first, second = random.choice(list(precedence.needs), 2, replace=False).tolist()
-            expected = _has_between(precedence.needs, first, second)
+            first, second = random.choice(list(precedence.predecessors), 2, replace=False).tolist()
+            expected = _has_between(precedence.predecessors, first, second)
             assert precedence.has_between(first, second) == expected
             if not expected:
                 precedence.join(first, second)
-        assert not cycles(precedence.needs)
+        assert not cycles(precedence.predecessors)
 
 
-def test_joining_what_nobody_waits_for_changes_nothing_of_other_groups() -> None:
-    # A chain, and beside each of its groups two that nothing needs, one after the other.
+def test_joining_groups_without_successors_changes_no_other_group() -> None:
+    # A chain, and beside each of its groups two without successors, one after the other.
     chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
     ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}
     precedence = Precedence(chain | ends)
@@ -374,9 +374,9 @@ def test_joining_what_nobody_waits_for_changes_nothing_of_other_groups() -> None
     assert precedence.has_between(0, 6)
 
 
-def _has_between(needs: dict[int, set[int]], first: int, second: int) -> bool:
+def _has_between(predecessors: dict[int, set[int]], first: int, second: int) -> bool:
     def reaches(start: int, end: int) -> bool:
-        pending = [one for one in needs[end] if one != start]
+        pending = [one for one in predecessors[end] if one != start]
         seen: set[int] = set()
         while pending:
             one = pending.pop()
@@ -384,15 +384,15 @@ def _has_between(needs: dict[int, set[int]], first: int, second: int) -> bool:
                 return True
             if one not in seen:
                 seen.add(one)
-                pending.extend(needs[one])
+                pending.extend(predecessors[one])
         return False
 
     return reaches(first, second) or reaches(second, first)
 
 
 def test_groups_that_wait_for_each_other_are_found() -> None:
-    needs = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
-    assert sorted(sorted(cycle) for cycle in cycles(needs)) == [[2, 3], [5, 6, 7]]
+    predecessors = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
+    assert sorted(sorted(cycle) for cycle in cycles(predecessors)) == [[2, 3], [5, 6, 7]]
 
 
 def test_many_leaves_that_swap_their_values_are_swapped() -> None:
@@ -414,11 +414,11 @@ def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.Monke
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
         lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
         slots.append(memory._Slot([lifetime], buffer.bytes, 64 if number % 2 else 4))
-    places = memory._Range(tuple(slots), memory._NO_EDGE, 64)
+    space = memory._AddressRange(tuple(slots), memory._UNLIMITED_SPAN, 64)
     found: list[object] = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)
-        found.append(memory._pack(places, 0))
+        found.append(memory._pack(space, 0))
     assert found[0] == found[1]
 
 

@@ -1,4 +1,4 @@
-"""What the compiler computes together, what it stores, and what it leaves as it is."""
+"""Fusion and simplification: which tensors share a step, which are stored, which are dropped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def writers(program: Program, buffer: str) -> list[Step]:
 
 
 def count(program: Program, primitive: str) -> int:
-    """In how many places of the program a primitive is computed."""
+    """How often a primitive occurs in the program's expressions."""
     return sum(
         isinstance(part, Apply) and part.primitive == primitive
         for step in program.steps
@@ -57,10 +57,10 @@ def count(program: Program, primitive: str) -> int:
     )
 
 
-# Parts --------------------------------------------------------------------------------------------
+# Slices and concats -------------------------------------------------------------------------------
 
 
-def test_equal_parts_are_computed_and_stored_side_by_side() -> None:
+def test_a_concat_of_equal_shapes_stores_one_element_of_each_operand_at_a_point() -> None:
     x, y = (leaf(name, "parameter", (3, 40), float64) for name in "xy")
     z = ops.exp(x) * y
     program = compiled([ops.concat([z, ops.sin(z), x], 1)])
@@ -71,23 +71,23 @@ def test_equal_parts_are_computed_and_stored_side_by_side() -> None:
     assert count(program, "exp") == 1
 
 
-def test_parts_that_differ_or_are_narrow_are_chosen_among() -> None:
+def test_a_concat_of_different_or_narrow_operands_selects_among_them() -> None:
     x, y = leaf("x", "parameter", (3, 40), float64), leaf("y", "parameter", (3, 30), float64)
     for joined in (ops.concat([x, y], 1), ops.concat([x[:, :4], y[:, :4]], 1)):
         (step,) = compiled([joined]).steps
         assert [axis.extent for axis in step.axes] == [*joined.shape]
 
 
-def test_what_is_updated_by_its_own_parts_is_not_stored_before_it_was_read() -> None:
+def test_a_leaf_updated_by_a_concat_of_its_own_slices_is_read_before_it_is_stored() -> None:
     x = leaf("x", "parameter", (2, 40), float64)
-    turned = ops.concat([x[:, 20:], x[:, :20]], 1)
-    program = compiled([ops.sum(x)], ((x, turned),))
+    swapped = ops.concat([x[:, 20:], x[:, :20]], 1)
+    program = compiled([ops.sum(x)], ((x, swapped),))
     assert len(writers(program, "x")) == 1
     assert len(list(stores_of(writers(program, "x")[0]))) == 1
     assert len(temporaries(program, 2, 40)) == 1
 
 
-def test_a_tensor_that_is_only_cut_into_parts_is_not_stored() -> None:
+def test_a_tensor_that_is_only_sliced_is_not_stored() -> None:
     x, bias = leaf("x", "parameter", (3, 80), float64), leaf("b", "parameter", (80,), float64)
     left, right = ops.split(x + bias, 2, 1)
     program = compiled([ops.tanh(left) * ops.sigmoid(right), ops.exp(right)])
@@ -95,7 +95,7 @@ def test_a_tensor_that_is_only_cut_into_parts_is_not_stored() -> None:
     assert not temporaries(program, 3, 80)
 
 
-def test_what_is_used_beside_its_parts_is_stored() -> None:
+def test_a_tensor_that_is_sliced_and_used_whole_is_stored() -> None:
     x, bias = leaf("x", "parameter", (3, 80), float64), leaf("b", "parameter", (80,), float64)
     total = x + bias
     left, right = ops.split(total, 2, 1)
@@ -218,14 +218,14 @@ def test_a_contraction_reads_moved_operands_where_they_lie() -> None:
     assert isinstance(step, Contraction)
 
 
-def test_what_is_dear_and_used_twice_is_computed_once() -> None:
+def test_an_expensive_tensor_that_is_used_twice_is_computed_once() -> None:
     x, w = leaf("x", "input", (4, 6), float32), leaf("w", "input", (6, 3), float32)
-    dear = ops.exp(x)
-    program = compiled([dear @ w, ops.sum(dear, 0), dear * 2])
+    expensive = ops.exp(x)
+    program = compiled([expensive @ w, ops.sum(expensive, 0), expensive * 2])
     assert count(program, "exp") == 1
 
 
-def test_what_is_cheap_and_used_twice_is_not_stored() -> None:
+def test_a_cheap_tensor_that_is_used_twice_is_not_stored() -> None:
     x = leaf("x", "input", (4, 6), float32)
     cheap = ops.relu(x) * 2
     program = compiled([ops.sum(cheap, 0), ops.sum(cheap, 1)])
@@ -254,11 +254,11 @@ def test_contractions_are_summed_up_one_after_the_other() -> None:
         total = total + a @ b
     program = compiled([total])
     assert len(program.steps) == 5
-    # One sum, in one place.
+    # One running sum, updated in place.
     assert program.plan.arena_bytes == 6 * 7 * 4
 
 
-def test_what_is_asked_for_again_is_computed_again_once_something_is_known() -> None:
+def test_a_recomputed_tensor_is_computed_again_after_the_tensor_it_waits_for() -> None:
     x = leaf("x", "input", (50, 60), float32)
     y = ops.tanh(x)
     middle = ops.transpose(y) @ y
@@ -285,11 +285,11 @@ def test_cross_entropy_along_a_middle_axis_spreads_no_targets() -> None:
     net = lm.Network(scores, x)
     program = net.plan(4, lm.CrossEntropy(), lm.SGD(0.1)).program
     sizes = [buffer.size for buffer in program.of_kind("temporary")]
-    # The scores and their gradient, in one place or two.
+    # The scores and their gradient, in place or not.
     assert sum(size == 4 * 7 * 40 for size in sizes) <= 2
 
 
-def test_a_large_tensor_keeps_its_order_beside_a_small_one_in_another() -> None:
+def test_a_large_operand_keeps_its_order_if_a_small_one_has_another() -> None:
     x = leaf("x", "input", (6, 7, 5), float32)
     y = leaf("y", "input", (5, 8), float32)
     rows = leaf("rows", "input", (1, 7, 6), float32)
@@ -300,7 +300,7 @@ def test_a_large_tensor_keeps_its_order_beside_a_small_one_in_another() -> None:
     assert len(temporaries(program, 6, 7, 8)) == 1
 
 
-def test_what_costs_more_to_compute_again_than_to_write_is_written() -> None:
+def test_a_tensor_that_costs_more_to_compute_again_than_to_store_is_stored() -> None:
     x, w = leaf("x", "input", (40, 60), float32), leaf("w", "input", (60, 3), float32)
     for simple_cost, stored in ((0.25, 0), (2.0, 1)):
         target = replace(DEFAULT_TARGET, simple_cost=simple_cost)
@@ -311,7 +311,7 @@ def test_what_costs_more_to_compute_again_than_to_write_is_written() -> None:
         assert count(program, "maximum") == 2 - stored
 
 
-def test_a_mask_that_several_need_is_stored_if_it_is_long_to_compute() -> None:
+def test_a_mask_with_several_users_is_stored_if_it_is_expensive() -> None:
     x, y = (leaf(name, "input", (400, 60), float32) for name in "xy")
     short, long = x > 1, ops.logical_and(ops.logical_and(x * 3 + 1 > 2, x < 9), x * x > 0.5)
     for mask, stored in ((short, 0), (long, 1)):
@@ -321,16 +321,16 @@ def test_a_mask_that_several_need_is_stored_if_it_is_long_to_compute() -> None:
 
 
 def narrowings(make: Callable[[Tensor, Tensor], Sequence[Tensor]]) -> tuple[Program, Program]:
-    """Programs for tensors made of a float64 sum and its cast to float32.
+    """Two programs for tensors computed from a float64 sum and its cast to float32.
 
-    In one of them the cast is stored if that costs less, in the other in any case.
+    In the first, the cast is stored if that costs less; in the second, always.
     """
     x = leaf("x", "parameter", (500, 40), float64)
     wide = ops.sum(x, 1)
     outputs = list(make(wide, ops.cast(wide, "float32")))
     chosen = compiled(outputs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Narrowing, "stored", lambda self, target: -1.0)
+        patch.setattr(Narrowing, "storing_cost", lambda self, target: -1.0)
         return chosen, compiled(outputs)
 
 
@@ -338,13 +338,13 @@ def moved(program: Program) -> int:
     return sum(cost_of(step, program.buffers).bytes for step in program.steps)
 
 
-def test_a_cast_to_fewer_bytes_is_stored_instead_of_what_it_is_made_of() -> None:
+def test_a_cast_to_fewer_bytes_is_stored_instead_of_its_operand() -> None:
     chosen, always = narrowings(lambda wide, narrow: [ops.cumsum(narrow, 0)])
     assert chosen == always
     assert [buffer.dtype for buffer in temporaries(chosen, 500)] == [float32, float32]
 
 
-def test_a_cast_is_stored_beside_what_it_is_made_of_if_enough_steps_read_it() -> None:
+def test_a_cast_is_stored_in_addition_to_its_operand_if_enough_steps_read_it() -> None:
     def two(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
         return [wide, ops.cumsum(narrow, 0), ops.cumsum(narrow * 2, 0)]
 
@@ -353,7 +353,7 @@ def test_a_cast_is_stored_beside_what_it_is_made_of_if_enough_steps_read_it() ->
     assert len([one for one in temporaries(chosen, 500) if one.dtype == float32]) == 3
 
 
-def test_a_cast_is_not_stored_for_a_step_that_reads_what_it_is_made_of() -> None:
+def test_a_cast_is_not_stored_for_a_step_that_also_reads_its_operand() -> None:
     def rounded(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
         return [ops.cumsum(wide - ops.cast(narrow, "float64"), 0)]
 
@@ -362,13 +362,13 @@ def test_a_cast_is_not_stored_for_a_step_that_reads_what_it_is_made_of() -> None
     assert moved(chosen) == moved(always) - 2 * 500 * 4
 
 
-def test_a_cast_is_not_stored_where_that_moves_as_many_bytes_and_holds_more() -> None:
+def test_a_cast_is_not_stored_if_that_moves_as_many_bytes_and_needs_more_memory() -> None:
     chosen, always = narrowings(lambda wide, narrow: [wide, ops.cumsum(narrow, 0)])
     assert moved(chosen) == moved(always)
     assert len(temporaries(chosen, 500)) == len(temporaries(always, 500)) - 1
 
 
-def test_a_cast_is_stored_beside_what_its_own_step_alone_needs_wide() -> None:
+def test_a_cast_is_stored_if_only_the_step_of_its_operand_reads_the_operand() -> None:
     def normalised(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
         return [ops.mean(wide * wide), ops.cumsum(narrow, 0)]
 
@@ -402,7 +402,7 @@ def test_equal_groups_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tries(20) == tries(5)
 
 
-def test_deep_expressions_are_cut() -> None:
+def test_deep_expressions_are_split() -> None:
     x = leaf("x", "input", (4,), float32)
     y = x
     for _ in range(3 * DEEPEST_EXPRESSION):
@@ -411,7 +411,7 @@ def test_deep_expressions_are_cut() -> None:
     assert 3 <= len(program.steps) <= 5
 
 
-def test_an_update_that_reads_only_its_own_place_needs_no_copy() -> None:
+def test_an_update_that_reads_each_element_where_it_stores_it_needs_no_copy() -> None:
     p, q = (leaf(name, "parameter", (4, 4), float32) for name in "pq")
     program = compiled([], ((p, p * 0.9 + q), (q, ops.softmax(q))))
     assert not program.of_kind("temporary")
@@ -428,7 +428,7 @@ def test_an_update_that_reads_only_its_own_place_needs_no_copy() -> None:
         lambda p: ops.scatter_add(p, ops.arange(4), 4, 0),
     ],
 )
-def test_an_update_that_reads_other_places_goes_through_a_copy(
+def test_an_update_that_reads_other_elements_goes_through_a_copy(
     change: Callable[[Tensor], Tensor],
 ) -> None:
     p = leaf("p", "parameter", (4, 4), float64)
@@ -447,7 +447,7 @@ def test_a_product_and_its_operand_may_share_a_step() -> None:
     repeated = ops.broadcast_to(x, (3, 4, 1))
     graph = Graph((x, w), (("repeated", repeated), ("y", repeated @ w)))
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    # What the step itself writes it must not read as an operand.
+    # No step reads a buffer that it stores as an operand.
     for step in program.steps:
         if isinstance(step, Contraction):
             operands = {load.buffer for load in loads(step.left, step.right)}
@@ -483,7 +483,7 @@ NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_what_changes_nothing_is_dropped(name: str) -> None:
+def test_ops_that_change_nothing_are_dropped(name: str) -> None:
     (result,) = simplified(NOTHING[name](leaf_x()))
     assert result.op.name == "leaf"
 
@@ -559,7 +559,7 @@ def test_a_scatter_of_single_values_is_a_choice() -> None:
     assert result.dtype == int64
 
 
-def test_a_scatter_along_more_places_than_uint8_counts() -> None:
+def test_a_scatter_along_more_positions_than_uint8_can_count() -> None:
     values = leaf("v", "input", (2, 1), float64)
     indices = leaf("i", "input", (2, 1), lm.shapes.uint8)
     graph = Graph((), (("y", ops.scatter_along_axis(values, indices, 300, 1)),))

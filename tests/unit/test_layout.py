@@ -1,4 +1,4 @@
-"""Layouts: transposes sink until nothing is moved, and windows are never stored."""
+"""Layouts: transposes sink until no step only moves numbers, and windows are never stored."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def training(layers: Sequence[lm.Tensor | lm.Layer]) -> Program:
 
 
 def moves_only(step: Step) -> bool:
-    """Whether a step only brings numbers to another place."""
+    """Whether a step only copies numbers to other indices."""
     if not isinstance(step, Loop) or not all(isinstance(stage, Write) for stage in step.stages):
         return False
     values = [store.value for store in stores_of(step)]
@@ -92,7 +92,7 @@ def _computed(value: Apply) -> bool:
 # Programs -----------------------------------------------------------------------------------------
 
 
-def test_what_only_moves_numbers_is_found() -> None:
+def test_steps_that_only_move_numbers_are_recognised() -> None:
     copy, padded = ops.transpose(X), ops.pad(X * 2.0, [(0, 0), (1, 1), (0, 0), (0, 0)], 1.0)
     program = compile_graph(
         Graph((X,), (("y", copy), ("z", padded))), batch=1, name="test", target=DEFAULT_TARGET
@@ -186,9 +186,9 @@ def test_transposes_sink_away(result: Tensor) -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        # The order of the result is asked for.
+        # The user determines the order of the result.
         swapped(ops.tanh(X)),
-        # Which position comes first depends on the order.
+        # Which of several equal elements comes first depends on the order.
         apply(ARGMAX, ops.transpose(X, (0, 3, 2, 1)), axes=(1, 3)),
         # A row that is added lies along another axis.
         back(ops.transpose(X, (0, 1, 3, 2))[:, :, :, 0:1] + ROW[0:1]),

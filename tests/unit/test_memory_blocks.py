@@ -1,4 +1,4 @@
-"""Arenas in several blocks: none is too large, no buffer lies in two, places are aligned."""
+"""Arenas in several blocks: blocks are small enough, no buffer is in two, offsets are aligned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DTYPES = (float32, float64, uint8)
 
 @frozen_dataclass
 class Row:
-    """A step of a random program: what it writes, and the earlier buffers that it reads."""
+    """A step of a random program: the buffer that it writes, and the earlier ones that it reads."""
 
     size: int
     dtype: DType
@@ -40,7 +40,7 @@ class Row:
 def _rows(draw: st.DrawFn, count: int) -> list[Row]:
     rows: list[Row] = []
     for number in range(count):
-        # Mostly of few sizes, so that places are taken over.
+        # Mostly of few sizes, so that memory is taken over.
         size = draw(st.sampled_from((0, 1, 7, 64, 64, 100, 1024, 2000)))
         earlier = st.integers(max(0, number - 6), number - 1)
         reads = draw(st.lists(earlier, max_size=3, unique=True)) if number else []
@@ -107,7 +107,7 @@ def test_buffers_lie_in_aligned_blocks_that_are_small_enough(
     verify(program)
     plan = program.plan
     assert max(plan.blocks) <= limit
-    assert all(place.offset % alignment == 0 for place in plan.allocations)
+    assert all(allocation.offset % alignment == 0 for allocation in plan.allocations)
     assert all(size % max(alignment, 64) == 0 for size in plan.blocks[:-1])
     assert plan.largest_live_bytes <= plan.arena_bytes
     assert values_of(program) == values_of(program_of(rows))
@@ -134,7 +134,7 @@ def test_a_limit_that_holds_everything_changes_nothing(rows: list[Row]) -> None:
 
 
 def large_rows() -> list[Row]:
-    """Two buffers of 8000 bytes that are alive together, then one that takes a place over."""
+    """Two buffers of 8000 bytes that are alive together, then one that takes over memory."""
     return [
         *(Row(1000, float64, ()), Row(1000, float64, ()), Row(1000, float64, (0, 1))),
         *(Row(2000, uint8, (2,)), Row(7, uint8, (3,)), Row(1000, float64, (2, 4))),
@@ -148,8 +148,8 @@ def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
         "b0 is larger than the largest block of memory on this device\n"
         "  buffer  temporary b0 f64[1000], 8,000 bytes\n"
         "  limit   7,936 bytes in one block\n"
-        "  Take a smaller batch (Network.max_batch_size says which one fits), or another engine: "
-        "not all have such a limit."
+        "  Take a smaller batch (Network.max_batch_size returns the largest that fits), "
+        "or another engine: not all have such a limit."
     )
 
 
@@ -204,8 +204,13 @@ def test_damaged_plans_never_reach_outside_their_blocks() -> None:
         except FileFormatError:
             continue
         accepted += 1
-        for place in plan.allocations:
-            assert 0 <= place.offset <= place.offset + place.bytes <= plan.blocks[place.block]
+        for allocation in plan.allocations:
+            assert (
+                0
+                <= allocation.offset
+                <= allocation.offset + allocation.bytes
+                <= plan.blocks[allocation.block]
+            )
     assert accepted < 150
 
 
@@ -223,9 +228,9 @@ def test_a_network_trains_to_the_same_numbers_in_several_blocks() -> None:
     )
     assert len(plan.blocks) > 1
     fields = (program.steps, program.outputs, program.constants)
-    cut = Program(program.name, program.buffers, *fields, plan, program.repeats)
-    verify(cut)
-    assert _after_training(cut) == _after_training(program)
+    divided = Program(program.name, program.buffers, *fields, plan, program.repeats)
+    verify(divided)
+    assert _after_training(divided) == _after_training(program)
 
 
 def _after_training(program: Program) -> list[bytes]:

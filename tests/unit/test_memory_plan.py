@@ -1,4 +1,4 @@
-"""The plan of the arena: nothing overlaps, little is wasted, places are taken over, bits stay."""
+"""The plan of the arena: no overlap, little waste, results in place, unchanged bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lamina.program.program import Program
 from lamina.program.steps import reads_of, writes_of
 from lamina.shapes import Array, float32
 
-# What the plan may be larger than the largest live set.
+# The largest allowed ratio of the arena to the largest live set.
 WASTE = 1.05
 
 ProgramMaker = Callable[..., Program]
@@ -77,7 +77,7 @@ BATCHES = (1, 3, 7, 32, 257)
 
 
 def largest_live_bytes(program: Program) -> int:
-    """The most bytes of temporaries in one step; who takes a place over shares it."""
+    """The most bytes of temporaries alive in one step; memory that is taken over counts once."""
     first: dict[str, int] = {}
     last = dict.fromkeys((buffer for _, buffer in program.outputs), len(program.steps))
     for number, step in enumerate(program.steps):
@@ -89,7 +89,7 @@ def largest_live_bytes(program: Program) -> int:
     live = [0] * len(program.steps)
     for buffer in program.of_kind("temporary"):
         name = buffer.name
-        # In the step in which another takes over, the place counts for that one.
+        # In the step in which another buffer takes over, the memory counts for that one.
         end = last[name] - 1 if name in taken else last[name]
         for number in range(first[name], min(end, len(live) - 1) + 1):
             live[number] += buffer.bytes
@@ -125,7 +125,7 @@ def _chain(length: int) -> Program:
     return compile_graph(Graph((x,), (("y", y),)), batch=1, name="chain", target=DEFAULT_TARGET)
 
 
-def test_results_take_over_the_places_of_dying_operands() -> None:
+def test_results_take_over_the_memory_of_dying_operands() -> None:
     program = _chain(200)
     taken = [allocation for allocation in program.plan.allocations if allocation.in_place_of]
     assert len(program.steps) > 3
@@ -133,11 +133,13 @@ def test_results_take_over_the_places_of_dying_operands() -> None:
     assert program.plan.arena_bytes == 50 * 20 * 4
 
 
-def test_an_operand_that_is_read_elsewhere_keeps_its_place() -> None:
+def test_an_operand_that_is_read_at_other_indices_keeps_its_memory() -> None:
     x = leaf("x", "input", (50, 50), float32)
-    dear = ops.exp(x)
+    expensive = ops.exp(x)
     # Every element of the sum needs another element of the operand as well.
-    result = ops.exp(ops.sum(dear, 1, keepdims=True) * 0.01) * dear + ops.transpose(dear)
+    result = ops.exp(ops.sum(expensive, 1, keepdims=True) * 0.01) * expensive + ops.transpose(
+        expensive
+    )
     program = compile_graph(
         Graph((x,), (("y", result),)), batch=1, name="test", target=DEFAULT_TARGET
     )
@@ -148,9 +150,9 @@ def test_an_operand_that_is_read_elsewhere_keeps_its_place() -> None:
 
 def test_outputs_stay_until_the_end(training_program: ProgramMaker) -> None:
     program = training_program(NETWORKS["deep"](), lm.MSE(), lm.SGD(0.1))
-    places = {allocation.buffer: allocation for allocation in program.plan.allocations}
+    allocations = {allocation.buffer: allocation for allocation in program.plan.allocations}
     for _, buffer in program.outputs:
-        assert places[buffer].last == len(program.steps)
+        assert allocations[buffer].last == len(program.steps)
 
 
 def test_large_buffers_start_at_cache_lines(training_program: ProgramMaker) -> None:
@@ -193,7 +195,7 @@ def _results(program: Program, *, poison: bool, runs: int = 3) -> dict[str, byte
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_what_the_arena_held_before_does_not_matter(
+def test_earlier_contents_of_the_arena_do_not_matter(
     network: str, training_program: ProgramMaker
 ) -> None:
     program = training_program(

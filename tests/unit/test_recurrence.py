@@ -1,7 +1,7 @@
 """Recurrences: the size of their programs, what they keep, their gradients, and errors.
 
-Each loop of the table is compared with itself written out: step after step, without a loop. So
-are its gradients, of all results at once.
+Each loop of the table is compared with its unrolled form, and so are its gradients, of all results
+at once.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ LENGTH = 5
 def lstm(
     x: Leaves, length: int = LENGTH, features: int = 4, batch: int = 3, **options: Any
 ) -> Tensors:
-    """Both states, each after each step, and a further result."""
+    """Both states after each iteration, and a further result."""
 
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         weight, bias = constants
@@ -125,7 +125,7 @@ def computed_operands(x: Leaves) -> Tensors:
 
 
 def unused(x: Leaves) -> Tensors:
-    """A state, an element and a constant that nobody reads, and a state that stays as it is."""
+    """A state, an element and a constant without readers, and a state that does not change."""
 
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         return [states[0] * elements[0] + states[2], states[1] + 1.0, states[2]], []
@@ -151,7 +151,7 @@ def counting(x: Leaves) -> Tensors:
 
 
 def exchanging(x: Leaves) -> Tensors:
-    """States that take each other's places, and an element's."""
+    """States that exchange their values, and one that becomes an element."""
 
     def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
         return [states[1], states[2], elements[0]], [states[0], states[0], elements[0]]
@@ -173,7 +173,7 @@ def replaced(x: Leaves) -> Tensors:
 
 
 def attending(x: Leaves) -> Tensors:
-    """Reductions, gathers and scatters inside a step."""
+    """Reductions, gathers and scatters inside an iteration."""
 
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         (memory,) = constants
@@ -182,8 +182,8 @@ def attending(x: Leaves) -> Tensors:
         spread = ops.scatter_add(read, elements[1], 4, 1)
         return [ops.tanh(spread + elements[0])], [ops.cumsum(weights, 1), ops.max(read, 1)]
 
-    places = x.of(np.array([[0, 2, 1, 1], [3, 3, 0, 2], [1, 2, 3, 0]]))
-    sequences = [x.add(3, 2, 4), places]
+    indices = x.of(np.array([[0, 2, 1, 1], [3, 3, 0, 2], [1, 2, 3, 0]]))
+    sequences = [x.add(3, 2, 4), indices]
     states, further = ops.recurrence(step, [x.add(2, 4)], sequences, [x.add(5, 4)])
     return [*states, *further]
 
@@ -197,7 +197,7 @@ def of_numbers(x: Leaves) -> Tensors:
 
 
 def random(x: Leaves) -> Tensors:
-    """Random numbers that are new in each step."""
+    """Random numbers that are new in each iteration."""
     seed = x.of(np.asarray(3))
 
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
@@ -220,7 +220,7 @@ def of_two_dtypes(x: Leaves) -> Tensors:
 
 
 def in_a_step(x: Leaves) -> Tensors:
-    """A recurrence in the step of another, with weights of its own."""
+    """A recurrence inside an iteration of another, with weights of its own."""
 
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         rows = ops.stack([elements[0], elements[0] * 2], 0)
@@ -233,7 +233,7 @@ def in_a_step(x: Leaves) -> Tensors:
 
 
 def on_changed_constants(x: Leaves) -> Tensors:
-    """Weights that a step changes before it uses them."""
+    """Weights that an iteration changes before it uses them."""
 
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         weight, mask = constants
@@ -257,7 +257,7 @@ def twins(x: Leaves) -> Tensors:
 
 
 def stored_sequence(x: Leaves) -> Tensors:
-    """Each turn has a weight of its own, of a parameter, and large enough to be packed."""
+    """Each iteration has a weight of its own, of a parameter, and large enough to be packed."""
 
     def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
         return [ops.tanh(states[0] @ elements[0] + elements[1])], []
@@ -281,7 +281,7 @@ def of_two_lengths(x: Leaves) -> Tensors:
 
 
 def without_states(x: Leaves) -> Tensors:
-    """Loops that have all, some and none of what they give in common."""
+    """Loops that have all, some and none of their results in common."""
 
     def products(_: Tensors, elements: Tensors, constants: Tensors) -> Step:
         return [], [elements[0] @ constants[0]]
@@ -302,7 +302,7 @@ MIXING = np.linspace(-0.5, 0.5, 9).reshape(3, 3)
 
 
 def with_arrays(x: Leaves) -> Tensors:
-    """Arrays inside a step: a factor, an operand of a product, a result, and a new state."""
+    """Arrays inside an iteration: a factor, an operand of a product, a result, and a new state."""
 
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         mixed = states[0] @ MIXING + elements[0] * MASK
@@ -486,34 +486,36 @@ def test_long_sequences_make_no_larger_programs() -> None:
     assert len(texts[1].splitlines()) < 1.2 * len(texts[0].splitlines())
 
 
-def test_memory_grows_with_what_each_step_leaves_for_later_only() -> None:
+def test_memory_grows_only_with_the_tensors_that_each_iteration_leaves_for_later() -> None:
     batch, features = 8, 24
     bytes_of = {n: training_program(n).plan.arena_bytes for n in (10, 110, 210)}
     each = (bytes_of[110] - bytes_of[10]) / 100
     assert bytes_of[210] - bytes_of[110] == bytes_of[110] - bytes_of[10]
-    # What the gates take from the input, and from the state, or their gradients; h and c; and the
-    # gradients of h and c.
+    # The products of the gates with the input and with the state, or their gradients; h and c; and
+    # the gradients of h and c.
     assert each <= 4 * batch * (2 * 4 * features + 4 * features + 4 * features)
     assert each >= 4 * batch * (4 * features + 2 * features)
 
 
-def test_what_a_step_needs_for_itself_has_one_place_for_all_turns() -> None:
+def test_temporaries_of_one_iteration_share_memory_with_those_of_all_others() -> None:
     program = training_program(1000, kind=lm.GRU)
-    lasting = {name for repeat in program.repeats for name in by_turns(program, repeat.first)}
+    lasting = {
+        name for repeat in program.repeats for name in indexed_by_iteration(program, repeat.first)
+    }
     own = [
-        place
-        for place in program.plan.allocations
-        if place.buffer not in lasting and program.repeated(place.first)
+        one
+        for one in program.plan.allocations
+        if one.buffer not in lasting and program.repeated(one.first)
     ]
     assert own
-    for place in own:
-        repeat = program.repeated(place.first)
+    for one in own:
+        repeat = program.repeated(one.first)
         assert repeat is not None
-        assert place.last < repeat.last
-        assert program.buffers[place.buffer].bytes <= 4 * 8 * 3 * 24
+        assert one.last < repeat.last
+        assert program.buffers[one.buffer].bytes <= 4 * 8 * 3 * 24
 
 
-def test_within_a_turn_what_is_no_longer_needed_makes_room_for_what_comes() -> None:
+def test_within_an_iteration_temporaries_share_memory() -> None:
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         x = states[0]
         for weight in constants:
@@ -528,11 +530,11 @@ def test_within_a_turn_what_is_no_longer_needed_makes_room_for_what_comes() -> N
     between = [a for a in program.plan.allocations if repeat.first <= a.first < a.last]
     between = [a for a in between if a.bytes == 4 * 8 * 8 and a.last < repeat.last]
     assert len(between) == 5
-    assert len({place.offset for place in between}) == 2
+    assert len({one.offset for one in between}) == 2
 
 
-def by_turns(program: Program, first: int) -> set[str]:
-    """The buffers of which each turn of a repeat uses another part."""
+def indexed_by_iteration(program: Program, first: int) -> set[str]:
+    """The buffers that a repeat loads or stores at an index that depends on the iteration."""
     repeat = program.repeated(first)
     assert repeat is not None
     return {
@@ -552,12 +554,12 @@ def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:
 
 
 @pytest.mark.parametrize("kind", [lm.LSTM, lm.GRU])
-def test_a_turn_is_a_product_and_one_loop_forwards_and_backwards(kind: Any) -> None:
+def test_an_iteration_is_a_product_and_one_loop_forwards_and_backwards(kind: Any) -> None:
     program = training_program(10, kind=kind)
     for repeat in program.repeats:
         steps = program.steps[repeat.first : repeat.last]
         assert sorted(type(step).__name__ for step in steps) == ["Contraction", "Loop"]
-    # The gradients of all gates are stored where they lie side by side, each computed once.
+    # The gradients of all gates are adjacent in one buffer, each computed once.
     (loop,) = [
         step
         for step in program.steps[program.repeats[1].first : program.repeats[1].last]
@@ -572,21 +574,21 @@ def test_the_functions_of_gates_are_computed_once(kind: Any, functions: int) -> 
     program = training_program(10, kind=kind)
     forward, backward = (program.steps[repeat.first : repeat.last] for repeat in program.repeats)
 
-    def dear(steps: Sequence[Any]) -> int:
+    def expensive_functions(steps: Sequence[Any]) -> int:
         scalars = parts(*(scalar for step in steps for scalar in scalars_of(step)))
         return sum(isinstance(x, Apply) and x.primitive in EXPENSIVE for x in scalars)
 
-    assert (dear(forward), dear(backward)) == (functions, 0)
+    assert (expensive_functions(forward), expensive_functions(backward)) == (functions, 0)
 
 
 def larger(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-    """A function of more than a state or an element has."""
+    """A function with more elements than a state or an element of a sequence."""
     both = ops.expand_dims(states[0], 1) * ops.expand_dims(elements[0], 2)
     return [ops.sum(ops.exp(both), 1) + states[0] @ constants[0]], []
 
 
 def of_constants(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-    """A function that is the same in every step."""
+    """A function that is the same in every iteration."""
     return [ops.add(states[0] @ ops.exp(constants[0]), elements[0])], []
 
 
@@ -598,11 +600,11 @@ BATCH, FEATURES = 4, 32
     [
         # States, products and their gradients; the function has 32 times as many as a state.
         (larger, 6 * BATCH * FEATURES),
-        # The gradient of the weight, of each step; the function has as many.
+        # The gradient of the weight, of each iteration; the function has as many.
         (of_constants, 6 * BATCH * FEATURES + FEATURES * FEATURES),
     ],
 )
-def test_what_is_large_or_the_same_in_every_step_is_not_kept_for_each(
+def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(
     step: Any, numbers: int
 ) -> None:
     def arena_bytes(length: int) -> int:
@@ -618,7 +620,7 @@ def test_what_is_large_or_the_same_in_every_step_is_not_kept_for_each(
     assert arena_bytes(120) - arena_bytes(20) <= 100 * 8 * numbers
 
 
-def test_results_that_nobody_asks_for_change_nothing() -> None:
+def test_unused_results_change_nothing() -> None:
     """Files of earlier versions have loops with results that only a gradient might have read."""
     leaves = Leaves()
     plain = lstm(leaves)[0]
@@ -635,12 +637,12 @@ def test_results_that_nobody_asks_for_change_nothing() -> None:
         graph = graph_of([states, *slopes], leaves)
         return str(compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET))
 
-    # The states after each step, of a stack that begins with the initial one.
+    # A slice of the stack, which begins with the initial state.
     (stack,) = plain.operands
     assert program(kept(stack)) == program(stack)
 
 
-def test_equal_arrays_of_a_step_of_its_gradient_and_around_them_are_one_buffer() -> None:
+def test_equal_arrays_inside_and_outside_of_loops_are_one_buffer() -> None:
     leaves = Leaves()
     graph = graph_of(with_arrays(leaves), leaves)
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
@@ -651,7 +653,7 @@ def test_equal_arrays_of_a_step_of_its_gradient_and_around_them_are_one_buffer()
     assert {buffer.name for buffer in program.of_kind("constant")} == program.constants.keys()
 
 
-def test_weights_are_packed_in_front_of_the_loop() -> None:
+def test_weights_are_packed_before_the_loop() -> None:
     program = training_program(20, features=64, batch=32)
     prepackings = decide(program, replace(host(), threads=2)).prepackings
     assert len(program.repeats) == 2
@@ -700,7 +702,7 @@ def summing(states: Tensors, elements: Tensors, _: Tensors) -> Step:
     return [states[0] + elements[0]], []
 
 
-def test_a_recurrence_needs_a_sequence_and_steps_between_cuts() -> None:
+def test_a_recurrence_needs_a_sequence_and_a_positive_truncation() -> None:
     x = Leaves()
     text = error_of(summing, [x.add(3)], [])
     assert "a recurrence needs a sequence" in text

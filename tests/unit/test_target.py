@@ -1,4 +1,4 @@
-"""What a target decides, where it comes from, and that it is part of the key of programs."""
+"""Targets: their effects on programs, their origin, and their part in the keys of programs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def contractions(program: Program) -> int:
 # The record ---------------------------------------------------------------------------------------
 
 
-def test_a_key_says_all_of_a_target() -> None:
+def test_a_key_depends_on_every_field_of_a_target() -> None:
     others: dict[str, Any] = {
         "name": "other",
         "primitive_costs": {"exp": 3.0},
@@ -92,7 +92,7 @@ assert "llvmlite" not in sys.modules
 # What it decides ----------------------------------------------------------------------------------
 
 
-def test_attention_is_cut_into_the_blocks_that_suit_the_target() -> None:
+def test_attention_is_divided_into_the_blocks_that_suit_the_target() -> None:
     leaves = inputs(*[(1, 2, 8, 4)] * 3)
     y = ops.attention(*leaves)
     slopes = gradients(y * y, leaves)
@@ -155,9 +155,9 @@ def functions_backwards(program: Program) -> int:
     return sum(isinstance(x, Apply) and x.primitive in ("tanh", "sigmoid") for x in scalars)
 
 
-def test_recurrences_keep_what_is_dear_on_the_target() -> None:
+def test_recurrences_keep_what_is_expensive_on_the_target() -> None:
     def kept(**changed: Any) -> tuple[int, int]:
-        """The functions that are computed again, and the bytes that each step leaves behind."""
+        """The functions that are computed again, and the bytes that each iteration keeps."""
         short, long = (compiled(*lstm(length), CPU, **changed) for length in (10, 110))
         return functions_backwards(long), (long.plan.arena_bytes - short.plan.arena_bytes) // 100
 
@@ -171,7 +171,7 @@ def test_recurrences_keep_what_is_dear_on_the_target() -> None:
     assert nothing[1] <= without_functions[1] - 4 * state
 
 
-def test_dear_functions_of_several_users_are_stored_and_cheap_ones_computed_again() -> None:
+def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed_again() -> None:
     # So many that storing them takes longer than launching a step.
     (x,) = leaves = inputs((1 << 12,))
     y = ops.tanh(x)
@@ -183,14 +183,14 @@ def test_dear_functions_of_several_users_are_stored_and_cheap_ones_computed_agai
     assert temporaries(CPU) == temporaries(RECOMPUTING) + 1
 
 
-def test_the_arena_is_cut_and_aligned_as_the_target_asks() -> None:
+def test_the_arena_is_divided_and_aligned_as_the_target_requires() -> None:
     net = lm.Sequential(lm.Input(64), lm.Linear(300), lm.Tanh(), lm.Linear(200), lm.Tanh())
     graph = inference_graph(net, dtype=float32).graph
-    cut = replace(CPU, alignment_bytes=256, largest_block_bytes=64 << 10)
-    plans = [compile_graph(graph, batch=50, name="test", target=one).plan for one in (CPU, cut)]
+    divided = replace(CPU, alignment_bytes=256, largest_block_bytes=64 << 10)
+    plans = [compile_graph(graph, batch=50, name="test", target=one).plan for one in (CPU, divided)]
     assert [len(plan.blocks) for plan in plans] == [1, 2]
     assert max(plans[1].blocks) <= 64 << 10
-    assert not any(place.offset % 256 for place in plans[1].allocations)
+    assert not any(allocation.offset % 256 for allocation in plans[1].allocations)
 
 
 # Where it comes from ------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_the_largest_batch_is_one_whose_every_tensor_can_be_allocated(
 
 
 @pytest.mark.parametrize("engine", ["cpu", "interpreter"])
-def test_whatever_has_an_engine_compiles_for_its_target(
+def test_all_that_have_an_engine_compile_for_its_target(
     engine: str, recomputing: InterpreterEngine
 ) -> None:
     net = network()

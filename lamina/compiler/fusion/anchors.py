@@ -1,7 +1,7 @@
-"""Anchors: the tensors that a loop nest has to produce as such.
+"""Anchors: the tensors that a loop nest has to produce.
 
-Every other tensor is folded into the expressions of those that use it. An anchor is written to
-memory only if another step needs it. `CHOOSING` lists the passes, in the order in which they run.
+Every other tensor is folded into the expressions of its users. An anchor is written to memory only
+if another step needs it. `ANCHOR_PASSES` lists the passes in the order in which they run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cached_property
 
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.costs import Narrowing, Operations
-from lamina.compiler.fusion.results import Prepared, users_of
+from lamina.compiler.fusion.results import DistinctResults, users_of
 from lamina.compiler.fusion.views import Views, reached_ends, viewed_operands
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import (
@@ -27,65 +27,65 @@ from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# A set whose order is that in which tensors were added.
+# A set in the order of insertion.
 Anchors = dict[Tensor, None]
 
 
 @frozen_dataclass
-class Choosing:
-    """What the passes are about; nothing of it changes.
+class PassContext:
+    """The fixed inputs of the passes.
 
     Attributes:
-        prepared: the graph.
-        target: what is dear and what is cheap there.
-        views: answers what can be read through a view.
+        distinct: the graph; each of its results is a tensor of its own.
+        target: the costs of the device.
+        views: decides whether tensors can be read through views.
     """
 
-    prepared: Prepared
+    distinct: DistinctResults
     target: Target
     views: Views
 
     @cached_property
     def nodes(self) -> tuple[Tensor, ...]:
         """All tensors, operands first."""
-        return self.prepared.graph.nodes()
+        return self.distinct.graph.nodes()
 
     @cached_property
     def users(self) -> Mapping[Tensor, Sequence[Tensor]]:
-        """What is made of each tensor directly."""
+        """The tensors that have each tensor as an operand."""
         return users_of(self.nodes)
 
     @cached_property
-    def wanted(self) -> frozenset[Tensor]:
-        """What must be stored whatever it costs: results, and what is copied into a leaf."""
-        return self.prepared.copied.union(self.prepared.graph.roots)
+    def must_store(self) -> frozenset[Tensor]:
+        """The tensors stored at any cost: results, and new values that are copied into a leaf."""
+        return self.distinct.copied.union(self.distinct.graph.roots)
 
 
-Pass = Callable[[Choosing, Anchors], Anchors]
+Pass = Callable[[PassContext, Anchors], Anchors]
 
-# What is computed in another step than what it reads.
-_APART = Contracting | Scanning | Scattering | Repeating
+# These run in another step than the computation of their operands.
+_SEPARATE = Contracting | Scanning | Scattering | Repeating
 
 
-def required(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """What no expression can be: reductions, contractions, scans, scatters, loops; and results."""
+def required(context: PassContext, anchors: Anchors) -> Anchors:
+    """Results, and reductions, contractions, scans, scatters, loops, which are no expressions."""
     loops = Reduction | Contracting | Scanning | Scattering | Repeating
     found = {
         node: None
-        for node in choosing.nodes
-        if isinstance(node.op.lowering, loops) or (node in choosing.wanted and not is_leaf(node))
+        for node in context.nodes
+        if isinstance(node.op.lowering, loops) or (node in context.must_store and not is_leaf(node))
     }
     return anchors | found
 
 
-def running_sums(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """Sums of contractions to which more of them are added.
+def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
+    """Sums of contractions to which further contractions are added.
 
-    To store the sum so far moves the same bytes as to store each contraction, and holds one of them
-    at a time rather than all.
+    To store the running sum moves the same bytes as to store each contraction, and keeps one tensor
+    alive at a time rather than all.
     """
     terms: dict[Tensor, int] = {}
-    for node in choosing.nodes:
+    for node in context.nodes:
         terms[node] = 0
         if isinstance(node.op.lowering, Contracting):
             terms[node] = 1
@@ -95,30 +95,30 @@ def running_sums(choosing: Choosing, anchors: Anchors) -> Anchors:
             terms[node] = sum(terms[x] for x in node.operands)
     found = {
         node: None
-        for node in choosing.nodes
+        for node in context.nodes
         if node.op.name == "add"
         and terms[node]
-        and any(terms[user] > terms[node] for user in choosing.users[node])
+        and any(terms[user] > terms[node] for user in context.users[node])
     }
     return anchors | found
 
 
-def narrowed(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """Casts of anchors to fewer bytes, where to store them moves fewer than to cast again."""
-    operations = Operations(choosing.target)
+def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
+    """Casts of anchors to fewer bytes, if storing them costs less than casting again."""
+    operations = Operations(context.target)
     found: Anchors = {}
-    for node in choosing.nodes:
-        if node.op.name == "cast" and choosing.users[node]:
+    for node in context.nodes:
+        if node.op.name == "cast" and context.users[node]:
             (source,) = node.operands
             if source not in anchors or node.dtype.itemsize >= source.dtype.itemsize:
                 continue
-            narrow = _readers(choosing.users[node], anchors, choosing.users)
-            others = [user for user in choosing.users[source] if user is not node]
-            # All others may be computed in the step of the anchor, and then read nothing.
+            narrow = _readers(context.users[node], anchors, context.users)
+            others = [user for user in context.users[source] if user is not node]
+            # Other readers may be computed in the anchor's own step, and then load nothing.
             wide = {
                 reader
-                for reader in _readers(others, anchors, choosing.users)
-                if isinstance(reader.op.lowering, _APART)
+                for reader in _readers(others, anchors, context.users)
+                if isinstance(reader.op.lowering, _SEPARATE)
             }
             cost = Narrowing(
                 elements=size_of(static(node.shape)),
@@ -126,10 +126,10 @@ def narrowed(choosing: Choosing, anchors: Anchors) -> Anchors:
                 narrow=node.dtype.itemsize,
                 steps=len(narrow),
                 also_wide=len(narrow & wide),
-                is_stored=bool(wide) or source in choosing.wanted,
+                is_stored=bool(wide) or source in context.must_store,
                 operations=operations.of(node),
             )
-            if cost.stored(choosing.target) < cost.again():
+            if cost.storing_cost(context.target) < cost.recomputing_cost():
                 found[node] = None
     return anchors | found
 
@@ -137,18 +137,18 @@ def narrowed(choosing: Choosing, anchors: Anchors) -> Anchors:
 def _readers(
     users: Iterable[Tensor], anchors: Anchors, all_users: Mapping[Tensor, Sequence[Tensor]]
 ) -> set[Tensor]:
-    """The anchors that are made of what directly has these users."""
+    """The anchors computed from a tensor with these direct users."""
     return reached_ends(users, anchors.__contains__, all_users.__getitem__)
 
 
-def readable_below(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """What lies below an operand of a contraction, where storing it lets the operand be a view.
+def readable_below(context: PassContext, anchors: Anchors) -> Anchors:
+    """Tensors below operands of contractions, if storing them makes the operand a view.
 
-    No choice is left here, and what is stored for a contraction is there for others, too.
+    There is no alternative to compare, and later passes can rely on the stored tensors.
     """
-    views = choosing.views
+    views = context.views
     found = dict(anchors)
-    for node in choosing.nodes:
+    for node in context.nodes:
         for operand in viewed_operands(node):
             below = views.missing(operand, found)
             if below is not None:
@@ -158,15 +158,15 @@ def readable_below(choosing: Choosing, anchors: Anchors) -> Anchors:
     return found
 
 
-def reordered(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """Anchors that are only used in another order: they are stored in that one, if they can be.
+def reordered(context: PassContext, anchors: Anchors) -> Anchors:
+    """Replaces anchors that are only used transposed by the transposed tensors.
 
-    The bytes are the same, and users read them side by side.
+    The bytes are the same, and users read adjacent elements.
     """
     moved = dict(anchors)
-    for node in choosing.nodes:
-        if node in moved and node not in choosing.wanted:
-            last = _last_order(node, moved, choosing.users)
+    for node in context.nodes:
+        if node in moved and node not in context.must_store:
+            last = _last_order(node, moved, context.users)
             if last is not node:
                 del moved[node]
                 moved[last] = None
@@ -174,7 +174,7 @@ def reordered(choosing: Choosing, anchors: Anchors) -> Anchors:
 
 
 def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[Tensor]]) -> Tensor:
-    """The last of the transposes that are all there is made of a tensor; itself without one."""
+    """The last transpose among the chain of single users; the tensor itself without one."""
     last = above = node
     while isinstance(above.op.lowering, Elementwise | Movement) and len(users[above]) == 1:
         (above,) = users[above]
@@ -185,11 +185,11 @@ def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[
     return last
 
 
-def readable(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """What keeps an operand of a contraction from being read where it lies: that must be stored."""
-    views = choosing.views
+def readable(context: PassContext, anchors: Anchors) -> Anchors:
+    """Tensors that prevent an operand of a contraction from being a view."""
+    views = context.views
     found = dict(anchors)
-    for node in choosing.nodes:
+    for node in context.nodes:
         for operand in viewed_operands(node):
             missing = views.missing(operand, found)
             if missing is not None:

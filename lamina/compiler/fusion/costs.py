@@ -1,4 +1,4 @@
-"""The one cost by which fusion decides.
+"""The cost by which fusion decides.
 
 A program costs
 
@@ -6,17 +6,17 @@ A program costs
     + the operations that are repeated where a tensor is computed again or a narrow one is packed,
     + the launches of its steps,
 
-all in one unit, the time in which a byte is moved. Two decisions have to count: whether a tensor is
-stored or computed again (`Sharing`), and whether a cast to fewer bytes is stored beside what it is
-made of or instead of that (`Narrowing`). The others need not: a sum so far and another order move
-the same bytes, and a join repeats nothing and saves a launch.
+all in one unit, the time in which a byte is moved. Two decisions compare costs: whether a tensor is
+stored or computed again (`Sharing`), and whether a cast to fewer bytes is stored, in addition to
+its operand or instead of it (`Narrowing`). Other decisions need no comparison: to store a running
+sum, or another order of axes, moves the same bytes, and a join repeats nothing and saves a launch.
 
-Of two choices that cost the same, the one that holds fewer bytes at a time is taken. For that
-alone is a launch given up: by `join_small`, where a join would hold more bytes than it costs.
+Of two choices of equal cost, the one with fewer live bytes is taken. Only `join_small` pays a
+launch for fewer live bytes: where a join would keep more bytes alive than a launch costs.
 
-What is legal is no cost: a group has to be one step, which lowering decides; contractions read
-their operands through views; expressions have a greatest depth. Nor is what is promised: what is
-generated, such as a dropout mask, takes no memory.
+Legality is a constraint, not a cost: a group has to be one step, which lowering decides;
+contractions read their operands through views; the depth of expressions is bounded. So is the
+promise that generated tensors, such as dropout masks, take no memory.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from lamina.program.scalar import Apply, Local, parts
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
-# A target's unit is a float that is stored and loaded. Whoever does not load it loads what it is
-# made of, so what is left of the unit is its bytes, written.
+# The bytes of a target's unit of cost, a float that is stored and loaded. Only its store counts: a
+# step that does not load the float loads its sources instead.
 UNIT_BYTES = 4.0
 
 
 @final
 class Operations:
-    """The cost of doing the primitives of tensors once more, for one element each.
+    """The cost of computing tensors once more, for one element each.
 
     Args:
-        target: says what primitives cost.
+        target: holds the costs of primitives.
     """
 
     def __init__(self, target: Target) -> None:
@@ -48,7 +48,7 @@ class Operations:
         self._known: dict[Tensor, float] = {}
 
     def of(self, node: Tensor) -> float:
-        """The cost of what a tensor's own op does for one element."""
+        """The cost of a tensor's own op for one element, in bytes."""
         if node not in self._known:
             self._known[node] = self._counted(node)
         return self._known[node]
@@ -59,63 +59,64 @@ class Operations:
         if isinstance(lowering, Elementwise):
             scalar = lowering.scalar(node, probes)
         elif isinstance(lowering, Generator):
-            place = (Index(),) * node.rank
-            scalar = lowering.scalar(node, place, lambda operand, _: probes[operand])
+            origin = (Index(),) * node.rank
+            scalar = lowering.scalar(node, origin, lambda operand, _: probes[operand])
         else:
             return 0.0
-        done = [part.primitive for part in parts(scalar) if isinstance(part, Apply)]
-        return UNIT_BYTES * sum(map(self.target.cost_of, done))
+        primitives = [one.primitive for one in parts(scalar) if isinstance(one, Apply)]
+        return UNIT_BYTES * sum(map(self.target.cost_of, primitives))
 
 
 @frozen_dataclass
 class Sharing:
-    """A tensor that is needed several times: what it costs to store it, or to compute it again.
+    """The costs of storing a tensor that is needed several times, and of recomputing it.
 
-    Either way each step that needs it reads one tensor: itself, or the largest of those that it is
-    made of. That counts the same and is left out, which is not exact where they differ in width.
+    Either way each step that needs the tensor reads one tensor: this one, or the largest of its
+    sources. Both count the same and are omitted, which is not exact if their elements differ in
+    size.
 
     Attributes:
-        elements: of the tensor.
+        elements: the number of elements of the tensor.
         itemsize: bytes of an element.
-        steps: how many need it.
+        steps: the number of steps that need it.
         times: how often each element is needed.
-        others: how many bytes are read for one element beside the largest of what it is made of.
-        operations: the cost of what is done for one element.
-        begins: whether it is made of leaves alone, so that no step is there that could store it.
+        other_bytes: read for one element from the sources, without the largest one.
+        operations: the cost of computing one element, in bytes.
+        reads_only_leaves: whether all sources are leaves, so that storing takes a step of its own.
     """
 
     elements: int
     itemsize: int
     steps: int
     times: float
-    others: int
+    other_bytes: int
     operations: float
-    begins: bool
+    reads_only_leaves: bool
 
-    def stored(self, target: Target) -> float:
-        """It is written once."""
+    def storing_cost(self, target: Target) -> float:
+        """In bytes: the tensor is written once."""
         packing = (1 + self.steps) * target.packing_bytes if self.itemsize < UNIT_BYTES else 0
-        launch = target.launch_bytes if self.begins else 0
+        launch = target.launch_bytes if self.reads_only_leaves else 0
         return self.elements * (self.itemsize + packing) + launch
 
-    def again(self) -> float:
-        """Each step reads the other tensors that it is made of, and repeats its operations."""
-        return self.elements * (self.steps * self.others + (self.times - 1) * self.operations)
+    def recomputing_cost(self) -> float:
+        """In bytes: each step reads the other sources, and all but one repeat the operations."""
+        return self.elements * (self.steps * self.other_bytes + (self.times - 1) * self.operations)
 
 
 @frozen_dataclass
 class Narrowing:
-    """A cast of an anchor to fewer bytes: what it costs to store it, or to cast again.
+    """The costs of storing a cast of an anchor to fewer bytes, and of casting again.
 
-    Only what differs is counted: what others read of the wide tensor, they read either way.
+    Only differences count: other steps read the wide tensor either way.
 
     Attributes:
-        elements: of the tensor.
-        wide, narrow: bytes of an element, before and after.
-        steps: how many need the cast.
-        also_wide: how many of them read the wide tensor as well, whatever becomes of the cast.
-        is_stored: whether the wide tensor is stored whatever becomes of the cast.
-        operations: the cost of one cast.
+        elements: the number of elements of the tensor.
+        wide, narrow: bytes of an element, before and after the cast.
+        steps: the number of steps that need the cast.
+        also_wide: how many of these steps read the wide tensor in either case.
+        is_stored: whether the wide tensor is stored in either case.
+        operations: the cost of casting one element, in bytes.
     """
 
     elements: int
@@ -126,13 +127,13 @@ class Narrowing:
     is_stored: bool
     operations: float
 
-    def stored(self, target: Target) -> float:
-        """The narrow tensor is written once and read by each step."""
+    def storing_cost(self, target: Target) -> float:
+        """In bytes: the narrow tensor is written once and read by each step."""
         packing = target.packing_bytes if self.narrow < UNIT_BYTES else 0
         return self.elements * (1 + self.steps) * (self.narrow + packing)
 
-    def again(self) -> float:
-        """The wide tensor is read by each step, which casts it, and written if it is not yet."""
+    def recomputing_cost(self) -> float:
+        """In bytes: the wide tensor is read and cast by each step, and written if it is not yet."""
         written = 0 if self.is_stored else self.wide
         read = (self.steps - self.also_wide) * self.wide
         return self.elements * (written + read + (self.steps - 1) * self.operations)

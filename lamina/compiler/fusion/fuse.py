@@ -1,8 +1,9 @@
 """Fusion: which tensors are stored, and which are computed together in one step.
 
-First the *anchors* are chosen: tensors that a loop nest must produce as such. Every other tensor is
-folded into its users. Then anchors are joined into groups wherever one loop nest can compute them
-together and no cycle arises, and the groups are put in order. `costs.py` says what is weighed.
+First the *anchors* are chosen: tensors that a loop nest must produce. Every other tensor is folded
+into the expressions of its users. Then anchors are joined into groups wherever one loop nest can
+compute them together and no cycle arises. Last, the groups are ordered. `costs.py` defines the
+cost.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 from lamina.compiler.fusion.anchors import (
     Anchors,
-    Choosing,
     Pass,
+    PassContext,
     narrowed,
     readable,
     readable_below,
@@ -22,22 +23,22 @@ from lamina.compiler.fusion.anchors import (
 )
 from lamina.compiler.fusion.groups import Groups
 from lamina.compiler.fusion.joining import join_producers, join_siblings, join_small
-from lamina.compiler.fusion.results import Prepared, with_own_results
-from lamina.compiler.fusion.schedule import schedule
+from lamina.compiler.fusion.order import execution_order
+from lamina.compiler.fusion.results import DistinctResults, with_distinct_results
 from lamina.compiler.fusion.sharing import stored_or_computed_again
 from lamina.compiler.fusion.trials import UnnamedStep
 from lamina.compiler.fusion.views import Views
-from lamina.compiler.lowering.pull import Home
+from lamina.compiler.lowering.pull import Location
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor
 from lamina.ops.lowering_rules import Repeating
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
-# The passes that choose anchors, in the order in which they run. What has to be stored comes first:
-# the cost of storing anything else depends on it. `readable` comes last: it looks at the operands
-# that no other pass has made views.
-CHOOSING: tuple[Pass, ...] = (
+# The passes that choose anchors, in the order in which they run. Tensors that must be stored come
+# first, as the cost of storing any other tensor depends on them. `readable` comes last: it handles
+# the operands that no other pass has made views.
+ANCHOR_PASSES: tuple[Pass, ...] = (
     required,
     running_sums,
     narrowed,
@@ -48,8 +49,8 @@ CHOOSING: tuple[Pass, ...] = (
 )
 
 
-# The passes that join them, likewise: those that save the most bytes come first.
-JOINING: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
+# The passes that join anchors, in the order in which they run: the largest savings come first.
+JOIN_PASSES: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
 
 
 @frozen_dataclass
@@ -58,8 +59,8 @@ class Group:
 
     Attributes:
         members: operands before users.
-        stored: the members that other groups, or callers, need.
-        step: computes them; None for a recurrence.
+        stored: the members that other groups or callers need.
+        step: the step that computes the members; None for a recurrence.
     """
 
     members: tuple[Tensor, ...]
@@ -69,12 +70,12 @@ class Group:
 
 @frozen_dataclass
 class Fused:
-    """A graph with its division into steps.
+    """A graph divided into groups.
 
     Attributes:
-        graph: with identities added where a result needs a buffer of its own.
+        graph: the graph, with an identity op for each result that needs a buffer of its own.
         groups: in the order in which they run.
-        in_place: the anchors that overwrite a leaf's buffer, and that leaf.
+        in_place: for each anchor that overwrites a leaf's buffer, that leaf.
     """
 
     graph: Graph
@@ -82,46 +83,48 @@ class Fused:
     in_place: Mapping[Tensor, Tensor]
 
 
-_NOTHING: Mapping[Tensor, Home] = {}
+_NOTHING: Mapping[Tensor, Location] = {}
 
 
-def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Home] = _NOTHING) -> Fused:
+def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NOTHING) -> Fused:
     """Divides a simplified graph into groups and orders them.
 
     Args:
         graph: what is computed.
-        target: what is dear, and what is cheap.
-        given: leaves that have no buffer of their own, and what stands at their coordinates.
+        target: the costs of the device.
+        given: the locations of leaves that have no buffer of their own.
     """
-    prepared, groups = _separate(graph, target, given)
+    distinct, groups = _separate(graph, target, given)
     groups.begin_joining()
-    for join in JOINING:
+    for join in JOIN_PASSES:
         join(groups)
-    ordered = tuple(_group(groups, number) for number in schedule(groups))
-    return Fused(prepared.graph, ordered, prepared.in_place)
+    ordered = tuple(_group(groups, number) for number in execution_order(groups))
+    return Fused(distinct.graph, ordered, distinct.in_place)
 
 
 def _separate(
-    graph: Graph, target: Target, given: Mapping[Tensor, Home]
-) -> tuple[Prepared, Groups]:
-    """Each anchor in a group of its own, and no leaf overwritten before it was read."""
+    graph: Graph, target: Target, given: Mapping[Tensor, Location]
+) -> tuple[DistinctResults, Groups]:
+    """Each anchor in a group of its own, with no leaf overwritten before its last reader."""
     blocked: set[Tensor] = set()
     while True:
-        prepared = with_own_results(graph, blocked)
-        groups = Groups(prepared, chosen(prepared, target, given), target, given)
+        distinct = with_distinct_results(graph, blocked)
+        groups = Groups(distinct, chosen_anchors(distinct, target, given), target, given)
         more = groups.blocked()
         if not more:
-            return prepared, groups
+            return distinct, groups
         blocked |= more
 
 
-def chosen(prepared: Prepared, target: Target, given: Mapping[Tensor, Home]) -> list[Tensor]:
+def chosen_anchors(
+    distinct: DistinctResults, target: Target, given: Mapping[Tensor, Location]
+) -> list[Tensor]:
     """The anchors of a graph, operands first."""
-    choosing = Choosing(prepared, target, Views(given))
+    context = PassContext(distinct, target, Views(given))
     anchors: Anchors = {}
-    for choose in CHOOSING:
-        anchors = choose(choosing, anchors)
-    return [node for node in choosing.nodes if node in anchors]
+    for choose in ANCHOR_PASSES:
+        anchors = choose(context, anchors)
+    return [node for node in context.nodes if node in anchors]
 
 
 def _group(groups: Groups, number: int) -> Group:

@@ -1,7 +1,7 @@
-"""Joining: groups become larger wherever that is one legal step.
+"""Joining: groups are joined wherever the result is a legal group.
 
-No operation is repeated by a join, and a launch is saved. So a join never costs more, and what is
-left to decide is the order in which joins are tried.
+A join repeats no operation and saves a launch, so it never costs more. The passes only differ in
+the order in which they try joins.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Reduction, Repeating
 from lamina.shapes import size_of, static
 
-# How many of the following groups over as many points are tried as siblings of each group.
+# The number of following groups, over equally many points, that each group is tried with.
 SIBLINGS_TRIED = 8
 
 
 def join_producers(groups: Groups) -> None:
-    """Joins anchors with what they are made of, the latest first.
+    """Joins each anchor's group with those of its sources, the latest source first.
 
-    Saves the bytes that pass from one to the other.
+    A join saves the bytes that one group writes for the other.
     """
     for anchor in groups.anchors:
         producers = sorted(
@@ -33,24 +33,26 @@ def join_producers(groups: Groups) -> None:
 
 
 def join_siblings(groups: Groups) -> None:
-    """Joins groups that do not use each other, but run over the same points and read the same.
+    """Joins groups over equally many points that read a tensor in common.
 
-    Saves the bytes of what both read.
+    A join saves the bytes of the second read.
     """
-    _join_beside(groups, _share_input)
+    _join_over_same_points(groups, _share_input)
 
 
 def join_small(groups: Groups) -> None:
-    """Joins groups that only run over the same points, if one of them is small.
+    """Joins groups over equally many points that share no tensor, if one of them is small.
 
-    Saves a launch, which must cost more than the bytes that are held longer for it: what the
-    smaller group writes.
+    A join saves a launch. The launch must cost more than the bytes that stay alive longer, which
+    the smaller group writes.
     """
-    _join_beside(groups, _costs_a_launch)
+    _join_over_same_points(groups, _writes_less_than_a_launch)
 
 
-def _join_beside(groups: Groups, is_worth_joining: Callable[[Groups, int, int], bool]) -> None:
-    """Tries joins of groups over as many points."""
+def _join_over_same_points(
+    groups: Groups, is_worth_joining: Callable[[Groups, int, int], bool]
+) -> None:
+    """Tries joins of groups over equally many points, where a predicate of both groups holds."""
     by_points: dict[int, list[int]] = {}
     for number, members in groups.members.items():
         if not any(isinstance(m.op.lowering, Contracting | Repeating) for m in members):
@@ -67,7 +69,7 @@ def _join_beside(groups: Groups, is_worth_joining: Callable[[Groups, int, int], 
 
 
 def _points(members: Sequence[Tensor]) -> int:
-    """How many points a step runs over."""
+    """The number of points of a group's step."""
     return max(
         size_of(static(m.operands[0].shape if isinstance(m.op.lowering, Reduction) else m.shape))
         for m in members
@@ -75,9 +77,9 @@ def _points(members: Sequence[Tensor]) -> int:
 
 
 def _share_input(groups: Groups, first: int, second: int) -> bool:
-    return not groups.larger[first].isdisjoint(groups.larger[second])
+    return not groups.large_sources[first].isdisjoint(groups.large_sources[second])
 
 
-def _costs_a_launch(groups: Groups, first: int, second: int) -> bool:
+def _writes_less_than_a_launch(groups: Groups, first: int, second: int) -> bool:
     written = (sum(map(bytes_of, groups.stored(groups.members[n]))) for n in (first, second))
     return min(written) <= groups.target.launch_bytes

@@ -1,7 +1,7 @@
-"""Results: each gets a tensor of its own, and new values of leaves are written in place.
+"""Distinct results: each result is a tensor of its own, and leaves are updated in place.
 
-All who read the old value of a leaf come before its update. Where that cannot be, the update goes
-through a copy.
+All readers of a leaf's old value run before its update. Where they cannot, the new value is stored
+elsewhere first and then copied.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Users = Mapping[Tensor, Sequence[Tensor]]
 
 
 @frozen_dataclass
-class Prepared:
+class DistinctResults:
     """A graph in which every result is a tensor of its own.
 
     Attributes:
-        graph: with identities added where a result needs a buffer of its own.
-        in_place: the tensors that overwrite a leaf's buffer, and that leaf.
-        copied: new values that must be stored elsewhere, as a copy of them is written in place.
+        graph: the graph, with an identity op for each result that needs a buffer of its own.
+        in_place: for each tensor that overwrites a leaf's buffer, that leaf.
+        copied: new values that are stored elsewhere first; their copies are written in place.
     """
 
     graph: Graph
@@ -33,14 +33,18 @@ class Prepared:
     copied: frozenset[Tensor]
 
 
-def with_own_results(graph: Graph, blocked: AbstractSet[Tensor] = frozenset()) -> Prepared:
-    """Gives every result that is a leaf, or that two leaves take, a tensor of its own.
+def with_distinct_results(
+    graph: Graph, blocked: AbstractSet[Tensor] = frozenset()
+) -> DistinctResults:
+    """The graph with a tensor of its own for every result.
 
-    An update whose old value is still read by something that needs the new one gets one as well.
+    An identity op is added to an output that is a leaf, and to the new value of a leaf if that is
+    itself a leaf, the result of a recurrence or another leaf's new value as well, or if a tensor
+    that depends on it may read the old value.
 
     Args:
         graph: a simplified graph.
-        blocked: the leaves whose new value must be computed elsewhere first, and then copied.
+        blocked: the leaves whose new values must be stored elsewhere first and then copied.
     """
     outputs = tuple((n, _identity(t) if is_leaf(t) else t) for n, t in graph.outputs)
     in_place: dict[Tensor, Tensor] = {}
@@ -56,11 +60,13 @@ def with_own_results(graph: Graph, blocked: AbstractSet[Tensor] = frozenset()) -
             value = _identity(value)
         in_place[value] = target
         updates.append((target, value))
-    return Prepared(Graph(graph.inputs, outputs, tuple(updates)), in_place, frozenset(copied))
+    return DistinctResults(
+        Graph(graph.inputs, outputs, tuple(updates)), in_place, frozenset(copied)
+    )
 
 
 def users_of(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
-    """The tensors that are directly made of each tensor."""
+    """The tensors that have each tensor as an operand."""
     users: dict[Tensor, list[Tensor]] = {node: [] for node in nodes}
     for node in nodes:
         for operand in dict.fromkeys(node.operands):
@@ -73,7 +79,7 @@ def _identity(tensor: Tensor) -> Tensor:
 
 
 def _read_after(target: Tensor, value: Tensor, users: Users) -> bool:
-    """Whether something that needs the new value of a leaf may read the old one as well."""
+    """Whether a tensor that depends on a leaf's new value may read the old one as well."""
     downstream = _reachable(users[value], users)
     if not downstream:
         return False
@@ -82,7 +88,7 @@ def _read_after(target: Tensor, value: Tensor, users: Users) -> bool:
 
 
 def _reachable(start: Iterable[Tensor], users: Users, stop: Tensor | None = None) -> set[Tensor]:
-    """The tensors, and all that need them, not going beyond `stop`."""
+    """The start tensors and all that depend on them, except through `stop`."""
     found: set[Tensor] = set()
     pending = list(start)
     while pending:

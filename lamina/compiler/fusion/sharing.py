@@ -1,4 +1,4 @@
-"""Sharing: what is needed several times is stored, or computed again each time."""
+"""Sharing: whether a tensor that is needed several times is stored or computed again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 from typing import final
 
 from lamina.compiler.buffers import is_leaf
-from lamina.compiler.fusion.anchors import Anchors, Choosing
+from lamina.compiler.fusion.anchors import Anchors, PassContext
 from lamina.compiler.fusion.costs import Operations, Sharing
 from lamina.compiler.fusion.groups import bytes_of
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
@@ -17,26 +17,26 @@ from lamina.ops.movement import RESHAPE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# What makes index expressions deep counts as so many levels of an expression: a place that is read
-# from data, and a reshape, each of whose places is made of all axes. Without a bound, a chain of
-# reshapes and transposes would double an index with each of them.
+# The levels that an op with deep index expressions adds to an expression: a gather, whose index is
+# loaded, and a reshape, each of whose coordinates depends on all axes. Without this bound, each op
+# in a chain of reshapes and transposes would double the size of an index.
 GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
 
-# Movements whose result may be larger though they read no element twice.
+# Movements that read no element twice, though their results may be larger than their operands.
 _READ_ONCE = ("concat", "pad", "shear")
 
 
-def stored_or_computed_again(choosing: Choosing, anchors: Anchors) -> Anchors:
-    """What several steps need, or one step several times: stored if that costs less.
+def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
+    """Tensors that several steps need, or one step several times, if storing them costs less.
 
-    Decided operands first, so that it is known what each tensor is made of. What would make an
-    expression too deep is stored whatever it costs.
+    Operands are decided first, so the sources of each tensor are known. A tensor whose expression
+    would be too deep is stored at any cost.
     """
     found = dict(anchors)
-    demand = _Demand(choosing, anchors)
-    operations = Operations(choosing.target)
+    demand = _Demand(context, anchors)
+    operations = Operations(context.target)
     depth: dict[Tensor, int] = {}
-    for node in choosing.nodes:
+    for node in context.nodes:
         depth[node] = 0
         if is_leaf(node) or node in found:
             continue
@@ -56,44 +56,47 @@ def _is_worth_storing(
     steps, times = demand.of(node)
     if times <= 1 or not size:
         return False
-    made = _expression(node, anchors)
-    tiny = max(size // target.cached_ratio, 1)
-    read = [one.dtype.itemsize for one in made.sources if size_of(static(one.shape)) > tiny]
+    expression = _expression(node, anchors)
+    cached_size = max(size // target.cached_ratio, 1)
+    read = [
+        one.dtype.itemsize for one in expression.sources if size_of(static(one.shape)) > cached_size
+    ]
     if size > 1 and not read:
-        # Generated: promised to take no memory.
+        # Generated tensors are promised to take no memory.
         return False
     sharing = Sharing(
         elements=size,
         itemsize=node.dtype.itemsize,
         steps=steps,
         times=times,
-        others=sum(read) - max(read, default=0),
-        operations=sum(operations.of(one) for one in made.inside),
-        begins=all(is_leaf(one) for one in made.sources),
+        other_bytes=sum(read) - max(read, default=0),
+        operations=sum(operations.of(one) for one in expression.computed),
+        reads_only_leaves=all(is_leaf(one) for one in expression.sources),
     )
-    return sharing.stored(target) < sharing.again()
+    return sharing.storing_cost(target) < sharing.recomputing_cost()
 
 
 @final
 class _Demand:
-    """How often tensors are needed, if all that is no anchor yet is computed again.
+    """How often tensors are needed, if all tensors that are no anchors yet are computed again.
 
     Args:
-        choosing: the graph.
-        anchors: what is stored or produced in any case.
+        context: holds the graph.
+        anchors: the anchors so far.
     """
 
-    def __init__(self, choosing: Choosing, anchors: Anchors) -> None:
-        self._users = choosing.users
-        self._of_several = _of_several(choosing, anchors)
+    def __init__(self, context: PassContext, anchors: Anchors) -> None:
+        self._users = context.users
+        self._needed_by_several = _needed_by_several(context, anchors)
 
     def of(self, node: Tensor) -> tuple[int, float]:
-        """How many steps need a tensor (two stand for more), and how often each element.
+        """The number of steps that need a tensor, at most 2, and how often they need each element.
 
-        With a single user, the steps are counted there, if less would be stored there.
+        A tensor with a single user of no more bytes counts as needed by one step: the user may be
+        stored instead.
         """
         users = self._users[node]
-        several = node in self._of_several and (
+        several = node in self._needed_by_several and (
             len(users) > 1 or bytes_of(users[0]) > bytes_of(node)
         )
         steps = 2 if several else 1
@@ -101,80 +104,83 @@ class _Demand:
 
 
 def _ratio(node: Tensor, user: Tensor) -> float:
-    """How often a user needs each element of a tensor, as it broadcasts it."""
+    """How often a user that broadcasts a tensor needs each of its elements."""
     lowering = user.op.lowering
     if user.op.name in _READ_ONCE or not isinstance(lowering, Elementwise | Movement):
         return 1
     return size_of(static(user.shape)) / max(size_of(static(node.shape)), 1)
 
 
-def _of_several(choosing: Choosing, anchors: Anchors) -> set[Tensor]:
-    """The tensors that several anchors are made of, and that are not only needed in parts."""
-    users = choosing.users
+def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
+    """The tensors from which several anchors are computed, without those that are only sliced."""
+    users = context.users
     consumers: dict[Tensor, set[Tensor]] = {}
-    for node in reversed(choosing.nodes):
+    for node in reversed(context.nodes):
         if node not in anchors and not is_leaf(node):
             found = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
-            # One, or several: more are not asked for, and might be as many as there are anchors.
+            # Two stand for more, as there may be as many as anchors.
             consumers[node] = set(islice(found, 2))
-    cut = _cut(choosing.nodes, users)
-    return {node for node, found in consumers.items() if len(found) > 1 and node not in cut}
+    sliced_tensors = _only_sliced(context.nodes, users)
+    return {
+        node for node, found in consumers.items() if len(found) > 1 and node not in sliced_tensors
+    }
 
 
-def _cut(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
-    """The tensors that are only used in parts: each element is computed once without being stored.
+def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
+    """The tensors that are only sliced, into no more elements than they have.
 
-    Those that such a tensor is made of, element by element, are among them.
+    If they are not stored, no more elements are computed than if they are. A tensor whose only user
+    is elementwise and itself only sliced counts as only sliced.
     """
     found: set[Tensor] = set()
     for node in reversed(nodes):
         sizes = [size_of(static(user.shape)) for user in users[node]]
         size = size_of(static(node.shape))
         sliced = all(user.op.name == "slice" for user in users[node]) and sum(sizes) <= size
-        passed_on = sizes == [size] and isinstance(users[node][0].op.lowering, Elementwise)
-        if sizes and (sliced or (passed_on and users[node][0] in found)):
+        only_elementwise = sizes == [size] and isinstance(users[node][0].op.lowering, Elementwise)
+        if sizes and (sliced or (only_elementwise and users[node][0] in found)):
             found.add(node)
     return found
 
 
 @frozen_dataclass
 class _Expression:
-    """What computing a tensor takes that is not stored.
+    """The expression of a tensor, down to stored tensors.
 
     Attributes:
-        sources: the stored tensors that it reads, numbers included.
-        inside: all that it computes, itself included.
+        sources: the stored tensors that it reads, constant numbers included.
+        computed: the tensors that it computes, itself included.
     """
 
     sources: tuple[Tensor, ...]
-    inside: tuple[Tensor, ...]
+    computed: tuple[Tensor, ...]
 
 
 def _expression(node: Tensor, anchors: Anchors) -> _Expression:
     sources: Anchors = {}
-    inside: Anchors = {}
+    computed: Anchors = {}
     pending = [node]
     while pending:
         one = pending.pop()
         if one is not node and (is_leaf(one) or one in anchors):
             sources[one] = None
-        elif one not in inside:
-            inside[one] = None
+        elif one not in computed:
+            computed[one] = None
             pending.extend(_read(one))
-    return _Expression(tuple(sources), tuple(inside))
+    return _Expression(tuple(sources), tuple(computed))
 
 
 def _read(node: Tensor) -> tuple[Tensor, ...]:
-    """The operands that computing a tensor reads."""
+    """The operands that a tensor's expression reads; an ordering operand is not read."""
     lowering = node.op.lowering
     ordered = isinstance(lowering, Movement) and lowering.ordered
     return node.operands[:1] if ordered else node.operands
 
 
 def _own_depth(node: Tensor) -> int:
-    """How many levels of an expression a tensor adds to those of its operands."""
+    """The number of levels that a tensor adds to the expressions of its operands."""
     if node.op.name in ("take", "take_along_axis"):
         return GATHER_DEPTH
     if node.op is RESHAPE:

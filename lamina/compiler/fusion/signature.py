@@ -1,7 +1,7 @@
-"""Signatures of parts of a graph: equal ones are computed in equal ways.
+"""Signatures of subgraphs: subgraphs of equal signature are lowered equally.
 
-A deep network consists of equal blocks. What was found out about a part of one of them, by trying,
-is known for the same part of all others.
+A deep network consists of equal blocks. The lowering of a subgraph of one block is reused for the
+same subgraph of all others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lamina.graph import Tensor
 
 @final
 class Signatures:
-    """Makes signatures; those of one such object can be compared.
+    """Computes signatures. Only those of one object can be compared.
 
     Args:
-        given: stored tensors that none other stands for, whatever its shape.
+        given: stored tensors that are part of the signature themselves, not only by their shapes.
     """
 
     def __init__(self, given: Container[Tensor] = ()) -> None:
@@ -27,13 +27,13 @@ class Signatures:
         self._signatures: dict[Hashable, int] = {}
 
     def of(self, root: Tensor, stored: Container[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
-        """The signature of how a tensor is computed, and what is read for that, in order.
+        """The signature of a tensor's expression, and the stored tensors it reads, in order.
 
         Args:
-            root: what is computed.
-            stored: the tensors that are read where they are stored.
+            root: the tensor.
+            stored: tensors at which the expression ends.
         """
-        # None stands above a tensor whose operands come first.
+        # None lies on top of a tensor that is visited again after its operands.
         pending: list[Tensor | None] = [root]
         rows: list[Hashable] = []
         numbers: dict[Tensor, int] = {}
@@ -58,7 +58,7 @@ class Signatures:
         return self._signatures.setdefault(tuple(rows), len(self._signatures)), tuple(read)
 
     def _kind(self, node: Tensor) -> int:
-        """A number for all that a tensor says itself."""
+        """A number for a tensor's op, shape, dtype and attributes."""
         if node not in self._kind_of:
             attributes = sorted((name, exact(value)) for name, value in node.attributes.items())
             kind = (node.op, node.shape, node.dtype, *attributes)
@@ -67,7 +67,7 @@ class Signatures:
 
 
 def exact(value: Hashable) -> Hashable:
-    """Tells what is equal and not the same: 0.0 and -0.0, 1 and True."""
+    """A key that distinguishes equal values: 0.0 and -0.0, 1 and True."""
     if isinstance(value, tuple):
         return tuple(exact(item) for item in cast(tuple[Hashable, ...], value))
     return (type(value), repr(value)) if isinstance(value, bool | float) else value

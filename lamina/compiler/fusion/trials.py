@@ -1,7 +1,7 @@
 """Trials: whether one step can compute some anchors, and that step.
 
-Lowering decides, once for each signature. The step that it gives becomes the step of every group
-of that signature: it calls its buffers by numbers, and each group puts its own in their place.
+Each signature is lowered once. The resulting step is used for every group of that signature: it
+names its buffers by numbers, which each group replaces by the names of its own buffers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import final
 
 from lamina.compiler.fusion.signature import Signatures
 from lamina.compiler.lowering.lower import lower_group
-from lamina.compiler.lowering.pull import Home, NotOneStep, Row
+from lamina.compiler.lowering.pull import Location, NotOneStep, Row
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Repeating
 from lamina.program.index import Index
@@ -20,12 +20,12 @@ from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Step
 from lamina.records import frozen_dataclass
 
-# What the names of buffers begin with that have one before a group is lowered.
+# The prefix of buffers whose names are known before a group is lowered.
 _NAMED = "="
 
 
 def named(buffer: str) -> str:
-    """A buffer's own name as it is used where others are called by numbers."""
+    """A buffer's own name, for a step that names other buffers by numbers."""
     return _NAMED + buffer
 
 
@@ -34,23 +34,25 @@ class UnnamedStep:
     """The step of a group before its buffers have names.
 
     Attributes:
-        step: calls buffers by the numbers of their places.
-        places: the tensors that lie there.
+        step: the step, which names the buffer of `tensors[n]` by the number `n`.
+        tensors: the tensors that the step reads from buffers and stores.
     """
 
     step: Step
-    places: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
 
-    def written(self, homes: Mapping[Tensor, str | Row], name: str) -> Step:
-        """The step with buffers at its places.
+    def written(self, locations: Mapping[Tensor, str | Row], name: str) -> Step:
+        """The step with names of buffers.
 
         Args:
-            homes: where tensors lie.
-            name: of the step.
+            locations: of all tensors of the step.
+            name: the step's name.
         """
         rows = {
-            str(number): home if isinstance(home := homes[one], Row) else Row(home, Index())
-            for number, one in enumerate(self.places)
+            str(number): location
+            if isinstance(location := locations[one], Row)
+            else Row(location, Index())
+            for number, one in enumerate(self.tensors)
         }
 
         def row(buffer: str) -> Row:
@@ -64,19 +66,19 @@ class UnnamedStep:
 
 @final
 class Trials:
-    """Lowers groups, those of one signature once.
+    """Lowers groups, each signature once.
 
     Args:
-        sources: for each anchor, the stored tensors that it is made of.
-        in_place: the anchors that overwrite a leaf's buffer, and that leaf.
-        given: leaves that have no buffer of their own, and what stands at their coordinates.
+        sources: for each anchor, the stored tensors that its expression reads.
+        in_place: for each anchor that overwrites a leaf's buffer, that leaf.
+        given: the locations of leaves that have no buffer of their own.
     """
 
     def __init__(
         self,
         sources: Mapping[Tensor, Collection[Tensor]],
         in_place: Mapping[Tensor, Tensor],
-        given: Mapping[Tensor, Home],
+        given: Mapping[Tensor, Location],
     ) -> None:
         self._sources = sources
         self._in_place = in_place
@@ -86,43 +88,43 @@ class Trials:
         self._steps: dict[Hashable, Step | None] = {}
 
     def lowered(self, members: Sequence[Tensor], stored: Sequence[Tensor]) -> UnnamedStep | None:
-        """One step that computes the members and stores some; None where there is none."""
+        """The step that computes the members and stores some of them; None if none can."""
         if any(isinstance(member.op.lowering, Repeating) for member in members):
             return None
-        signature, places = self._signature(members, stored)
+        signature, buffer_ids = self._signature(members, stored)
         if signature not in self._steps:
-            self._steps[signature] = self._tried(members, stored, places)
+            self._steps[signature] = self._tried(members, stored, buffer_ids)
         step = self._steps[signature]
-        return None if step is None else UnnamedStep(step, tuple(places))
+        return None if step is None else UnnamedStep(step, tuple(buffer_ids))
 
     def _tried(
-        self, members: Sequence[Tensor], stored: Sequence[Tensor], places: Mapping[Tensor, int]
+        self, members: Sequence[Tensor], stored: Sequence[Tensor], buffer_ids: Mapping[Tensor, int]
     ) -> Step | None:
         inside = set(members)
-        buffers: dict[Tensor, Home] = {
-            one: self._given[one] if one in self._given else str(places[self._buffer(one)])
+        locations: dict[Tensor, Location] = {
+            one: self._given[one] if one in self._given else str(buffer_ids[self._buffer(one)])
             for member in members
             for one in self._sources[member]
             if one not in inside
         }
-        homes = {one: str(places[self._buffer(one)]) for one in stored}
+        outputs = {one: str(buffer_ids[self._buffer(one)]) for one in stored}
         try:
-            return lower_group(members, homes, buffers, "")
+            return lower_group(members, outputs, locations, "")
         except NotOneStep:
             return None
 
     def _signature(
         self, members: Sequence[Tensor], stored: Sequence[Tensor]
     ) -> tuple[Hashable, dict[Tensor, int]]:
-        """All that decides the step, and the numbers of the places of its buffers.
+        """A key of all that determines the step, and the number of each tensor's buffer.
 
-        It is made of what each of the members is by itself, and of what they read and write in
-        common.
+        The key has a row for each member: the signature of its own expression, the buffer that it
+        writes, and the members and buffers that it reads.
         """
-        # Members by numbers from the front, places in memory from the end.
-        numbers = {member: number for number, member in enumerate(members)}
+        # In a row, a member is referred to by its number, and buffer n that it reads by -1 - n.
+        member_ids = {member: number for number, member in enumerate(members)}
         written = set(stored)
-        places: dict[Tensor, int] = {}
+        buffer_ids: dict[Tensor, int] = {}
         rows: list[Hashable] = []
         for member in members:
             if member not in self._alone:
@@ -130,15 +132,15 @@ class Trials:
             alone, read = self._alone[member]
             row: list[Hashable] = [alone, None]
             if member in written:
-                row[1] = places.setdefault(self._buffer(member), len(places))
+                row[1] = buffer_ids.setdefault(self._buffer(member), len(buffer_ids))
             for one in read:
-                if one in numbers:
-                    row.append(numbers[one])
+                if one in member_ids:
+                    row.append(member_ids[one])
                 elif one not in self._given:
-                    row.append(-1 - places.setdefault(self._buffer(one), len(places)))
+                    row.append(-1 - buffer_ids.setdefault(self._buffer(one), len(buffer_ids)))
             rows.append(tuple(row))
-        return tuple(rows), places
+        return tuple(rows), buffer_ids
 
     def _buffer(self, node: Tensor) -> Tensor:
-        """Whose buffer a tensor is stored in."""
+        """The tensor that names the buffer: the leaf that a tensor overwrites, or itself."""
         return self._in_place.get(node, node)

@@ -1,4 +1,4 @@
-"""Views: which operands can be read where something is stored; tried once for each signature."""
+"""Views: which operands can be read directly from stored tensors, tried once per signature."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import final
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.signature import Signatures
 from lamina.compiler.lowering.contractions import is_view
-from lamina.compiler.lowering.pull import Home
+from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.shapes import size_of, static
 
 
 def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:
-    """The operands that are read through views: those of contractions and of recurrences."""
+    """The operands that are read through views: all of contractions, and those of recurrences.
+
+    The initial states of a recurrence are no views.
+    """
     if isinstance(node.op.lowering, Contracting):
         return node.operands
     if isinstance(node.op.lowering, Repeating):
@@ -24,12 +27,12 @@ def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:
 
 
 def is_number(node: Tensor) -> bool:
-    """Whether the tensor is a constant that is written into expressions as a literal."""
+    """Whether the tensor is a constant that becomes a literal in expressions."""
     return is_leaf(node) and node.op.name == "constant" and size_of(static(node.shape)) == 1
 
 
 def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]:
-    """The leaves and anchors that the expressions of some tensors end at."""
+    """The leaves and anchors at which the expressions of some tensors end."""
     return reached_ends(nodes, lambda one: is_leaf(one) or one in anchors, lambda one: one.operands)
 
 
@@ -38,7 +41,13 @@ def reached_ends(
     is_end: Callable[[Tensor], bool],
     onward: Callable[[Tensor], Iterable[Tensor]],
 ) -> set[Tensor]:
-    """Where the ways from some tensors end; the tensors themselves may be ends."""
+    """The ends reached first on all paths from some tensors, which may be ends themselves.
+
+    Args:
+        nodes: where the paths begin.
+        is_end: whether a path ends at a tensor.
+        onward: the next tensors after one that is no end.
+    """
     found: set[Tensor] = set()
     seen: set[Tensor] = set()
     pending = list(nodes)
@@ -56,29 +65,29 @@ def reached_ends(
 
 @final
 class Views:
-    """Answers what can be read through a view, and remembers it.
+    """Decides whether tensors can be read through views, and keeps the answers.
 
     Args:
-        given: leaves that have no buffer of their own, and what stands at their coordinates.
+        given: the locations of leaves that have no buffer of their own.
     """
 
-    def __init__(self, given: Mapping[Tensor, Home]) -> None:
+    def __init__(self, given: Mapping[Tensor, Location]) -> None:
         self._given = given
         self._signatures = Signatures(given)
         self._tried: dict[int, bool] = {}
 
     def is_readable(self, operand: Tensor, anchors: Container[Tensor]) -> bool:
-        """Whether a contraction can read its operand from what is stored."""
+        """Whether a contraction can read its operand from the anchors and leaves."""
         if is_leaf(operand) or operand in anchors:
             return True
         ends = boundary([operand], anchors)
         return self._is_view(operand, [node for node in ends if not is_number(node)])
 
     def missing(self, operand: Tensor, anchors: Container[Tensor]) -> Tensor | None:
-        """What must be stored for an operand to be read; None if it can be read already."""
+        """The tensor that must be stored to make an operand a view; None if it is one already."""
         below = operand
         while not self.is_readable(below, anchors):
-            # Look below a movement: perhaps what it moves is what must be stored.
+            # Below a movement that is a view of its operand, the operand may be stored instead.
             if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
                 return below
             (source,) = below.operands
@@ -88,8 +97,8 @@ class Views:
         return None
 
     def _is_view(self, operand: Tensor, stored: Iterable[Tensor]) -> bool:
-        homes: dict[Tensor, Home] = {one: self._given.get(one, "") for one in stored}
-        signature, _ = self._signatures.of(operand, homes)
+        locations: dict[Tensor, Location] = {one: self._given.get(one, "") for one in stored}
+        signature, _ = self._signatures.of(operand, locations)
         if signature not in self._tried:
-            self._tried[signature] = is_view(operand, homes)
+            self._tried[signature] = is_view(operand, locations)
         return self._tried[signature]

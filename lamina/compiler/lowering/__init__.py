@@ -1,1 +1,1 @@
-"""Lowering: what a group of tensors becomes, a loop nest or a contraction."""
+"""Lowering: a group of tensors becomes one step, a loop nest or a contraction."""

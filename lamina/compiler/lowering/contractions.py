@@ -1,16 +1,16 @@
-"""Contractions: products summed over labels, read through views, with an epilogue."""
+"""Contractions: sums of products of operands that are read through views, with an epilogue."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from lamina.compiler.lowering.pull import (
-    Home,
+    Location,
     NotOneStep,
     Puller,
     Row,
     axis_indices,
-    element,
+    buffer_and_index,
     iterating,
     numbered_axes,
 )
@@ -22,7 +22,7 @@ from lamina.program.scalar import Apply, Load, Local, Scalar
 from lamina.program.steps import Contraction, Store
 from lamina.shapes import size_of, static
 
-# A tensor, and the label of each of its axes.
+# A tensor and the labels of its axes.
 _Labelled = tuple[Tensor, tuple[str, ...]]
 
 
@@ -30,69 +30,77 @@ def lower_contraction(
     members: Sequence[Tensor],
     contractions: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
 ) -> Contraction:
-    """The contraction of a group, the rest of which is its epilogue.
+    """The contraction step of a group. The group's other members form the epilogue.
 
     Args:
-        members, stored, buffers, name: as for `lower_group`.
-        contractions: those among the members.
+        members, stored, locations, name: as for `lower_group`.
+        contractions: the contractions among the members.
+
+    Raises:
+        NotOneStep: if there is a second contraction or a reduction, or an operand is no view.
     """
     node = contractions[0]
     if len(contractions) > 1 or any(isinstance(m.op.lowering, Reduction) for m in members):
         raise NotOneStep
-    (left, left_names), (right, right_names) = _labelled_operands(node)
-    output_names: tuple[str, ...] = node.attributes["output"]
-    extents = dict(zip(left_names, static(left.shape), strict=True))
-    extents |= dict(zip(right_names, static(right.shape), strict=True))
-    axes = {label: Axis(f"i{n}", extents[label]) for n, label in enumerate(output_names)}
-    inner_names = [label for label in left_names if label not in axes]
-    axes |= {label: Axis(f"k{n}", extents[label]) for n, label in enumerate(inner_names)}
+    (left, left_labels), (right, right_labels) = _labelled_operands(node)
+    output_labels: tuple[str, ...] = node.attributes["output"]
+    extents = dict(zip(left_labels, static(left.shape), strict=True))
+    extents |= dict(zip(right_labels, static(right.shape), strict=True))
+    axes = {label: Axis(f"i{n}", extents[label]) for n, label in enumerate(output_labels)}
+    k_labels = [label for label in left_labels if label not in axes]
+    axes |= {label: Axis(f"k{n}", extents[label]) for n, label in enumerate(k_labels)}
     result = Local("sum", node.dtype)
-    output_axes = [axes[label] for label in output_names]
-    stores = _epilogue(members, node, result, output_axes, stored, buffers)
+    output_axes = [axes[label] for label in output_labels]
+    stores = _epilogue(members, node, result, output_axes, stored, locations)
 
-    def group(wanted: Iterable[str]) -> tuple[Axis, ...]:
-        return iterating(axes[label] for label in wanted)
+    def axes_of_labels(labels: Iterable[str]) -> tuple[Axis, ...]:
+        return iterating(axes[label] for label in labels)
 
-    def view(operand: Tensor, names: tuple[str, ...]) -> tuple[Scalar, Iterable[Sliding]]:
-        puller = Puller(buffers)
-        scalar = puller.pull(operand, axis_indices(axes[label] for label in names))
+    def view(operand: Tensor, labels: tuple[str, ...]) -> tuple[Scalar, Iterable[Sliding]]:
+        puller = Puller(locations)
+        scalar = puller.pull(operand, axis_indices(axes[label] for label in labels))
         load_of_view(scalar)
         return scalar, puller.slidings
 
-    left_view, left_slidings = view(left, left_names)
-    right_view, right_slidings = view(right, right_names)
+    left_view, left_slidings = view(left, left_labels)
+    right_view, right_slidings = view(right, right_labels)
     strides = _strides(load_of_view(left_view).index)
-    # Sums run through the left operand as it lies.
-    inner = sorted(group(inner_names), key=lambda axis: -abs(strides.get(axis, 0)))
+    # The sum goes through the left operand in the order of memory.
+    k_axes = sorted(axes_of_labels(k_labels), key=lambda axis: -abs(strides.get(axis, 0)))
     return Contraction(
         name=name,
-        batch=group(n for n in output_names if n in left_names and n in right_names),
-        m=group(n for n in output_names if n not in right_names),
-        n=group(n for n in output_names if n not in left_names),
-        k=tuple(inner),
+        batch=axes_of_labels(
+            label for label in output_labels if label in left_labels and label in right_labels
+        ),
+        m=axes_of_labels(label for label in output_labels if label not in right_labels),
+        n=axes_of_labels(label for label in output_labels if label not in left_labels),
+        k=tuple(k_axes),
         left=left_view,
         right=right_view,
         result=result.name,
         dtype=node.dtype,
         stores=stores,
         windows=(
-            *windows_of("left", left_view, left_slidings, axes.values(), inner),
-            *windows_of("right", right_view, right_slidings, axes.values(), inner),
+            *windows_of("left", left_view, left_slidings, axes.values(), k_axes),
+            *windows_of("right", right_view, right_slidings, axes.values(), k_axes),
         ),
     )
 
 
 def _labelled_operands(node: Tensor) -> tuple[_Labelled, _Labelled]:
-    """The operands with the labels of their axes; columns lie side by side in the result."""
+    """The operands with their labels, swapped if needed so that the right one has the last label.
+
+    Then the elements of one row of the result are adjacent in memory.
+    """
     left, right = node.operands
-    left_names: tuple[str, ...] = node.attributes["left"]
-    right_names: tuple[str, ...] = node.attributes["right"]
+    left_labels: tuple[str, ...] = node.attributes["left"]
+    right_labels: tuple[str, ...] = node.attributes["right"]
     output: tuple[str, ...] = node.attributes["output"]
-    one, other = (left, left_names), (right, right_names)
-    return (other, one) if output and output[-1] not in right_names else (one, other)
+    one, other = (left, left_labels), (right, right_labels)
+    return (other, one) if output and output[-1] not in right_labels else (one, other)
 
 
 def _epilogue(
@@ -101,70 +109,78 @@ def _epilogue(
     result: Local,
     axes: Sequence[Axis],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
 ) -> tuple[Store, ...]:
-    """What is stored at each point of the axes, made of the sum of the contraction `node`."""
+    """The stores at each point of the result's axes.
+
+    Args:
+        members, stored, locations: as for `lower_group`.
+        node: the contraction.
+        result: the local that holds its sum.
+        axes: the axes of the result.
+    """
     size = size_of([axis.extent for axis in axes])
-    puller = Puller(buffers)
+    puller = Puller(locations)
     for member in members:
         if size_of(static(member.shape)) != size:
             raise NotOneStep
         if member is node:
-            puller.places[node], puller.locals[node] = axis_indices(axes), result
+            puller.computed_at[node], puller.locals[node] = axis_indices(axes), result
         else:
-            puller.settle(member, axes)
+            puller.choose_coordinates(member, axes)
     return tuple(
         Store(
-            *element(stored[member], puller.places[member], static(member.shape)),
-            puller.pull(member, puller.places[member]),
+            *buffer_and_index(stored[member], puller.computed_at[member], static(member.shape)),
+            puller.pull(member, puller.computed_at[member]),
         )
         for member in members
         if member in stored
     )
 
 
-def is_view(node: Tensor, buffers: Mapping[Tensor, Home]) -> bool:
-    """Whether a contraction can read the tensor where its source lies."""
-    place = axis_indices(numbered_axes("i", static(node.shape)))
+def is_view(node: Tensor, locations: Mapping[Tensor, Location]) -> bool:
+    """Whether a contraction can read the tensor as a view of one stored tensor."""
+    point = axis_indices(numbered_axes("i", static(node.shape)))
     try:
-        load_of_view(Puller(buffers).pull(node, place))
+        load_of_view(Puller(locations).pull(node, point))
     except NotOneStep:
         return False
     return True
 
 
 def load_of_view(scalar: Scalar) -> Load:
-    """The load behind a view.
+    """The load of a view, without casts.
 
     Raises:
-        NotOneStep: if the scalar is more than a load with casts, or goes through it unevenly.
+        NotOneStep: if the scalar is more than a load with casts, or an axis has no constant stride.
     """
     while isinstance(scalar, Apply) and scalar.primitive == "cast":
         scalar = scalar.operands[0]
-    if not isinstance(scalar, Load) or not _is_even(scalar):
+    if not isinstance(scalar, Load) or not _has_constant_strides(scalar):
         raise NotOneStep
     return scalar
 
 
-def _is_even(load: Load) -> bool:
-    """Whether all axes go through the buffer in equal strides, apart from where it is not read.
+def _has_constant_strides(load: Load) -> bool:
+    """Whether each axis has a constant stride in the buffer, except where bounds stop the load.
 
-    Reshapes that cut other axes than those of the buffer do not; a copy is read faster then.
+    Reshapes that split or merge axes across those of the buffer have none. Then a contraction reads
+    a copy faster.
     """
     atoms = [atom for atom, _ in load.index.terms]
     if not load.bounds:
         return all(isinstance(atom, Axis | Gathered) for atom in atoms)
-    # With gaps between elements, quotients are whole where a bound says so.
+    # With gaps between elements, bounds restrict the load to points where quotients are exact.
     return all(isinstance(atom, Axis | Gathered | Quotient) for atom in atoms)
 
 
 def _strides(index: Index) -> dict[Axis, float]:
-    """How far apart the places of each axis lie; through quotients, where they are whole."""
+    """The stride of each axis in an index, in elements; quotients count as exact."""
     found: dict[Axis, float] = {}
-    for atom, step in index.terms:
+    for atom, coefficient in index.terms:
         if isinstance(atom, Axis):
-            found[atom] = found.get(atom, 0) + step
+            found[atom] = found.get(atom, 0) + coefficient
         elif isinstance(atom, Quotient):
-            for axis, inner in _strides(atom.index).items():
-                found[axis] = found.get(axis, 0) + step * inner / atom.divisor
+            for axis, stride in _strides(atom.index).items():
+                found[axis] = found.get(axis, 0) + coefficient * stride / atom.divisor
     return found

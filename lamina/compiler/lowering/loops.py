@@ -1,18 +1,18 @@
-"""Loops: reductions, and what is stored, over the same points."""
+"""Loops: reductions and stores over the same points."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from lamina.compiler.lowering.pull import (
-    Home,
+    Location,
     NotOneStep,
     Puller,
     Row,
-    element,
+    buffer_and_index,
+    coordinates_in_order,
     iterating,
     numbered_axes,
-    place_of,
 )
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Coordinates, Reduction
@@ -22,7 +22,7 @@ from lamina.program.steps import Loop, Reduce, Stage, Store, Write
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# What is joined is stored part by part if at least so many elements of a part lie side by side.
+# A concat is stored operand by operand if each operand gives at least this many adjacent elements.
 SHORTEST_RUN = 16
 
 
@@ -32,9 +32,9 @@ class Space:
 
     Attributes:
         outer: the parallel axes.
-        inner: the axes that its reductions combine; empty if there are none.
-        full: the anchors that are computed at every inner point. Reductions and anchors as small
-            as they are computed once for each outer point.
+        inner: the axes that its reductions combine; empty without reductions.
+        full: the anchors that are computed at every inner point. Reductions, and anchors of their
+            size, are computed once for each outer point.
     """
 
     outer: tuple[Axis, ...]
@@ -45,25 +45,32 @@ class Space:
 def lower_loop(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
 ) -> Loop:
-    """A loop in which each point computes an element of every part of what is joined, if it can.
+    """A loop that computes all members.
 
-    Otherwise each point of the whole has to choose among the parts.
+    If possible, each point computes one element of every operand of a concat. Otherwise there is a
+    point for each element of the concat, which selects among the operands.
+
+    Args:
+        members, stored, locations, name: as for `lower_group`.
+
+    Raises:
+        NotOneStep: if one loop cannot compute all members.
     """
-    joined = frozenset(m for m in members if m in stored and _has_equal_parts(m))
-    if joined:
+    concats = frozenset(m for m in members if m in stored and _concatenates_equal_shapes(m))
+    if concats:
         try:
-            return _lowered_loop(members, stored, buffers, name, joined)
+            return _lowered_loop(members, stored, locations, name, concats)
         except NotOneStep:
             pass
-    return _lowered_loop(members, stored, buffers, name)
+    return _lowered_loop(members, stored, locations, name)
 
 
-def _has_equal_parts(node: Tensor) -> bool:
-    """Whether the tensor is made of tensors of one shape, end to end, in long enough runs."""
-    if node.op.name != "concat" or len({part.shape for part in node.operands}) > 1:
+def _concatenates_equal_shapes(node: Tensor) -> bool:
+    """Whether the tensor is a concat of operands of one shape, each with long enough runs."""
+    if node.op.name != "concat" or len({operand.shape for operand in node.operands}) > 1:
         return False
     return size_of(static(node.operands[0].shape)[node.attributes["axis"] :]) >= SHORTEST_RUN
 
@@ -71,55 +78,55 @@ def _has_equal_parts(node: Tensor) -> bool:
 def _lowered_loop(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
-    joined: frozenset[Tensor] = frozenset(),
+    concats: frozenset[Tensor] = frozenset(),
 ) -> Loop:
     """A loop that computes all members.
 
     Args:
-        members, stored, buffers, name: as for `lower_group`.
-        joined: members that are stored part by part.
+        members, stored, locations, name: as for `lower_group`.
+        concats: the members that are stored operand by operand.
     """
-    space = _loop_space([m.operands[0] if m in joined else m for m in members])
-    puller = Puller(buffers)
-    used = {operand for member in members for operand in _inlined_operands(member, buffers)}
+    space = _loop_space([m.operands[0] if m in concats else m for m in members])
+    puller = Puller(locations)
+    used = {operand for member in members for operand in _inlined_operands(member, locations)}
     stages: list[Stage] = []
     for member in members:
-        if member in joined:
+        if member in concats:
             continue
         label = f"r{len(puller.locals)}"
         lowering = member.op.lowering
         if isinstance(lowering, Reduction):
-            puller.places[member] = place_of(member, space.outer)
+            puller.computed_at[member] = coordinates_in_order(member, space.outer)
             (operand,) = member.operands
             inner = iterating(space.inner)
             if not inner and lowering.combine in ("argmax", "argmin"):
                 value: Scalar = Literal(0, member.dtype)
             else:
-                value = puller.pull(operand, _reduced_places(member, space))
+                value = puller.pull(operand, _reduced_coordinates(member, space))
             stages.append(Reduce(label, lowering.combine, inner, value, member.dtype))
         elif member in space.full:
-            puller.settle(member, (*space.outer, *space.inner))
+            puller.choose_coordinates(member, (*space.outer, *space.inner))
             continue
         else:
-            puller.settle(member, space.outer)
+            puller.choose_coordinates(member, space.outer)
             if not space.inner or member not in used:
                 continue
-            # Computed once for each outer point, not again at every inner point.
-            value = puller.expression(member, puller.places[member])
+            # Computed once for each outer point, not at every inner point.
+            value = puller.expression(member, puller.computed_at[member])
             stages.append(Reduce(label, "sum", (), value, member.dtype))
         puller.locals[member] = Local(label, member.dtype)
     writes = {True: list[Store](), False: list[Store]()}
     for member in members:
-        if member in joined:
-            part = member.operands[0]
-            axes = (*space.outer, *space.inner) if part in space.full else space.outer
-            writes[part in space.full] += _parts_stored(member, stored[member], axes, puller)
+        if member in concats:
+            first = member.operands[0]
+            axes = (*space.outer, *space.inner) if first in space.full else space.outer
+            writes[first in space.full] += _concat_stores(member, stored[member], axes, puller)
         elif member in stored:
-            place = puller.places[member]
-            value = puller.pull(member, place)
-            store = Store(*element(stored[member], place, static(member.shape)), value)
+            own = puller.computed_at[member]
+            value = puller.pull(member, own)
+            store = Store(*buffer_and_index(stored[member], own, static(member.shape)), value)
             writes[member in space.full].append(store)
     if writes[True]:
         stages.append(Write(iterating(space.inner), tuple(writes[True])))
@@ -128,35 +135,36 @@ def _lowered_loop(
     return Loop(name, iterating(space.outer), tuple(stages))
 
 
-def _parts_stored(
-    member: Tensor, home: str | Row, axes: Sequence[Axis], puller: Puller
+def _concat_stores(
+    member: Tensor, location: str | Row, axes: Sequence[Axis], puller: Puller
 ) -> list[Store]:
-    """One element of each part of a joined tensor."""
+    """The stores of one element of each operand of a concat."""
     axis: int = member.attributes["axis"]
-    place = place_of(member.operands[0], axes)
+    at = coordinates_in_order(member.operands[0], axes)
     (extent,) = static(member.operands[0].shape[axis : axis + 1])
     stores: list[Store] = []
-    for number, part in enumerate(member.operands):
-        moved = (*place[:axis], place[axis] + number * extent, *place[axis + 1 :])
-        value = puller.pull(part, place)
-        stores.append(Store(*element(home, moved, static(member.shape)), value))
+    for number, operand in enumerate(member.operands):
+        moved = (*at[:axis], at[axis] + number * extent, *at[axis + 1 :])
+        value = puller.pull(operand, at)
+        stores.append(Store(*buffer_and_index(location, moved, static(member.shape)), value))
     return stores
 
 
-def _inlined_operands(member: Tensor, buffers: Mapping[Tensor, Home]) -> set[Tensor]:
-    """Every tensor that computing the member here looks at, down to stored ones."""
+def _inlined_operands(member: Tensor, locations: Mapping[Tensor, Location]) -> set[Tensor]:
+    """Every tensor that is computed or read for the member, down to stored tensors."""
     found: set[Tensor] = set()
     pending = list(member.operands)
     while pending:
         node = pending.pop()
         if node not in found:
             found.add(node)
-            if node not in buffers:
+            if node not in locations:
                 pending.extend(node.operands)
     return found
 
 
 def _loop_space(members: Sequence[Tensor]) -> Space:
+    """The iteration space of the members; without reductions, that of the one of highest rank."""
     reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
     if not reductions:
         largest = max(members, key=lambda m: m.rank)
@@ -173,13 +181,18 @@ def _loop_space(members: Sequence[Tensor]) -> Space:
 
 
 def _pattern(reduction: Tensor) -> tuple[tuple[int, bool], ...]:
-    """The extents of a reduction's operand, axes of extent 1 aside, and which are combined."""
+    """(extent, whether it is combined) for each axis of a reduction's operand of extent not 1."""
     shape = static(reduction.operands[0].shape)
     axes: tuple[int, ...] = reduction.attributes["axes"]
     return tuple((extent, axis in axes) for axis, extent in enumerate(shape) if extent != 1)
 
 
 def _space(members: Sequence[Tensor], outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> Space:
+    """The space of these axes, with the members that are computed at every inner point.
+
+    Raises:
+        NotOneStep: if the size of a member is neither that of the outer axes nor of all axes.
+    """
     outer_size = size_of([axis.extent for axis in outer])
     full_size = outer_size * size_of([axis.extent for axis in inner])
     reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
@@ -199,8 +212,8 @@ def _combines_last_axes(reduction: Tensor) -> bool:
     return flags == sorted(flags)
 
 
-def _reduced_places(reduction: Tensor, space: Space) -> Coordinates:
-    """Where a reduction reads its operand: outer axes and inner axes in the operand's order."""
+def _reduced_coordinates(reduction: Tensor, space: Space) -> Coordinates:
+    """The coordinates at which a reduction reads its operand: outer and inner axes in its order."""
     shape = static(reduction.operands[0].shape)
     axes: tuple[int, ...] = reduction.attributes["axes"]
     outer, inner = iter(iterating(space.outer)), iter(iterating(space.inner))

@@ -1,9 +1,9 @@
 """Lowering: a group of tensors becomes one step of the program.
 
-A group computes some *anchors* (reductions, contractions and whatever must be stored) in one loop
-nest. All other tensors are folded into the expressions that use them: a tensor's scalar at given
-coordinates is pulled from its operands, down to buffers. A group is legal exactly if it lowers,
-so fusion tries and this folder decides.
+A group computes some *anchors* (reductions, contractions and all tensors that must be stored) in
+one loop nest. All other tensors are folded into the expressions that use them: a tensor's scalar at
+given coordinates is pulled from its operands, down to loads. A group is legal exactly if it can be
+lowered, so fusion proposes groups and this folder accepts or refuses them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from lamina.compiler.lowering.contractions import load_of_view, lower_contraction
 from lamina.compiler.lowering.loops import lower_loop
-from lamina.compiler.lowering.pull import Home, NotOneStep, Puller, Row
+from lamina.compiler.lowering.pull import Location, NotOneStep, Puller, Row
 from lamina.compiler.lowering.special import lower_special
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Repeating, Scanning, Scattering
@@ -23,19 +23,19 @@ from lamina.program.steps import Contraction, Step, loads_of, stores_of
 def lower_group(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | Row],
-    buffers: Mapping[Tensor, Home],
+    locations: Mapping[Tensor, Location],
     name: str,
 ) -> Step:
     """The step that computes a group.
 
     Args:
         members: the group's anchors, operands before users.
-        stored: the members that must be stored, and the buffers that take them.
-        buffers: where anchors of other groups, leaves and array constants lie.
-        name: of the step.
+        stored: the members that must be stored, and their locations.
+        locations: of anchors of other groups, leaves and array constants.
+        name: the step's name.
 
     Raises:
-        NotOneStep: where one loop nest cannot compute all members.
+        NotOneStep: if one loop nest cannot compute all members.
     """
     if any(isinstance(m.op.lowering, Repeating) for m in members):
         raise NotOneStep
@@ -43,33 +43,38 @@ def lower_group(
     if special:
         if len(members) > 1:
             raise NotOneStep
-        lowered = lower_special(special[0], Puller(buffers), stored[special[0]], name)
+        lowered = lower_special(special[0], Puller(locations), stored[special[0]], name)
     else:
         contractions = [m for m in members if isinstance(m.op.lowering, Contracting)]
         if contractions:
-            lowered = lower_contraction(members, contractions, stored, buffers, name)
+            lowered = lower_contraction(members, contractions, stored, locations, name)
         else:
-            lowered = lower_loop(members, stored, buffers, name)
+            lowered = lower_loop(members, stored, locations, name)
     _check_own_reads(lowered)
     return lowered
 
 
 def _check_own_reads(step: Step) -> None:
-    """A step may read what it overwrites only at the very place that it writes.
+    """Refuses steps that load from a buffer they store, except at the index that they store.
 
-    What it adds to it must not read at all.
+    A step may not load from a buffer to which it adds (`accumulate`) at all.
+
+    Raises:
+        NotOneStep: if the step does.
     """
-    places: dict[str, set[Index]] = {}
+    store_indices: dict[str, set[Index]] = {}
     for store in stores_of(step):
         if not store.accumulate:
-            places.setdefault(store.buffer, set()).add(store.index)
+            store_indices.setdefault(store.buffer, set()).add(store.index)
     added = {store.buffer for store in stores_of(step) if store.accumulate}
     for load in loads_of(step):
         if load.buffer in added:
             raise NotOneStep
-        if load.buffer in places and (load.bounds or {load.index} != places[load.buffer]):
+        if load.buffer in store_indices and (
+            load.bounds or {load.index} != store_indices[load.buffer]
+        ):
             raise NotOneStep
     if isinstance(step, Contraction):
         from_views = {load_of_view(view).buffer for view in (step.left, step.right)}
-        if from_views & places.keys():
+        if from_views & store_indices.keys():
             raise NotOneStep

@@ -1,6 +1,6 @@
-"""Pulling: the scalar of a tensor at coordinates, made of those of its operands, down to buffers.
+"""Pulling: the scalar of a tensor at coordinates, composed of its operands' scalars, down to loads.
 
-A tensor is pulled at a place of the loop nest; where its own elements are computed is found here.
+Here it is also decided at which coordinates each member of a group is computed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from lamina.program.scalar import Literal, Load, Local, Scalar
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# Expressions deeper than this are cut, so that neither engines nor people drown in them.
+# A tensor with a deeper expression is stored, so that kernels stay small and readable.
 DEEPEST_EXPRESSION = 96
 
-# Pulling calls itself so often at most; what lies deeper is pulled first, by itself. So neither the
-# depth of a graph nor that of an expression takes more of Python's stack.
+# The most nested calls of pulling. A scalar at a greater depth is pulled first, by itself, so the
+# use of Python's stack does not grow with the depth of graphs and expressions.
 MOST_NESTED_PULLS = 12
 
 
 class NotOneStep(Exception):
-    """The group cannot be one step; fusion then leaves it in parts."""
+    """The group cannot be one step. Fusion then keeps smaller groups."""
 
 
 class _NestedTooDeepError(Exception):
-    """A scalar must be pulled before those that are being pulled."""
+    """A scalar must be pulled before the pulls under way can continue."""
 
     def __init__(self, node: Tensor, coordinates: Coordinates) -> None:
         super().__init__()
@@ -37,58 +37,67 @@ class _NestedTooDeepError(Exception):
 
 @frozen_dataclass
 class Row:
-    """Where a tensor lies in a larger buffer, which holds it for every turn of a recurrence.
+    """A tensor's location in a larger buffer, which has a row for every iteration of a recurrence.
 
     Attributes:
-        buffer: its name.
-        start: where the tensor begins.
+        buffer: the buffer's name.
+        start: the index of the tensor's first element in the buffer.
     """
 
     buffer: str
     start: Index
 
     def index(self, coordinates: Coordinates, shape: tuple[int, ...]) -> Index:
-        """The place of an element."""
+        """The index of an element in the buffer."""
         return self.start + flatten(coordinates, shape)
 
 
-# Where a tensor lies: a buffer of its own, a row of one, or what stands at its coordinates.
-Home = str | Row | Callable[[Coordinates], Scalar]
+# A tensor's location: a buffer of its own, a row of a buffer, or a function from its coordinates to
+# scalars.
+Location = str | Row | Callable[[Coordinates], Scalar]
 
 
 class Puller:
-    """Scalars of tensors at coordinates, down to loads and the group's own results."""
+    """Pulls scalars of tensors at coordinates, down to loads and the group's own results.
+
+    Args:
+        locations: of the tensors stored by other groups, leaves and array constants.
+
+    Attributes:
+        computed_at: the coordinates at which each member of the group is computed.
+        locals: the local that holds the result of a member, for members that have one.
+        slidings: the windows met on the way, in order, each once.
+    """
 
     def __init__(
         self,
-        buffers: Mapping[Tensor, Home],
+        locations: Mapping[Tensor, Location],
     ) -> None:
-        self.places: dict[Tensor, Coordinates] = {}
-        self.buffers = buffers
+        self.computed_at: dict[Tensor, Coordinates] = {}
+        self.locations = locations
         self.locals: dict[Tensor, Local] = {}
-        # Each scalar, and how many are inside one another in it; so many in what is being pulled.
+        # Each scalar and its height, the most operations nested in it; the height so far of the
+        # scalar that is being pulled.
         self._known: dict[tuple[Tensor, Coordinates], tuple[Scalar, int]] = {}
         self._height = 0
-        # How many pulls are under way, one inside the other.
+        # The number of nested pulls under way.
         self._nested = 0
-        # The windows that were come across, each once.
         self.slidings: dict[Sliding, None] = {}
 
     def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The scalar of a tensor at coordinates.
 
         Raises:
-            NotOneStep: if it needs a result of this group from another iteration, or grows too
-                deep.
+            NotOneStep: if it needs a result of this group from another point, or is too deep.
         """
-        return self._from_below(lambda: self._pull(node, coordinates))
+        return self._deepest_first(lambda: self._pull(node, coordinates))
 
     def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
-        """The same, computed here even if it is stored elsewhere."""
-        return self._from_below(lambda: self._expression(node, coordinates))
+        """The same scalar, but computed even if the tensor itself is stored or has a local."""
+        return self._deepest_first(lambda: self._expression(node, coordinates))
 
-    def _from_below(self, pulling: Callable[[], Scalar]) -> Scalar:
-        """What a function gives that pulls; what lies too deep for it is pulled before."""
+    def _deepest_first(self, pulling: Callable[[], Scalar]) -> Scalar:
+        """The result of a function that pulls. Scalars nested too deep for it are pulled before."""
         waiting = [pulling]
         while True:
             self._height = self._nested = 0
@@ -102,17 +111,19 @@ class Puller:
                 return scalar
 
     def _pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
-        if node in self.places:
-            shape, place = static(node.shape), self.places[node]
-            if coordinates != place and flatten(coordinates, shape) != flatten(place, shape):
+        if node in self.computed_at:
+            shape, own = static(node.shape), self.computed_at[node]
+            if coordinates != own and flatten(coordinates, shape) != flatten(own, shape):
                 raise NotOneStep
             if node in self.locals:
                 return self.locals[node]
-        elif node in self.buffers:
-            home = self.buffers[node]
-            if isinstance(home, str | Row):
-                return Load(*element(home, coordinates, static(node.shape)), node.dtype)
-            return home(coordinates)
+        elif node in self.locations:
+            location = self.locations[node]
+            if isinstance(location, str | Row):
+                return Load(
+                    *buffer_and_index(location, coordinates, static(node.shape)), node.dtype
+                )
+            return location(coordinates)
         key = (node, coordinates)
         if key not in self._known:
             if self._nested == MOST_NESTED_PULLS:
@@ -128,25 +139,25 @@ class Puller:
         self._height = max(self._height, height)
         return scalar
 
-    def settle(self, member: Tensor, axes: Sequence[Axis]) -> None:
-        """Finds the place at which a member can be computed, of as many elements as points.
+    def choose_coordinates(self, member: Tensor, axes: Sequence[Axis]) -> None:
+        """Decides at which coordinates a member is computed, one element at each point of the axes.
 
         Raises:
-            NotOneStep: if there is none.
+            NotOneStep: if it cannot be computed at any of the candidates.
         """
-        for place in places_of(member, axes, self.buffers):
-            self.places[member] = place
+        for coordinates in candidate_coordinates(member, axes, self.locations):
+            self.computed_at[member] = coordinates
             try:
-                self.pull(member, place)
+                self.pull(member, coordinates)
             except NotOneStep:
-                del self.places[member]
+                del self.computed_at[member]
             else:
                 return
         raise NotOneStep
 
     def _expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         if size_of(static(node.shape)) == 0:
-            # Never computed; what it is made of need not even have an element at such a place.
+            # Never computed. Its operands may have no element to pull.
             return Literal(0, node.dtype)
         lowering = node.op.lowering
         if isinstance(lowering, Elementwise):
@@ -163,47 +174,52 @@ class Puller:
             )
         if node.op is CONSTANT and size_of(static(node.shape)) == 1:
             return Literal(node.attributes["value"].array.reshape(()).item(), node.dtype)
-        # A reduction or contraction that its group has not computed yet, out of order.
+        # A reduction or contraction that this group computes later, or not at all.
         raise NotOneStep
 
 
-def element(home: str | Row, coordinates: Coordinates, shape: tuple[int, ...]) -> tuple[str, Index]:
-    """The buffer and the place of an element."""
-    if isinstance(home, Row):
-        return home.buffer, home.index(coordinates, shape)
-    return home, flatten(coordinates, shape)
+def buffer_and_index(
+    location: str | Row, coordinates: Coordinates, shape: tuple[int, ...]
+) -> tuple[str, Index]:
+    """The buffer of an element, and its index in the buffer."""
+    if isinstance(location, Row):
+        return location.buffer, location.index(coordinates, shape)
+    return location, flatten(coordinates, shape)
 
 
-def pulled(node: Tensor, coordinates: Coordinates, buffers: Mapping[Tensor, Home]) -> Scalar:
+def pulled(node: Tensor, coordinates: Coordinates, locations: Mapping[Tensor, Location]) -> Scalar:
     """The scalar of a tensor at coordinates, down to loads."""
-    return Puller(buffers).pull(node, coordinates)
+    return Puller(locations).pull(node, coordinates)
 
 
 def broadcast_coordinates(coordinates: Coordinates, shape: tuple[int, ...]) -> Coordinates:
-    """Where an operand of the shape is read, for a point of the broadcast result."""
+    """The coordinates in an operand of the shape, for coordinates in the broadcast result."""
     own = coordinates[len(coordinates) - len(shape) :]
     return tuple(
-        Index() if extent == 1 else place for place, extent in zip(own, shape, strict=True)
+        Index() if extent == 1 else index for index, extent in zip(own, shape, strict=True)
     )
 
 
 def numbered_axes(prefix: str, extents: Iterable[int]) -> tuple[Axis, ...]:
-    """Axes of these extents, called by their numbers."""
+    """Axes of these extents, named by the prefix and their numbers."""
     return tuple(Axis(f"{prefix}{number}", extent) for number, extent in enumerate(extents))
 
 
 def axis_indices(axes: Iterable[Axis]) -> Coordinates:
-    """The point of a loop over some axes."""
+    """The coordinates of a point of the axes."""
     return tuple(axis_index(axis) for axis in axes)
 
 
 def iterating(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """The axes that iterate: those of extent 1 do not appear in any index."""
+    """The axes without those of extent 1, which appear in no index."""
     return tuple(axis for axis in axes if axis.extent != 1)
 
 
-def place_of(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
-    """Coordinates of a tensor with as many elements as the axes have points, in their order."""
+def coordinates_in_order(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
+    """The coordinates at which the points of the axes go through a tensor in row-major order.
+
+    The tensor has as many elements as the axes have points.
+    """
     shape = static(node.shape)
     extents = tuple(axis.extent for axis in axes)
     if shape == extents:
@@ -211,36 +227,40 @@ def place_of(node: Tensor, axes: Sequence[Axis]) -> Coordinates:
     return unflatten(flatten(axis_indices(axes), extents), shape)
 
 
-def places_of(
-    member: Tensor, axes: Sequence[Axis], buffers: Mapping[Tensor, Home]
+def candidate_coordinates(
+    member: Tensor, axes: Sequence[Axis], locations: Mapping[Tensor, Location]
 ) -> Iterator[Coordinates]:
-    """Where a tensor may be computed: in order, and where movements below it are in order."""
-    yield place_of(member, axes)
+    """Coordinates at which a member may be computed.
+
+    First those in row-major order, then those at which a tensor below it, reached through
+    transposes, reshapes and elementwise ops, is in row-major order.
+    """
+    yield coordinates_in_order(member, axes)
     seen: set[Tensor] = set()
-    # Tensors, and the movements by which the member's place follows from theirs, the lowest first.
+    # Tensors, and the movements from each tensor up to the member, the lowest first.
     pending: list[tuple[Tensor, tuple[Tensor, ...]]] = [(member, ())]
     while pending:
         node, movements = pending.pop()
-        # What is stored has its order; that of what it was made of does not matter.
-        if node in seen or node in buffers:
+        # The order in which a stored tensor was computed does not matter here.
+        if node in seen or node in locations:
             continue
         seen.add(node)
         if node.op.name in ("transpose", "reshape"):
             (below,) = node.operands
             pending.append((below, (node, *movements)))
-            yield _moved(place_of(below, axes), (node, *movements))
+            yield _after_movements(coordinates_in_order(below, axes), (node, *movements))
         elif isinstance(node.op.lowering, Elementwise):
             same = [operand for operand in node.operands if operand.shape == node.shape]
             pending += [(operand, movements) for operand in reversed(same)]
 
 
-def _moved(place: Coordinates, movements: Sequence[Tensor]) -> Coordinates:
-    """The place in the result of transposes and reshapes that stands for one in their operand."""
+def _after_movements(coordinates: Coordinates, movements: Sequence[Tensor]) -> Coordinates:
+    """An element's coordinates after transposes and reshapes, from those in their operand."""
     for node in movements:
         if node.op.name == "transpose":
             order: tuple[int, ...] = node.attributes["axes"]
-            place = tuple(place[axis] for axis in order)
+            coordinates = tuple(coordinates[axis] for axis in order)
         else:
             before, after = static(node.operands[0].shape), static(node.shape)
-            place = unflatten(flatten(place, before), after)
-    return place
+            coordinates = unflatten(flatten(coordinates, before), after)
+    return coordinates

@@ -1,4 +1,4 @@
-"""From what slides where an operand is pulled to the windows of a contraction."""
+"""The windows of a contraction, derived from the slidings met while its operands are pulled."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def windows_of(
     view: Scalar,
     slidings: Iterable[Sliding],
     axes: Collection[Axis],
-    inner: Collection[Axis],
+    k_axes: Collection[Axis],
 ) -> tuple[Window, ...]:
-    """The windows of an operand, of those that slide along single axes of the contraction.
+    """The windows of an operand that slide along single axes of the contraction.
 
-    One that has nothing but the number at its own place is none.
+    A window of one element at stride 1 without padding is omitted, as it is a plain axis.
 
     Args:
         operand: `"left"` or `"right"`.
         view: the operand.
-        slidings: what was come across on the way from it to its buffer.
-        axes: of the contraction.
-        inner: those that it sums over.
+        slidings: the slidings between the view and its buffer.
+        axes: all axes of the contraction.
+        k_axes: the axes that it sums over.
     """
     found: list[Window] = []
     for sliding in slidings:
         window = _window(operand, sliding)
         if window is None or not window.axes <= set(axes):
             continue
-        fitting, kind = fitted(window, view), kind_of(window, inner)
+        fitting, kind = fitted(window, view), kind_of(window, k_axes)
         if fitting is None or kind is None or (fitting.is_axis and fitting.stride == 1):
             continue
         found.append(replace(fitting, kind=kind))
@@ -42,28 +42,28 @@ def windows_of(
 
 
 def _window(operand: str, sliding: Sliding) -> Window | None:
-    """The window of a sliding along one axis, or along one of places and one of elements."""
-    place, element = _single(sliding.place), _single(sliding.element)
-    if place is None or element is None:
+    """The window of a sliding along at most one axis of positions and one of elements."""
+    position, element = _single(sliding.place), _single(sliding.element)
+    if position is None or element is None:
         return None
-    (of_places, times, first), (of_elements, factor, start) = place, element
-    moves = times > 0 and sliding.dilation and sliding.extent
-    if not moves or of_places == of_elements:
+    (position_axis, step, position_start), (element_axis, factor, element_start) = position, element
+    moves = step > 0 and sliding.dilation and sliding.extent
+    if not moves or position_axis == element_axis:
         return None
     return Window(
         operand,
         FORWARD,
-        *(of_places, of_elements),
-        stride=sliding.stride * times,
+        *(position_axis, element_axis),
+        stride=sliding.stride * step,
         dilation=sliding.dilation * factor,
-        offset=sliding.offset + sliding.stride * first + sliding.dilation * start,
+        offset=sliding.offset + sliding.stride * position_start + sliding.dilation * element_start,
         divisor=sliding.divisor,
         extent=sliding.extent,
     )
 
 
 def _single(index: Index) -> tuple[Axis | None, int, int] | None:
-    """(axis, factor, constant) of a coordinate along one axis; no axis where it is one place."""
+    """(axis, factor, constant) of a coordinate along one axis; no axis for a constant one."""
     if not index.terms:
         return None, 1, index.constant
     (atom, factor), *others = index.terms

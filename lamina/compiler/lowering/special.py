@@ -1,4 +1,4 @@
-"""Scans and scatters: each is a loop of its own, part of which runs in order."""
+"""Scans and scatters: each is a loop of its own with some sequential axes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lamina.compiler.lowering.pull import (
     Puller,
     Row,
     axis_indices,
-    element,
+    buffer_and_index,
     iterating,
     numbered_axes,
 )
@@ -19,21 +19,21 @@ from lamina.program.steps import Loop, Scan, Store, Write
 from lamina.shapes import static
 
 
-def lower_special(node: Tensor, puller: Puller, home: str | Row, name: str) -> Loop:
+def lower_special(node: Tensor, puller: Puller, location: str | Row, name: str) -> Loop:
     """The loop of a scan or scatter.
 
     Args:
         node: the scan or scatter.
-        puller: finds what it is made of.
-        home: where it is stored.
-        name: of the step.
+        puller: pulls its operands.
+        location: where it is stored.
+        name: the step's name.
     """
     lowering = node.op.lowering
     shape = static(node.shape)
     if isinstance(lowering, Scanning):
         along: int = node.attributes["axis"]
         axes = numbered_axes("i", shape)
-        place = tuple(
+        coordinates = tuple(
             axis_index(axis) * -1 + (axis.extent - 1)
             if number == along and node.attributes["reverse"]
             else axis_index(axis)
@@ -42,40 +42,43 @@ def lower_special(node: Tensor, puller: Puller, home: str | Row, name: str) -> L
         scan = Scan(
             axes[along],
             lowering.combine,
-            puller.pull(node.operands[0], place),
-            *element(home, place, shape),
+            puller.pull(node.operands[0], coordinates),
+            *buffer_and_index(location, coordinates, shape),
             node.dtype,
         )
         others = (axis for number, axis in enumerate(axes) if number != along)
         return Loop(name, iterating(others), (scan,))
     if not isinstance(lowering, Scattering):
-        raise InternalError(f"{node.op.name} has no lowering")
-    return _lower_scatter(node, lowering, puller, home, name)
+        raise InternalError(f"{node.op.name} has no lowering rule")
+    return _lower_scatter(node, lowering, puller, location, name)
 
 
 def _lower_scatter(
-    node: Tensor, lowering: Scattering, puller: Puller, home: str | Row, name: str
+    node: Tensor, lowering: Scattering, puller: Puller, location: str | Row, name: str
 ) -> Loop:
-    """Zeros first, then additions in order, side by side along the axes that stay in place."""
+    """Zeros first, then additions in order.
+
+    An axis along which the values keep their coordinate in the result is parallel.
+    """
     shape = static(node.shape)
     values = node.operands[0]
     axes = numbered_axes("k", static(values.shape))
-    place = lowering.place(
+    coordinates = lowering.place(
         node, axis_indices(axes), lambda n, at: puller.pull(node.operands[n], at)
     )
-    shared: dict[int, Axis] = {}
-    for number, coordinate in enumerate(place):
+    parallel: dict[int, Axis] = {}
+    for number, coordinate in enumerate(coordinates):
         for axis in iterating(axes):
-            alone = all(axis not in axes_of(c) for n, c in enumerate(place) if n != number)
+            alone = all(axis not in axes_of(c) for n, c in enumerate(coordinates) if n != number)
             if coordinate == axis_index(axis) and axis.extent == shape[number] and alone:
-                shared[number] = axis
+                parallel[number] = axis
     cleared = tuple(
-        shared.get(number, Axis(f"i{number}", extent)) for number, extent in enumerate(shape)
+        parallel.get(number, Axis(f"i{number}", extent)) for number, extent in enumerate(shape)
     )
-    outer = tuple(shared.values())
-    zero = Store(*element(home, axis_indices(cleared), shape), Literal(0, node.dtype))
+    outer = tuple(parallel.values())
+    zero = Store(*buffer_and_index(location, axis_indices(cleared), shape), Literal(0, node.dtype))
     value = puller.pull(values, axis_indices(axes))
-    addition = Store(*element(home, place, shape), value, accumulate=True)
+    addition = Store(*buffer_and_index(location, coordinates, shape), value, accumulate=True)
     return Loop(
         name,
         outer,

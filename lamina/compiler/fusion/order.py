@@ -1,4 +1,4 @@
-"""The schedule: among the groups that may run, the one that adds the fewest bytes."""
+"""The order of groups: among those that may run, the one that adds the fewest live bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from lamina.errors import InternalError
 from lamina.graph import Tensor
 
 
-def schedule(groups: Groups) -> tuple[int, ...]:
-    """The groups in an order that frees memory early, among those that are allowed."""
+def execution_order(groups: Groups) -> tuple[int, ...]:
+    """The groups in a legal order that frees memory early.
+
+    Raises:
+        InternalError: if groups wait for each other.
+    """
     growth = _Growth(groups)
-    missing = {number: set(needed) for number, needed in groups.needs.items()}
-    followers: dict[int, list[int]] = {number: [] for number in groups.members}
-    for number, needed in groups.needs.items():
+    missing = {number: set(needed) for number, needed in groups.predecessors.items()}
+    successors: dict[int, list[int]] = {number: [] for number in groups.members}
+    for number, needed in groups.predecessors.items():
         for one in needed:
-            followers[one].append(number)
-    # Costs only fall while others finish; a group is put in again each time that its does.
+            successors[one].append(number)
+    # While groups finish, the growth of others only falls. A group is pushed again each time.
     heap: list[tuple[tuple[int, int], int]] = []
     ready: set[int] = set()
 
@@ -38,18 +42,18 @@ def schedule(groups: Groups) -> tuple[int, ...]:
         for last in growth.finish(best):
             if last in ready:
                 put(last)
-        for follower in followers[best]:
-            missing[follower].remove(best)
-            if not missing[follower]:
-                ready.add(follower)
-                put(follower)
+        for successor in successors[best]:
+            missing[successor].remove(best)
+            if not missing[successor]:
+                ready.add(successor)
+                put(successor)
     if len(done) < len(groups.members):
-        raise InternalError("the steps of a program wait for each other in a circle")
+        raise InternalError("the steps of a program wait for each other in a cycle")
     return tuple(done)
 
 
 class _Growth:
-    """How many bytes each group adds to those that are alive."""
+    """The bytes by which each group increases the live set."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -62,7 +66,7 @@ class _Growth:
         self._sources = {
             n: {source for m in members[n] for source in groups.sources[m]} for n in members
         }
-        # The groups that have yet to read what others store.
+        # For each anchor, the other groups that have not yet read it.
         self._unread: dict[Tensor, set[int]] = {
             anchor: {groups.group_of[user] for user in groups.users[anchor]}
             - {groups.group_of[anchor]}
@@ -70,7 +74,7 @@ class _Growth:
         }
 
     def of(self, number: int) -> tuple[int, int]:
-        """Bytes that a group adds less those it sets free; then the order of writing."""
+        """The bytes a group adds minus the bytes it frees; then the order of the graph."""
         groups = self._groups
         freed = sum(
             bytes_of(source)
@@ -80,7 +84,7 @@ class _Growth:
         return self._added[number] - freed, self._first[number]
 
     def finish(self, number: int) -> list[int]:
-        """Notes that a group has run; the groups that are now the last to read something."""
+        """Marks a group as run. Returns the groups that have become the last reader of a tensor."""
         last: list[int] = []
         for source in self._sources[number]:
             readers = self._unread.get(source, set[int]())

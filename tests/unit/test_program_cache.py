@@ -1,4 +1,4 @@
-"""Programs that are kept on disk: found again by what they were made of, and by nothing less."""
+"""The program cache: programs on disk are found by all that they were compiled from."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 import lamina as lm
 from lamina import cache, ops
-from lamina.compiler import pipeline, planned
+from lamina.compiler import pipeline, program_cache
 from lamina.compiler.pipeline import compile_graph
-from lamina.compiler.planned import compile_cached
+from lamina.compiler.program_cache import compile_cached
 from lamina.derive import BatchGraph, default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
@@ -64,7 +64,7 @@ def scaled(factor: Any, *, name: str = "y") -> Graph:
     return Graph((x,), ((name, x * ops.constant(np.asarray(factor, "float32"))),))
 
 
-def test_what_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
+def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
     programs = [
         compile_cached(step_of(classifier()).graph, batch=8, name="training", target=DEFAULT_TARGET)
         for _ in range(3)
@@ -107,7 +107,7 @@ DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
 }
 
 
-def test_whatever_makes_another_program_makes_another_entry(compiled: Counted) -> None:
+def test_all_that_changes_the_program_changes_the_entry(compiled: Counted) -> None:
     for _ in range(2):
         for make in DIFFERENT.values():
             graph, batch, name = make()
@@ -136,7 +136,7 @@ def test_it_matters_which_of_equal_tensors_are_the_same() -> None:
     x = leaf("x", "input", (3,), float32)
     one, other = ops.exp(x), ops.exp(x)
     graphs = [Graph((x,), (("y", one + one),)), Graph((x,), (("y", one + other),))]
-    assert len({planned._described(graph) for graph in graphs}) == 2
+    assert len({program_cache._graph_checksum(graph) for graph in graphs}) == 2
 
 
 def test_every_op_can_be_described_with_all_its_samples() -> None:
@@ -150,7 +150,7 @@ def test_every_op_can_be_described_with_all_its_samples() -> None:
                 for n, (shape, kind) in enumerate(zip(sample.shapes, kinds, strict=True))
             ]
             graph = Graph(tuple(operands), (("y", apply(op, *operands, **sample.attributes)),))
-            described.add(planned._described(graph))
+            described.add(program_cache._graph_checksum(graph))
             count += 1
     assert None not in described
     # Samples may differ in their values alone.
@@ -182,7 +182,7 @@ def test_another_version_of_the_sources_compiles_anew(
     compiled: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
-    monkeypatch.setattr(planned._SOURCES, "checksum", "another")
+    monkeypatch.setattr(program_cache._SOURCES, "checksum", "another")
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
 
@@ -194,7 +194,7 @@ def test_nothing_is_kept_where_it_could_not_be_found(
     if without == "the cache":
         monkeypatch.setenv("LAMINA_CACHE", "off")
     else:
-        monkeypatch.setattr(planned._SOURCES, "checksum", "")
+        monkeypatch.setattr(program_cache._SOURCES, "checksum", "")
     for _ in range(2):
         compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
@@ -219,7 +219,7 @@ def test_an_entry_that_is_no_program_is_made_anew(
         kept.append(key)
         cache.keep(key, data)
 
-    monkeypatch.setattr(planned, "keep", noted)
+    monkeypatch.setattr(program_cache, "keep", noted)
     expected = str(compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET))
     # With a checksum that is right, as someone would write it.
     cache.keep(kept[0], content)

@@ -1,8 +1,8 @@
-"""Compiling by way of the cache on disk: what a process has planned, the next ones only read.
+"""The program cache: programs that one process has compiled are read from disk by later ones.
 
-An entry is found by the graph, the batch size, the target, and the sources of all that has a say in
-what becomes of them. It is the encoded program: reading it runs no code, and one that cannot be
-read is made anew.
+The key of an entry covers the graph, the batch size, the target, and the sources of the compiler.
+The entry is the encoded program. Reading it runs no code, and an entry that cannot be read is
+compiled again.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _SOURCES = Sources(
 
 @without_collections
 def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
-    """What `compile_graph` gives, from the cache if it was compiled before."""
+    """The program of `compile_graph`, read from the cache if it was compiled before."""
 
     def compiled() -> Program:
-        # Only now: where the program is known already, the passes are not needed.
+        # Imported only now: a cached program needs no passes.
         with loading:
             from lamina.compiler.pipeline import compile_graph
 
         return compile_graph(graph, batch=batch, name=name, target=target)
 
-    described = _described(graph) if _SOURCES.checksum and folder() is not None else None
-    if described is None:
+    checksum = _graph_checksum(graph) if _SOURCES.checksum and folder() is not None else None
+    if checksum is None:
         return compiled()
     versions = _SOURCES.checksum, np.__version__
-    key = key_of(("program", described, str(batch), name, target.key, *versions))
+    key = key_of(("program", checksum, str(batch), name, target.key, *versions))
     found = find(key)
     if found is not None:
         try:
@@ -58,10 +58,10 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
     return program
 
 
-def _described(graph: Graph) -> str | None:
-    """A checksum of all that decides what becomes of a graph, the same in every process.
+def _graph_checksum(graph: Graph) -> str | None:
+    """A checksum of all that a graph's program depends on, the same in every process.
 
-    None if it holds what has no description: an op of somebody's own, say.
+    None for a graph that cannot be described, as it has an op defined outside Lamina, say.
     """
     try:
         rows = _Rows()
@@ -72,15 +72,15 @@ def _described(graph: Graph) -> str | None:
 
 
 class _NoDescriptionError(Exception):
-    """There is something that is not known to be the same in every process."""
+    """A graph has an op or attribute that may differ between processes."""
 
 
 @final
 class _Rows:
     """Tensors and graphs as rows of numbers and texts.
 
-    Tensors are called by their numbers, as it matters which of equal ones are the same; so are
-    graphs among the attributes of tensors.
+    Rows refer to tensors, and to graphs among their attributes, by number: two equal tensors are
+    not the same as one tensor used twice.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Rows:
         self._graphs: dict[int, int] = {}
 
     def graph(self, graph: Graph) -> int:
-        """The number of a graph, whose rows are written if there are none."""
+        """The number of a graph. Its rows are added at the first call."""
         if id(graph) not in self._graphs:
             self._graphs[id(graph)] = len(self._graphs)
             for node in graph.nodes():
@@ -108,12 +108,12 @@ class _Rows:
             raise _NoDescriptionError
         attributes = [(name, self._value(v)) for name, v in sorted(node.attributes.items())]
         operands = [self._tensors[operand] for operand in node.operands]
-        # Buffers and steps are named after the layers that they come from.
+        # Buffers and steps are named after the layers that made their tensors.
         named = (node.op.name, node.origin.path)
         return *named, operands, attributes, self._value(node.shape), node.dtype.name
 
     def _value(self, value: Any) -> object:
-        """An attribute; of equal ones of several types each is described in its own way."""
+        """The description of an attribute, which distinguishes equal values of several types."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, tuple):
