@@ -200,7 +200,7 @@ class Network:
         return found
 
     def variables(self, dtype: DType) -> Record:
-        """The parameters and states of both forms of the network, and the layers they belong to."""
+        """The parameters and states of both modes of the network, and the layers they belong to."""
         training = self.trace(dtype=dtype, training=True).record
         inference = self.trace(dtype=dtype, training=False).record
         return Record(

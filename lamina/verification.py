@@ -119,7 +119,7 @@ def verify(
     """Checks each parameter's gradient by finite differences, and the engines against each other.
 
     Args:
-        network: what is checked, in its training form.
+        network: what is checked, in training mode.
         loss: of the gradient.
         data: examples to check on; random ones by default.
         batch_size: how many random examples.
@@ -207,7 +207,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
 
 
 def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> BatchGraph:
-    """The loss in the training form, and its gradient for each parameter under its name."""
+    """The loss in training mode, and its gradient for each parameter under its name."""
     step = evaluation_graph(
         network,
         loss,

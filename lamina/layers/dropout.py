@@ -37,7 +37,7 @@ class Dropout(Layer):
     probability: Fraction
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x times a random mask, or x alone in the inference form."""
+        """Builds x times a random mask, or x alone in inference mode."""
         return _dropped(scope, x, x.shape, self.probability)
 
 
@@ -66,7 +66,7 @@ class SpatialDropout(Layer):
     probability: Fraction
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x times a random mask of channels, or x alone in the inference form."""
+        """Builds x times a random mask of channels, or x alone in inference mode."""
         if x.rank < 2:
             raise ShapeError(
                 "SpatialDropout needs an axis of channels",
@@ -102,7 +102,7 @@ class DropPath(Layer):
     probability: Fraction
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x times a random mask of examples, or x alone in the inference form."""
+        """Builds x times a random mask of examples, or x alone in inference mode."""
         require_float(self, x)
         return _dropped(scope, x, (x.shape[0], *(1,) * (x.rank - 1)), self.probability)
 
@@ -129,7 +129,7 @@ class GaussianNoise(Layer):
     deviation: NotNegative
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x plus noise, or x alone in the inference form."""
+        """Builds x plus noise, or x alone in inference mode."""
         require_float(self, x)
         if not scope.training or self.deviation == 0:
             return x
@@ -155,7 +155,7 @@ class GaussianSample(Layer):
     """
 
     def forward(self, scope: Scope, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """Builds mean + exp(log_variance / 2) * noise, or the mean in the inference form."""
+        """Builds mean + exp(log_variance / 2) * noise, or the mean in inference mode."""
         if mean.shape != log_variance.shape:
             raise ShapeError(
                 "GaussianSample needs a variance for each mean",

@@ -392,7 +392,7 @@ def test_a_deep_network_learns(twin: Twin) -> None:
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_deep_network_is_that_of_pytorch(twin: Twin) -> None:
-    """Scores in both forms, gradients, and running averages, with PyTorch's weights."""
+    """Scores in both modes, gradients, and running averages, with PyTorch's weights."""
     torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     # Several threads only wait for each other where the machine is busy.
     torch.set_num_threads(1)

@@ -303,7 +303,7 @@ def test_functions_of_arrays_are_compiled_for_their_engine(recomputing: Interpre
     one, other = (function(array)[0] for function in functions)
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     steps = [
-        contractions(function._prepared.get(2, function._compile).program) for function in functions
+        contractions(function._programs.get(2, function._compile).program) for function in functions
     ]
     assert steps == [0, 1]
 

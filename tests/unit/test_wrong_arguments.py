@@ -214,7 +214,7 @@ ROWS: dict[str, Row] = {}
 
 
 def applied(*shape: int, dtype: str | None = None, times: int = 1) -> Callable[[Any], object]:
-    """Builds both forms of a network of the layer."""
+    """Builds both modes of a network of the layer."""
 
     def use(layer: Any) -> None:
         x = [lm.Input(*shape, dtype=dtype) for _ in range(times)]

@@ -1,7 +1,7 @@
 """The comparison of layers with PyTorch: values, gradients, running statistics.
 
 A case is a layer, the PyTorch module that does the same, and the shapes of its inputs. It is
-compiled in the training form together with the gradients of all inputs and parameters, and in the
+compiled in training mode together with the gradients of all inputs and parameters, and in the
 inference form, and runs on every engine. The cases stand in test_layers_torch*.py, a family of
 layers in each; to add a layer, add its cases to the table there.
 """
@@ -178,7 +178,7 @@ def _expected(case: Case, dtype: DType) -> tuple[Values, list[tuple[Values, Valu
 
 @dataclass(frozen=True)
 class _Programs:
-    """A layer's training and inference form; engines share them.
+    """A layer's training and inference mode; engines share them.
 
     Attributes:
         training, inference: the programs.
@@ -221,7 +221,7 @@ def _training_graph(trace: Trace) -> Graph:
 
 
 class Mine:
-    """The layer in Lamina, compiled for an engine in both forms."""
+    """The layer in Lamina, compiled for an engine in both modes."""
 
     def __init__(self, case: Case, dtype: DType, engine: Engine) -> None:
         programs = _programs(case, dtype, engine.target)
