@@ -1,6 +1,9 @@
-"""What a training holds after steps of many batch sizes, as the system sees it.
+"""Resident memory of a training after steps of many batch sizes.
 
-python benchmarks/batch_sizes.py --sizes 100
+    python benchmarks/batch_sizes.py --sizes 100
+
+It prints how much the process has grown since its first step: after steps of 16 batch sizes, after
+steps of all of them, and after the training is released.
 """
 
 from __future__ import annotations

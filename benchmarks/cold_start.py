@@ -2,8 +2,9 @@
 
     python benchmarks/cold_start.py [--rounds 5] [--json FILE]
 
-Fresh processes that take turns. "empty": every process has a cache folder of its own, with nothing
-in it; "warm": all share a folder that an earlier, unmeasured process has filled.
+Each figure is the median of fresh processes. The frameworks are started alternately. "empty": each
+process has its own empty cache folder; "warm": all share a folder that an earlier, unmeasured
+process has filled.
 """
 
 from __future__ import annotations
@@ -37,13 +38,12 @@ from lamina.workloads import WORKLOADS
 
 @dataclass(frozen=True)
 class Start:
-    """A way to start.
+    """How a process of a framework is started.
 
     Attributes:
-        module, function: in peers/, what builds the step.
-        cache: the environment variable of the folder where compiled code is kept; "" if there is
-            none.
-        settings: further variables.
+        module, function: module in peers/ and its function that builds the step.
+        cache: the environment variable of the folder of compiled code; "" if there is none.
+        settings: further environment variables.
     """
 
     module: str
@@ -67,7 +67,7 @@ WORKLOAD = WORKLOADS["mlp"]
 
 
 def started(start: Start, cache: Path, files: tuple[Path, Path], threads: int) -> dict[str, Any]:
-    """What one process reports.
+    """The report of one process.
 
     Raises:
         Unavailable: if it fails.
@@ -91,7 +91,7 @@ def started(start: Start, cache: Path, files: tuple[Path, Path], threads: int) -
 def collected(
     rounds: int, threads: int, folder: Path
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
-    """What the processes report, start by start, and why a peer cannot start at all."""
+    """The reports of all processes for each start, and the reasons of starts that fail."""
     files = folder / "workload.json", folder / "data.npz"
     files[0].write_text(json.dumps(WORKLOAD.record()))
     write_data(WORKLOAD, files[1])

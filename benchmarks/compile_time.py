@@ -1,10 +1,10 @@
-"""How long it takes to compile the training step of a workload, with and without the cache.
+"""Seconds to compile the training step of a workload, with an empty and a warm cache.
 
     python benchmarks/compile_time.py [--workload mlp]... [--rounds 5]
 
-Every round is two fresh processes, one with an empty cache and one that finds what the
-first one left; the medians of the rounds are shown. A process times `import lamina`, making the
-model (the first one loads llvmlite), and attaching the training, which is what compiles.
+Each round starts two fresh processes: the first has an empty cache, the second has the cache that
+the first one filled. The medians of the rounds are shown. A process times `import lamina`, making
+the model (the first model loads llvmlite), and making the training, which compiles the step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ print(json.dumps([importing, making, compiling]))
 
 
 def timed(workload: str, cache: str) -> list[float]:
-    """Seconds for importing, making the model and compiling, in a process of its own."""
+    """Seconds for importing, making the model and compiling, in a fresh process."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, workload],
         env=os.environ | {"LAMINA_CACHE": cache},

@@ -1,4 +1,4 @@
-"""The mean time of a step on a machine that others use, too: Lamina beside its peers.
+"""The mean time of a training step on a busy machine, of Lamina and its peers.
 
     python benchmarks/contention.py [--workload NAME]... [--rounds 5] [--peers pytorch jax]
 
@@ -6,13 +6,14 @@ Each workload is timed
 
 - quiet: nothing else runs;
 - alone: quiet, with one thread;
-- busy: with one busy process for each core beside it, whose fair share is half of the machine;
-- mixed: with a product of PyTorch's between two steps, in the same process: its OpenMP threads spin
-  for a while after it. Only the step is timed. "mixed alone" is the same with one thread.
+- busy: one busy process runs for each thread; the fair share of all of them is half of the machine;
+- mixed: a matrix product of PyTorch's runs before each step, in the same process; its OpenMP
+  threads spin for a while after it. Only the step is timed. "mixed alone" is the same with one
+  thread.
 
-Means count here, not medians: a step that takes a thousand times as long, once in a thousand, is
-felt. Times under "busy" are compared with the lesser of "quiet" and "alone", those under "mixed"
-with "mixed alone".
+Means are reported, not medians: users notice a step that takes a thousand times as long once in a
+thousand steps. Times under "busy" are compared with the lesser of "quiet" and "alone", times under
+"mixed" with "mixed alone".
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from lamina.workloads import SMALL, WORKLOADS, Workload
 
 MEASURED = {name: (WORKLOADS | SMALL)[name] for name in ("tiny-step", *SMALL, "softmax", "mlp")}
 PEERS = ("pytorch", "jax")
-# Waiting threads of the last round get so long to go to sleep, and busy processes to start.
+# In this time waiting threads of the last round go to sleep, and busy processes start.
 PAUSE_SECONDS = 0.2
-# Steps that are not timed: the first ones of a round meet caches that hold something else.
+# Steps that are not timed: in the first ones of a round the processor's caches hold other data.
 _WARM_UP = 20
 
 
 @contextmanager
 def busy_processes(count: int) -> Generator[None]:
-    """So many processes that do nothing, as fast as they can."""
+    """Runs this many processes that loop without end."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         time.sleep(PAUSE_SECONDS)
@@ -65,7 +66,7 @@ def busy_processes(count: int) -> Generator[None]:
 
 
 def mean_seconds(worker: Worker, name: str, seconds: float, *, mixed: bool) -> float:
-    """The mean time of a step; about so many seconds are spent on it."""
+    """The mean time of a step, measured for about `seconds`."""
     time.sleep(PAUSE_SECONDS)
     worker.ask(reset=name)
     command = "mixed" if mixed else "run"
@@ -75,7 +76,7 @@ def mean_seconds(worker: Worker, name: str, seconds: float, *, mixed: bool) -> f
     while (started := time.perf_counter()) < end:
         answer = worker.ask(**{command: name, "steps": steps})
         passed, done = passed + answer["seconds"], done + steps
-        # A step of the mixed condition takes longer than what is timed of it.
+        # In the mixed condition only a part of each step's time counts in the answer.
         each = (time.perf_counter() - started) / steps
         steps = max(1, min(int((end - time.perf_counter()) / each), 2 * steps))
     return passed / done
@@ -87,7 +88,7 @@ def measured(
     given: argparse.Namespace,
     folder: Path,
 ) -> dict[str, dict[str, list[float]]]:
-    """For each peer and condition the mean time of a step in each round."""
+    """The mean time of a step for each peer, condition and round."""
     data = folder / f"{workload.name}.npz"
     write_data(workload, data)
     found: dict[str, dict[str, list[float]]] = {}

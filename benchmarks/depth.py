@@ -1,12 +1,12 @@
-"""How long compiling a training step takes for each layer, for networks of rising depth.
+"""Processor time for each layer to compile a training step, for networks of increasing depth.
 
     python benchmarks/depth.py [--network linear]... [--layers 100]...
 
-Every figure comes from a process of its own without a cache: writing the network down, making the
-model, and attaching the training, which is what compiles. Processor time is counted, so that other
-processes matter little; a network of three layers goes before, for what is loaded once. A layer is
-a `Linear` with its `ReLU`; or a `Conv2d` with its `BatchNorm`, every second one with a `ReLU` and
-a residual sum.
+Each figure comes from a fresh process without a cache. It times defining the network, making the
+model, and making the training, which compiles the step. Processor time is counted, so other
+processes matter little. A network of three layers is compiled first, so that loading modules does
+not count. A layer is a `Linear` with its `ReLU`; or a `Conv2d` with its `BatchNorm`, every second
+one with a `ReLU` and a residual sum.
 """
 
 from __future__ import annotations

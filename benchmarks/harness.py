@@ -1,4 +1,4 @@
-"""What the benchmarks share: processes for the peers, their data, and arithmetic on times."""
+"""Code that the benchmarks share: processes of the peers, their data, arithmetic on times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lamina.reports import seconds_text, table_text
 from lamina.workloads import SEED, Workload
 
 FOLDER = Path(__file__).parent / "peers"
-# Whoever is compared with the others stands first.
+# The first of the peers; the others are compared with it.
 OURS = "lamina"
 SCRIPTS = {
     OURS: ("lamina_peer.py",),
@@ -34,11 +34,11 @@ SCRIPTS = {
 
 
 class Unavailable(Exception):
-    """A peer cannot do what is asked; the text says why."""
+    """A peer cannot run a command; the text gives the reason."""
 
 
 class Worker:
-    """A peer in a process of its own, which sleeps until it is asked."""
+    """A peer in its own process, which sleeps until it gets a command."""
 
     def __init__(self, name: str, threads: int) -> None:
         script, *arguments = SCRIPTS[name]
@@ -58,13 +58,13 @@ class Worker:
             raise
 
     def ask(self, **command: Any) -> dict[str, Any]:
-        """The worker's answer.
+        """Sends a command and returns the worker's answer.
 
         Raises:
-            Unavailable: if it has a problem.
+            Unavailable: if the worker has ended, or answers with a problem.
         """
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # what a dead worker left in its log says more
+        with suppress(BrokenPipeError):  # the log of a dead worker has the reason
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         return self._answer()
@@ -84,7 +84,7 @@ class Worker:
         return reason(self._log.read().decode(errors="replace"))
 
     def close(self) -> None:
-        """Ends the process: it stops when nothing more can be asked."""
+        """Ends the process: a worker stops when its standard input is closed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -95,7 +95,7 @@ class Worker:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """For every process: so many threads, and no OPENBLAS_* that was set for another purpose."""
+    """Environment variables of each process: the number of threads, and no OPENBLAS_*."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
     # XLA takes its number of threads from NPROC.
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC", "LAMINA_THREADS")
@@ -103,13 +103,13 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def write_data(workload: Workload, path: Path) -> None:
-    """Data, initial parameters and the order of a run's examples, for all peers alike."""
+    """Writes data, initial parameters and the order of a run's examples, the same for all peers."""
     x, y = workload.data()
     arrays: dict[str, Any] = {"x": x}
     if y is not None:
         arrays["y"] = y
     if workload.steps:
-        # The order in which Lamina takes them; it draws the order itself while it is timed.
+        # The order in which Lamina takes the examples. Lamina draws it again while it is timed.
         dataset, each = Dataset(x, y), len(x) // workload.batch
         epochs = range(-(-workload.steps // each))
         order = [dataset.order(SEED, epoch)[: each * workload.batch] for epoch in epochs]
@@ -120,7 +120,7 @@ def write_data(workload: Workload, path: Path) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Where it was measured."""
+    """The machine that runs the benchmark."""
     return {
         "system": platform.platform(),
         "machine": platform.machine(),
@@ -130,7 +130,7 @@ def machine() -> dict[str, Any]:
 
 
 def busy_seconds() -> float | None:
-    """The time that all cores were busy since the machine started; None where none is told."""
+    """Busy time of all cores since the machine started; None where the system reports none."""
     try:
         fields = Path("/proc/stat").read_text().split()
     except OSError:
@@ -149,21 +149,21 @@ def middle(rounds: Sequence[Sequence[float]]) -> float:
 
 
 def ratios(medians: Mapping[str, float]) -> dict[str, float]:
-    """How many times as long as Lamina each peer takes: above 1, Lamina is faster."""
+    """Each peer's time divided by Lamina's: above 1, Lamina is faster."""
     ours = medians[OURS]
     return {name: median / ours for name, median in medians.items() if name != OURS}
 
 
 def best_of(medians: Mapping[str, float]) -> str | None:
-    """The fastest of the others; None if there are none."""
+    """The fastest of the other peers; None if there are none."""
     others = {name: median for name, median in medians.items() if name != OURS}
     return min(others, key=others.__getitem__, default=None)
 
 
 def differing(fingerprints: Mapping[str, float], tolerance: float = 1e-3) -> list[str]:
-    """The peers whose fingerprint is not Lamina's: they compute something else."""
+    """The peers with another fingerprint than Lamina's: they compute something else."""
     ours = fingerprints.get(OURS, 0.0)
-    # Written so that NaN differs.
+    # The negated comparison makes NaN differ.
     return [
         name for name, value in fingerprints.items() if not abs(value - ours) <= tolerance * ours
     ]
@@ -178,21 +178,21 @@ def first_line(text: str, longest: int = 160) -> str:
 
 
 def reason(log: str) -> str:
-    """Why a process failed: the last line that names an error, or else the last one."""
+    """The reason why a process failed: the last line that names an error, else the last line."""
     lines = [line for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     return first_line((errors or lines or ["it said nothing"])[-1])
 
 
 def time_text(seconds: float | None, ratio: float | None = None) -> str:
-    """A time, and how many times Lamina's it is."""
+    """A time, and its ratio to Lamina's time."""
     if seconds is None:
         return "unavailable"
     return seconds_text(seconds) + ("" if ratio is None else f"  {ratio:.2f}x")
 
 
 def print_versions(versions: Mapping[str, Mapping[str, Any]]) -> None:
-    """One line a peer; long lists are for the JSON file."""
+    """Prints one line for each peer, without lists, which only the JSON file has."""
     rows = [
         (name, ", ".join(f"{key} {value}" for key, value in parts.items() if _is_short(value)))
         for name, parts in versions.items()

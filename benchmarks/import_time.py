@@ -1,8 +1,9 @@
-"""Seconds that Lamina takes to be there: beyond `import numpy` alone, and on the command line.
+"""Seconds to import Lamina, beyond `import numpy` alone, and to start its command line.
 
-Names are loaded when they are first used, so `import lamina` alone says little: the further rows
-use more and more of it. Fresh interpreters, all rows in turn; medians, of differences round by
-round. Compiled programs come from the cache, which the first round fills.
+Names are loaded when they are first used, so `import lamina` alone loads little. The further rows
+use more and more of Lamina. Each row is a fresh interpreter, and a round runs all rows. The figures
+are medians over the rounds; "beyond" is the difference within a round. Compiled programs come from
+the cache, which an unmeasured first round fills.
 
     python benchmarks/import_time.py [--rounds 15]
 """

@@ -1,19 +1,20 @@
-"""What one training step needs in memory: PyTorch eager, Lamina, and a textbook's scheme.
+"""Memory of one training step: PyTorch eager, Lamina, and a textbook's scheme.
 
     python benchmarks/memory.py [--workload mlp]... [--batch 128] [--engines cpu interpreter]
 
 PyTorch is measured, where it is installed: every tensor it makes on the CPU is followed from
-creation to release, and the peak of living bytes is taken over the third step. Lamina's plan is its
-bill; the lines below are what its engines really take: NumPy's memory, followed with tracemalloc
-over the third step of a training, model and data included. The cpu engine has workspaces for packed
-operands beside the plan, and the interpreter computes every step of the program through NumPy
-temporaries, which takes long for large networks.
+creation to release, and the peak of living bytes is taken over the third training step. Lamina's
+plan is its bill. The lines after it are measured: NumPy's memory, followed with tracemalloc over
+the third training step, with the model and the engine's batch. The cpu engine has workspaces for
+packed operands in addition to the plan. The interpreter computes every step of the program through
+NumPy temporaries, which takes long for large networks.
 
-The textbook scheme is counted, for stacks of linear layers: every layer keeps z and a, two
+The textbook's scheme is counted, for stacks of linear layers: every layer keeps z and a, two
 gradients as wide as the widest layer are alive at once, and every parameter has a gradient.
 
-The second table is what the system sees: the largest resident size of a fresh process that runs
-three steps, and what it had after its imports. Lamina finds its machine code in its cache.
+The second table shows the system's view: the largest resident size of a fresh process that runs
+three training steps, and its resident size after its imports. Lamina finds its machine code in its
+cache.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from lamina.layers import Linear
 from lamina.reports import bytes_text, table_text
 from lamina.workloads import WORKLOADS, Stack, Workload, chosen
 
-# As many as there are in the measured ones: the first steps make the optimizer's state.
+# The last one is measured. The first steps make the optimizer's state.
 STEPS = 3
-# Who is started as a process: the module in peers/, and what makes the step there.
+# The processes: module in peers/, and its function that makes the training step.
 PEERS = {"PyTorch": ("pytorch", "make"), "Lamina": ("lamina_peer", "make")}
 
 
 def textbook_bytes(workload: Workload) -> int | None:
-    """The textbook's scheme; None where it is not clear what it would be."""
+    """Bytes of the textbook's scheme; None for networks that it does not describe."""
     architecture = workload.architecture
     if not isinstance(architecture, Stack):
         return None
@@ -59,7 +60,7 @@ def textbook_bytes(workload: Workload) -> int | None:
 
 
 def asked(script: str, *arguments: str | Path) -> dict[str, Any]:
-    """What a script in peers/ prints, in a process of its own.
+    """The output of a script in peers/, run in a fresh process.
 
     Raises:
         Unavailable: if it fails.
@@ -76,10 +77,10 @@ def asked(script: str, *arguments: str | Path) -> dict[str, Any]:
 
 
 def engine_bytes(workload: Workload, engine: str) -> int:
-    """The peak of NumPy's memory over a step on an engine, with all that lives beside it."""
+    """The peak of NumPy's memory over a training step on an engine, with the model."""
     assert workload.loss is not None
     assert workload.optimizer is not None
-    # Not followed, as the engine has a place of its own for a batch.
+    # Made before the tracing starts: the engine has its own memory for a batch.
     x, y = workload.data()
     tracemalloc.start()
     model = lm.Model(workload.network(), engine=engine)

@@ -1,8 +1,8 @@
-"""Time per step of the workloads, Lamina beside its peers, which take turns.
+"""Time per step of the workloads, of Lamina and its peers, which run alternately.
 
     python benchmarks/run.py [--workload NAME]... [--rounds 7] [--peers pytorch jax] [--json FILE]
 
-benchmarks/README.md says what is measured and how.
+docs/benchmarks.md describes the workloads and how they are measured.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from harness import (
 from lamina.reports import table_text
 from lamina.workloads import WORKLOADS, Workload, chosen, samples
 
-# Threads that wait for more work by spinning get so long to go to sleep before the next peer runs.
+# In this time the threads of a peer stop spinning and go to sleep, before the next peer runs.
 PAUSE_SECONDS = 0.05
-# Above this, other processes had a part in the times: threads that wait for one another may take
-# many times as long when one of them has to share its core.
+# Cores used by other processes, above which they disturb the measurement: threads that wait for one
+# another may take many times as long when one of them has to share its core.
 DISTURBING_CORES = 0.2
 
 
 def measured_round(
     worker: Worker, workload: Workload, seconds: float
 ) -> tuple[list[float], float | None]:
-    """Seconds per step, from the initial parameters on; how many cores others used meanwhile."""
+    """Seconds per step, from the initial parameters on, and cores used by other processes."""
     time.sleep(PAUSE_SECONDS)
     worker.ask(reset=workload.name)
     started, busy, own = time.perf_counter(), busy_seconds(), -time.process_time()
@@ -66,7 +66,7 @@ def measured_round(
 def measured(
     workload: Workload, workers: dict[str, Worker], rounds: int, seconds: float, folder: Path
 ) -> dict[str, Any]:
-    """What is found about one workload: everything that goes into the JSON file."""
+    """The results of one workload, as the JSON file holds them."""
     data = folder / f"{workload.name}.npz"
     write_data(workload, data)
     peers: dict[str, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ def measured(
         except Unavailable as problem:
             problems[name] = str(problem)
     for number in range(rounds):
-        # Back and forth, so that nobody always follows the same peer.
+        # Every second round is reversed, so that no peer always follows the same other peer.
         for name in list(peers)[:: -1 if number % 2 else 1]:
             try:
                 found, others = measured_round(workers[name], workload, seconds)
@@ -113,7 +113,7 @@ def row(name: str, found: dict[str, Any], names: list[str], peak: float | None) 
 
 
 def notes(found: dict[str, dict[str, Any]]) -> list[str]:
-    """What the table cannot say."""
+    """Lines under the table: unavailable peers, deviations, disturbed workloads."""
     lines: list[str] = []
     for name, one in found.items():
         lines += [f"{name}: {peer} is unavailable: {why}" for peer, why in one["problems"].items()]
@@ -174,11 +174,11 @@ def main() -> None:
         peaks: list[dict[str, Any]] = []
         for workload in chosen(given.workload):
             print(f"... {workload.name}", flush=True)
-            with suppress(Unavailable, KeyError):  # a table without a peak is one all the same
+            with suppress(Unavailable, KeyError):  # the table can do without a peak
                 peaks.append(workers[OURS].ask(peak=True))
             found = measured(workload, workers, given.rounds, given.seconds, folder)
             report["workloads"][workload.name] = found
-    # Others may use the machine as well: the most that was ever seen is the roof.
+    # Other processes may use the machine as well, so the largest measured peak counts.
     report["peak"] = max(peaks, key=lambda found: found["gflops"], default=None)
     print_table(report, list(workers))
     if given.json:

@@ -1,8 +1,8 @@
 """One cold start: `python cold.py MODULE FUNCTION WORKLOAD.json DATA.npz [STEPS]`.
 
-Prints, as JSON, the seconds from the first import to the end of the first step, or of so many
-steps, and the most memory that the process had, at all and until its imports were done. Nothing
-heavy is imported before the clock starts; the interpreter itself is up by then.
+Prints, as JSON, the seconds from the first import to the end of the first step (or of STEPS steps),
+and the peak memory of the process until its imports were done and until the end. Nothing heavy is
+imported before the clock starts. The start of the interpreter does not count.
 """
 
 import importlib
@@ -19,7 +19,7 @@ def peak() -> int:
     """The largest resident size so far, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():
-        # What getrusage says on Linux includes the process that started this one.
+        # On Linux, getrusage includes the process that started this one.
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(lines["VmHWM"].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,7 +1,6 @@
 """The networks of `lamina.networks` in plain JAX: functions of options, parameters and input.
 
-Parameters come one after the other, in the order in which Lamina has them; weights of products
-are (in, out).
+Parameters come in Lamina's order; weights of matrix products are (in, out).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class Ready:
     """A network.
 
     Attributes:
-        forward: of (options, parameters, input).
-        tables: so many parameters, the first ones, are tables from which rows are taken.
+        forward: function of (options, parameters, input).
+        tables: number of the first parameters that are embedding tables.
     """
 
     forward: Callable[[Any, Iterator[Array], Array], Array]

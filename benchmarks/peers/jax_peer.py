@@ -1,4 +1,4 @@
-"""JAX's worker: the whole step is one jitted function that is given its old state to overwrite.
+"""JAX's worker: the whole step is one jitted function with donated parameters and state.
 
 Optimizers are written by hand with PyTorch's formulas. Data and state are JAX's own arrays before
 the clock starts. A run of many steps is one call: a loop inside the compiled program, which
@@ -21,7 +21,7 @@ from worker import Data, Workload, serve
 
 ACTIVATIONS = {"ReLU": jax.nn.relu, "Sigmoid": jax.nn.sigmoid, "Tanh": jnp.tanh}
 
-# In Lamina's order. Weights of products are (in, out).
+# In Lamina's order. Weights of matrix products are (in, out).
 Parameters = list[Array]
 
 
@@ -36,7 +36,7 @@ class Jax:
         self.reset()
 
     def reset(self) -> None:
-        # Copies, for what is donated is gone.
+        # Copies, because donated arrays are gone after the step.
         self._parameters = jax.tree.map(jnp.array, self._first)
         self._state = initial_state(self._workload, self._parameters)
 
@@ -65,7 +65,7 @@ class Jax:
 
 
 def initial_parameters(workload: Workload, data: Data) -> list[np.ndarray]:
-    """Weights of products lie (in, out); tables, from which rows are taken, as they are."""
+    """Initial values: weights of matrix products as (in, out), embedding tables as they are."""
     architecture = workload.architecture
     tables = READY[architecture.function].tables if architecture.kind == "Ready" else 0
     return [
@@ -98,7 +98,7 @@ def convolution(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
     return lax.conv_general_dilated(x, weight, (1, 1), padding) + bias[:, None, None]
 
 
-# The names of a layer's parameters, and what computes it.
+# The names of a layer's parameters, and the function that computes the layer.
 WITH_PARAMETERS = {
     "Linear": (("weight", "bias"), lambda layer, x, weight, bias: x @ weight + bias),
     "Conv2d": (("weight", "bias"), convolution),
@@ -118,7 +118,7 @@ def loss_of(workload: Workload, parameters: Parameters, x: Array, y: Array) -> A
     if workload.loss.kind == "MSE":
         return jnp.mean(jnp.square(p - y))
     if workload.loss.kind == "BCE":
-        # PyTorch's bound: a logarithm is not less than -100.
+        # PyTorch's bound: a logarithm is at least -100.
         log, log1m = (jnp.maximum(jnp.log(value), -100.0) for value in (p, 1 - p))
         return -jnp.mean(y * log + (1 - y) * log1m)
     if workload.loss.kind == "CrossEntropy":
@@ -138,7 +138,7 @@ def initial_state(workload: Workload, parameters: Parameters) -> Any:
 
 
 def decays(workload: Workload, parameters: Parameters) -> list[float]:
-    """The strength of L2 for each parameter."""
+    """The strength of L2 of each parameter."""
     architecture = workload.architecture
     if architecture.kind == "Ready":
         return [0.0] * len(parameters)

@@ -18,7 +18,7 @@ from lamina.workloads import SMALL, WORKLOADS, Runner
 
 class Lamina:
     def __init__(self, workload: Workload, _: Data) -> None:
-        # The record, the data and the initial parameters are Lamina's own: no need to carry them.
+        # Lamina has the record, the data and the initial parameters itself.
         own = dataclasses.replace((WORKLOADS | SMALL)[workload.name], batch=workload.batch)
         self._runner = Runner(own)
         self._trains = workload.loss is not None
@@ -35,7 +35,7 @@ make = Lamina
 
 
 def versions() -> dict[str, Any]:
-    from importlib.metadata import version  # a cold start has no need of it
+    from importlib.metadata import version  # a cold start does not need it
 
     return {
         "lamina": lm.__version__,
@@ -49,7 +49,7 @@ def versions() -> dict[str, Any]:
 
 
 def measured_peak() -> dict[str, Any]:
-    """What the processor does at most, with all threads that are allowed."""
+    """The processor's measured peaks, with all threads that are allowed."""
     peaks = open_engine("cpu").peaks(float32)
     if peaks is None:
         return {"problem": "the engine measures no peak"}

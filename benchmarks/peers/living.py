@@ -1,4 +1,4 @@
-"""What PyTorch keeps alive: `python living.py WORKLOAD.json DATA.npz`.
+"""Bytes of PyTorch's living tensors: `python living.py WORKLOAD.json DATA.npz`.
 
 Every tensor that PyTorch makes on the CPU is followed from its creation to its release. Prints, as
 JSON, PyTorch's version and the peak of living bytes over the third training step, parameters,
@@ -21,7 +21,7 @@ from worker import read_data, read_workload
 
 
 class Living(TorchDispatchMode):
-    """Adds up the storages that are alive, each once."""
+    """Adds up the bytes of the storages that are alive, each once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Living(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # What was made before it could be followed: parameters, buffers, inputs, targets.
+        # Operands include tensors made before the mode: parameters, buffers, inputs, targets.
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor):
                 self.follow(leaf)

@@ -1,8 +1,8 @@
 """PyTorch's worker: `python pytorch.py eager`, or `compile` for torch.compile.
 
-Written as its users write it: a module, a loss, an optimizer of torch.optim with its default
-implementation. torch.compile is given the network and the loss together; the optimizer stays as
-it is.
+It is written as PyTorch's users write it: a module, a loss, an optimizer of torch.optim with its
+default implementation. torch.compile compiles the network and the loss together. The optimizer
+stays as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PyTorch:
         torch.set_num_threads(threads())
         self._workload = workload
         self._model = network(workload.architecture)
-        # The same tensors, or parts of them, in Lamina's order.
+        # The module's parameters, or slices of them, in Lamina's order.
         in_order = getattr(self._model, "in_order", self._model.parameters)
         with torch.no_grad():
             for parameter, value in zip(in_order(), data.parameters, strict=True):
@@ -83,7 +83,7 @@ def network(architecture: Any) -> nn.Module:
     if architecture.kind == "Ready":
         return READY[architecture.function](**vars(architecture.options))
     layers: list[nn.Module] = []
-    # One example goes along, so that each layer is told what it gets.
+    # Two zero examples pass through the layers, so that each layer gets its input's shape.
     example = torch.zeros(2, *architecture.input_shape)
     for layer in architecture.layers:
         layers.append(module(layer, example))
@@ -97,7 +97,7 @@ def network(architecture: Any) -> nn.Module:
 
 
 def module(layer: Any, x: torch.Tensor) -> nn.Module:
-    """What computes the layer, for tensors such as x."""
+    """PyTorch's module of a layer, for inputs of the shape of x."""
     if layer.kind == "Linear":
         return nn.Linear(x.shape[-1], layer.features)
     if layer.kind == "Conv2d":
@@ -112,7 +112,7 @@ def module(layer: Any, x: torch.Tensor) -> nn.Module:
 
 
 def optimizer(workload: Workload, model: nn.Module) -> torch.optim.Optimizer:
-    """One group of parameters for each strength of L2, whose gradient is that of weight decay."""
+    """The optimizer, with a group of parameters for each strength of L2, as weight decay."""
     groups: dict[float, list[nn.Parameter]] = defaultdict(list)
     if workload.architecture.kind == "Ready":
         groups[0.0] = list(model.parameters())

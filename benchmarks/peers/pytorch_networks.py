@@ -1,7 +1,7 @@
 """The networks of `lamina.networks` as PyTorch's users write them.
 
-Each takes the options that Lamina's function of the name in `READY` takes. Its parameters come in
-the order in which Lamina's do; where PyTorch keeps some in one tensor, `in_order` gives the parts.
+Each takes the options of Lamina's function with the name in `READY`. Its parameters are in Lamina's
+order. Where PyTorch keeps several parameters in one tensor, `in_order` yields slices of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 class LastState(nn.Module):
-    """What an LSTM has at the end of a sequence."""
+    """The last hidden state of an LSTM."""
 
     def __init__(self, memory: nn.LSTM) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class LastState(nn.Module):
 
 
 class ResNetBlock(nn.Module):
-    """Two convolutions of windows of 3 x 3, and a way past them."""
+    """Two convolutions with windows of 3 x 3, and a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def resnet(depth: int, classes: int, stem: str, input: list[int]) -> nn.Module:
 
 
 class Bottleneck(nn.Module):
-    """MobileNetV2's: widened, convolved channel by channel, narrowed again."""
+    """MobileNetV2's block: a 1 x 1 expansion, a depthwise convolution, a 1 x 1 projection."""
 
     def __init__(self, inputs: int, channels: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def mobilenet_v2(classes: int, width: float, input: list[int], dropout: float) -
 
 
 class TransformerEncoder(nn.Module):
-    """Blocks over indices; gives [batch, vocabulary, length]."""
+    """Transformer blocks over indices of tokens; returns [batch, vocabulary, length]."""
 
     def __init__(
         self,

@@ -1,17 +1,19 @@
-"""What all workers have in common: they sleep until the harness asks, and answer in JSON lines.
+"""Code that all workers share: they sleep until the harness sends a command in a JSON line.
 
-Each framework runs in a process of its own, so that their threads and libraries do not meet. A
-worker gets workloads as plain data and the same arrays as all others; only Lamina's own worker
-imports Lamina. It answers four commands:
+Each framework runs in its own process, so that their threads and libraries do not meet. A worker
+gets workloads as plain data and the same arrays as all others. Only Lamina's worker imports Lamina.
+It answers five commands in JSON lines:
 
     {"prepare": WORKLOAD, "data": PATH}   builds, compiles, warms up -> {"fingerprint": NUMBER}
     {"reset": NAME}                       back to the initial parameters -> {}
-    {"run": NAME, "steps": COUNT}         -> {"seconds": until the last one's end, "cpu_seconds": of
-                                              all threads}
-    {"mixed": NAME, "steps": COUNT}       the same with a product of PyTorch's in front of each
-                                          step -> {"seconds": of the steps alone}
+    {"run": NAME, "steps": COUNT}         -> {"seconds": until the last step's end,
+                                              "cpu_seconds": of all threads}
+    {"mixed": NAME, "steps": COUNT}       the same with a product of PyTorch's before each step
+                                          -> {"seconds": of the steps alone}
+    {"peak": true}                        Lamina's worker: the processor's measured peaks
+                                          -> {"gflops": NUMBER, ...}
 
-What goes wrong is answered as {"problem": TEXT}.
+The answer to a command that fails is {"problem": TEXT}.
 """
 
 from __future__ import annotations
@@ -27,18 +29,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-# A workload as the harness writes it: lamina.workloads.Workload, with `kind` for each part's class.
+# A workload as the harness writes it: lamina.workloads.Workload, with the class of each record as
+# `kind`.
 Workload = SimpleNamespace
 
 
 @dataclass(frozen=True)
 class Data:
-    """What every peer is given.
+    """The arrays that every peer gets.
 
     Attributes:
         x, y: inputs and targets; y is None for a forward pass.
         rows: int64 (steps, batch): the examples of each step, where runs are timed.
-        parameters: initial values as PyTorch and Lamina have them, weights (out, in).
+        parameters: initial values, laid out as in PyTorch and Lamina: weights are (out, in).
     """
 
     x: np.ndarray
@@ -51,11 +54,11 @@ class Peer(Protocol):
     """A framework's side of a workload."""
 
     def run(self, steps: int) -> None:
-        """So many steps; returns when the last one is finished."""
+        """Runs this many steps; returns when the last one is finished."""
         ...
 
     def reset(self) -> None:
-        """Back to the initial parameters, with a fresh optimizer."""
+        """Restores the initial parameters, with a fresh optimizer."""
         ...
 
     def result(self) -> list[np.ndarray]:
@@ -78,15 +81,16 @@ def read_data(path: str) -> Data:
 
 
 def threads() -> int:
-    """How many the harness allows."""
+    """The number of threads that the harness allows."""
     return int(os.environ["OMP_NUM_THREADS"])
 
 
 def fingerprint(workload: Workload, peer: Peer) -> float:
-    """A number that peers share if they compute the same: of the outputs, or of what steps change.
+    """A number that is equal for peers that compute the same.
 
-    It depends on every gradient and on the optimizer, and not on how a framework lays out its
-    parameters or whether its loss includes the penalties.
+    It is the norm of the outputs of a forward pass, or of the change of the parameters in some
+    training steps. It depends on every gradient and on the optimizer. It does not depend on the
+    layout of the parameters, or on whether the loss includes the penalties.
     """
     if workload.timed == "forward":
         peer.run(1)
@@ -97,8 +101,8 @@ def fingerprint(workload: Workload, peer: Peer) -> float:
 
 
 def mixed_seconds(peer: Peer, steps: int) -> float:
-    """The time of some steps, each of which follows a product that PyTorch's threads share."""
-    import torch  # most peers have no need of it
+    """The time of this many steps, with a matrix product by PyTorch's threads before each."""
+    import torch  # most peers do not need it
 
     torch.set_num_threads(os.cpu_count() or 1)
     matrix = torch.full((300, 300), 1e-3)
@@ -116,7 +120,7 @@ def serve(
     make: Make, versions: dict[str, Any], measured_peak: Callable[[], Any] | None = None
 ) -> None:
     """Answers commands until standard input ends."""
-    # Whatever libraries print must not get between the answers.
+    # Output that libraries print goes to standard error, so that it does not mix with answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     peers: dict[str, Peer] = {}
