@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from thread_pool_cases import (
+    Counting,
+    addresses,
+    assert_prints,
+    run_script,
+)
 
-from lamina.codegen.llvm import Function, Module, typed
-from lamina.codegen.values import I64, POINTER, Value, constant
+from lamina.codegen.llvm import Module, typed
+from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run import scheduler, waiting
 from lamina.engines.cpu.run import thread_pool as pools
@@ -26,77 +30,10 @@ from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.cpu.slices import slices
 from lamina.shapes import Array
 
-ITEMS, ROUNDS = 8, 2000
-
 
 def asleep(pool: ThreadPool, thread: int) -> bool:
     start = scheduler.SLOTS + scheduler.SLOT_BYTES * thread + scheduler.ASLEEP
     return bool(pool._memory[start : start + 4].view(np.int32)[0])
-
-
-@contextmanager
-def each_item(module: Module, name: str) -> Generator[tuple[Function, Value, Value]]:
-    """A kernel's loop over its items: the function, the table of addresses, and the item."""
-    code = module.function(name, KERNEL_PARAMETERS)
-    table, _, first, last = code.parameters
-    loop = code.begin_loop(first, last)
-    yield code, table, loop.index
-    code.end_loop(loop)
-    code.finish()
-
-
-def cell(code: Function, table: Value, buffer: int, item: Value) -> Value:
-    """The address of an item's cell of a buffer; cells are 8 words apart."""
-    start = code.load(code.offset(table, buffer, "ptr"), POINTER)
-    return code.offset(start, code.multiply(item, constant(8, I64)), "i64")
-
-
-def counting_kernels() -> Library:
-    """Two kernels: `count` adds one to each item's cell, `sum` adds all cells to each item's sum.
-
-    The table holds the cells and the sums.
-    """
-    module = Module(fused=False)
-    with each_item(module, "count") as (code, table, item):
-        address = cell(code, table, 0, item)
-        code.store(code.add(code.load(address, I64), constant(1, I64)), address)
-    with each_item(module, "sum") as (code, table, item):
-        each = code.begin_loop(constant(0, I64), constant(ITEMS, I64), 1, [constant(0, I64)])
-        value = code.load(cell(code, table, 0, each.index), I64)
-        (total,) = code.end_loop(each, [code.add(each.carried[0], value)])
-        address = cell(code, table, 1, item)
-        code.store(code.add(code.load(address, I64), total), address)
-    module.export_functions("kernels", ["count", "sum"])
-    return Library(compiled(module.text(), host()), ("kernels",))
-
-
-def addresses(library: Library, count: int) -> Sequence[int]:
-    """The functions of a table of them that a module exports as `kernels`."""
-    return list((ctypes.c_uint64 * count).from_address(library.address("kernels")))
-
-
-class Counting:
-    """A job of the kernels above, again and again in two phases."""
-
-    def __init__(self, threads: int, rounds: int = ROUNDS, *, shared: bool = True) -> None:
-        self.cells = np.zeros((ITEMS, 8), np.int64)
-        self.sums = np.zeros((ITEMS, 8), np.int64)
-        self.threads, self.rounds = threads, rounds
-        self._library = counting_kernels()
-        functions = addresses(self._library, 2)
-        table = np.array([self.cells.ctypes.data, self.sums.ctypes.data], np.uint64)
-        count = min(threads, ITEMS)
-        kernels = [Kernel(number, 0, ITEMS, -(-ITEMS // count), count, 0) for number in (0, 1)]
-        phases = [Phase(0, 1, shared), Phase(1, 2, shared, back=0, iterations=rounds)]
-        self.job = Job(functions, kernels, phases, threads, table, np.zeros(1, np.int64))
-
-    def run(self, pool: ThreadPool) -> None:
-        assert pool.run(self.job)
-
-    def check(self, runs: int = 1) -> None:
-        count = runs * self.rounds
-        assert (self.cells[:, 0] == count).all()
-        assert (self.sums[:, 0] == ITEMS * count * (count + 1) // 2).all()
 
 
 @pytest.fixture
@@ -459,262 +396,3 @@ def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int)
     np.testing.assert_array_equal(record, data[rows])
     # Examples that take long to copy are gathered by all threads.
     assert bool(job._phases[1, SHARED]) == (threads > 1 and size == 40_000)
-
-
-# Processes ----------------------------------------------------------------------------------------
-
-COMMON = """
-import os, sys, threading, time
-import numpy as np
-import lamina as lm
-net = lm.Sequential(lm.Input(300), lm.Linear(200), lm.ReLU(), lm.Linear(5))
-model = lm.Model(net, engine="cpu", seed=0)
-x = np.random.default_rng(0).normal(size=(400, 300)).astype("float32")
-y = np.random.default_rng(1).integers(0, 5, 400)
-def training():
-    return model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=100)
-"""
-
-
-def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", COMMON + script],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def assert_prints(result: subprocess.CompletedProcess[str], expected: str) -> None:
-    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_runs_with_helpers_of_its_own() -> None:
-    script = """
-with training() as one:
-    one.run((x, y), 20)
-    child = os.fork()
-    losses = one.run((x, y), 20)
-    if child == 0:
-        os._exit(0 if np.isfinite(losses).all() and len(losses) == 20 else 1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(losses))
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="3"), "0 20\n")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_forked_in_the_middle_of_a_run_works() -> None:
-    script = """
-with training() as one:
-    worker = threading.Thread(target=lambda: one.run((x, y), 3000))
-    worker.start()
-    time.sleep(0.05)
-    child = os.fork()
-    if child == 0:
-        scores = model.predict(x[:7])
-        os._exit(0 if scores.shape == (7, 5) else 1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    worker.join()
-    print(one.steps_done)
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "0\n3000\n")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_goes_on_with_a_program_that_was_running_when_it_was_forked() -> None:
-    script = """
-wide = lm.Sequential(lm.Input(300), lm.Linear(1500), lm.Tanh(), lm.Linear(5))
-model = lm.Model(wide, engine="cpu", seed=0)
-first = model.parameters()
-with model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=400) as one:
-    def losses():
-        model.set_parameters(first)
-        return [float(one.step(x, y)) for _ in range(3)]
-    expected = losses()
-    worker = threading.Thread(target=lambda: one.run((x, y), 200))
-    worker.start()
-    for _ in range(20):
-        time.sleep(0.007)
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if losses() == expected else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    worker.join()
-print("done")
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "done\n")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_forked_while_another_thread_compiles_can_compile() -> None:
-    script = """
-def compile_on():
-    for width in range(20, 32):
-        other = lm.Sequential(lm.Input(3), lm.Linear(width), lm.Tanh(), lm.Linear(1))
-        lm.Model(other).predict(np.ones((2, 3), "float32"))
-worker = threading.Thread(target=compile_on)
-worker.start()
-codes = set()
-while worker.is_alive():
-    child = os.fork()
-    if child == 0:
-        lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1))).predict(np.ones((1, 2), "float32"))
-        os._exit(0)
-    # One after the other: on a slow machine they would leave the thread no time to end.
-    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(codes)
-"""
-    assert_prints(run_script(script, LAMINA_CACHE="off"), "{0}\n")
-
-
-def test_exit_handlers_run_models_while_the_helpers_are_there() -> None:
-    script = """
-import atexit
-atexit.register(lambda: print(model.predict(x).shape))
-print(model.predict(x).shape)
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "(400, 5)\n(400, 5)\n")
-
-
-def test_an_exit_handler_after_the_helpers_have_left_runs_a_model_alone() -> None:
-    script = """
-import atexit
-atexit.register(lambda: print(model.predict(x).shape))
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", script + COMMON + "model.predict(x)"],
-        env=os.environ | {"LAMINA_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert_prints(result, "(400, 5)\n")
-
-
-def test_an_exit_handler_can_read_a_model_that_was_being_trained() -> None:
-    script = (
-        """
-import atexit
-atexit.register(lambda: print(sorted(model.parameters())))
-import lamina as lm
-"""
-        + COMMON
-        + """
-one = training()
-def work():
-    while True:
-        one.step(x[:100], y[:100])
-threading.Thread(target=work, daemon=True).start()
-time.sleep(0.3)
-"""
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"LAMINA_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert_prints(result, "['1.bias', '1.weight', '3.bias', '3.weight']\n")
-
-
-def test_the_process_ends_in_the_middle_of_a_run() -> None:
-    script = """
-one = training()
-threading.Thread(target=lambda: one.run((x, y), 10**7), daemon=True).start()
-time.sleep(0.3)
-print("leaving")
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "leaving\n")
-
-
-def test_two_models_train_in_two_threads_as_they_do_alone() -> None:
-    script = """
-def train(seed):
-    model = lm.Model(net, engine="cpu", seed=seed)
-    with model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=50) as one:
-        return one.run((x, y), 100).tobytes()
-alone = [train(seed) for seed in (1, 2)]
-together = {}
-threads = [
-    threading.Thread(target=lambda seed=seed: together.update({seed: train(seed)}))
-    for seed in (1, 2)
-]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-print(alone == [together[1], together[2]])
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "True\n")
-
-
-def test_results_do_not_depend_on_the_number_of_threads() -> None:
-    script = """
-import hashlib
-wide = lm.Sequential(lm.Input(300), lm.Linear(513), lm.Tanh(), lm.Dropout(0.2), lm.Linear(5))
-model = lm.Model(wide, engine="cpu", seed=0)
-with model.training(
-    loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=130, clip=lm.ClipGlobalNorm(1.0)
-) as one:
-    digest = hashlib.sha256(one.run((x, y), 30).tobytes())
-for value in model.parameters().values():
-    digest.update(value.tobytes())
-print(digest.hexdigest())
-"""
-    found = [run_script(script, LAMINA_THREADS=str(threads)) for threads in (1, 2, 3, 8)]
-    assert {(one.returncode, one.stderr) for one in found} == {(0, "")}
-    assert len({one.stdout for one in found}) == 1
-
-
-def test_ctrl_c_ends_a_run_between_two_steps() -> None:
-    script = """
-import signal
-one = training()
-timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-timer.start()
-try:
-    one.run((x, y), 10**6)
-except KeyboardInterrupt:
-    done = one.steps_done
-    print(0 < done < 10**6, np.isfinite(float(one.step(x[:100], y[:100]))))
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "True True\n")
-
-
-def test_ctrl_c_in_the_middle_of_a_step_leaves_nothing_stale() -> None:
-    script = """
-import signal
-# Whoever started the tests may have had it ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-wide = lm.Sequential(lm.Input(300), lm.Linear(400), lm.Tanh(), lm.Linear(300))
-model = lm.Model(wide, engine="cpu", seed=0)
-x = np.tile(x, (30, 1))
-before = model.predict(x[:50])
-with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.5), batch_size=len(x)) as one:
-    one.step(x, x)
-    model.predict(x[:50])
-    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    try:
-        while True:
-            one.step(x, x)
-    except KeyboardInterrupt:
-        pass
-fresh = lm.Model(wide, engine="cpu", seed=1)
-fresh.set_parameters(model.parameters())
-found = model.predict(x[:50])
-print((fresh.predict(x[:50]) == found).all(), (before == found).all())
-"""
-    for _ in range(3):
-        assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")
-
-
-def test_a_job_begins_with_the_first_iteration_wherever_another_was_left() -> None:
-    # As in a child that was forked in the middle of a run.
-    counting = Counting(2, 5)
-    counting.job._iteration[0] = 3
-    counting.job._start(alone=True)
-    counting.check()

@@ -1,0 +1,335 @@
+"""Whom the cache trusts: folders and entries that others could change are not used."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cache_cases import CONTENT, Maker, entries, in_one_shard, path_of, posix, unused
+
+from lamina import cache
+from lamina.cache import cached, find, folder, folders
+
+# Trust --------------------------------------------------------------------------------------------
+
+
+@posix
+def test_all_folders_and_files_are_the_users_alone(cache_folder: Path) -> None:
+    mask = os.umask(0)
+    try:
+        cached("k", Maker())
+    finally:
+        os.umask(mask)
+    for path in (cache_folder, *cache_folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720])
+def test_a_folder_that_others_may_write_to_is_not_used(mode: int, cache_folder: Path) -> None:
+    cache_folder.mkdir()
+    cache_folder.chmod(mode)
+    unused(Maker())
+    assert not list(cache_folder.iterdir())
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o777, 0o772])
+def test_a_folder_below_one_that_others_may_write_to_is_not_used(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They could exchange it for one of theirs."""
+    shared = tmp_path / "shared"
+    (shared / "mine").mkdir(parents=True)
+    monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
+    assert folder() is not None
+    shared.chmod(mode)
+    unused(Maker())
+    assert f"others may write to {shared}" in caplog.text
+
+
+@posix
+def test_a_folder_of_ones_own_below_a_shared_one_with_the_sticky_bit_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
+    cached("k", Maker())
+    assert cached("k", Maker(b"")) == CONTENT
+
+
+class Owned:
+    """Has `os.fstat` give some folders and files another owner."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.owners: dict[int, int] = {}
+        self._fstat = os.fstat
+        monkeypatch.setattr(folders.os, "fstat", self)
+
+    def give(self, path: Path, owner: int) -> None:
+        self.owners[path.stat().st_ino] = owner
+
+    def __call__(self, descriptor: int) -> os.stat_result:
+        found = self._fstat(descriptor)
+        fields = list(found)
+        fields[stat.ST_UID] = self.owners.get(found.st_ino, found.st_uid)
+        return os.stat_result(fields)
+
+
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> Owned:
+    return Owned(monkeypatch)
+
+
+@posix
+@pytest.mark.parametrize("which", ["a parent", "the folder", "a shard", "an entry"])
+def test_what_belongs_to_someone_else_is_not_used(
+    which: str, cache_folder: Path, owned: Owned, caplog: pytest.LogCaptureFixture
+) -> None:
+    cached("k", Maker(b"not mine"))
+    entry = path_of(cache_folder, "k")
+    path = {
+        "a parent": cache_folder.parent.parent,
+        "the folder": cache_folder,
+        "a shard": entry.parent,
+        "an entry": entry,
+    }[which]
+    owned.give(path, os.geteuid() + 1)
+    assert cached("k", Maker()) == CONTENT
+    if which in ("a parent", "the folder"):
+        assert folder() is None
+        assert f"{path} belongs to another user" in caplog.text
+
+
+@posix
+def test_a_parent_may_belong_to_root_but_not_the_folder(
+    cache_folder: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_folder.mkdir()
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
+    owned.give(cache_folder, 12345)
+    for parent in cache_folder.parents:
+        owned.give(parent, 0)
+    assert folder() == cache_folder
+    owned.give(cache_folder, 0)
+    assert folder() is None
+
+
+@posix
+def test_a_folder_of_the_users_own_group_may_be_written_by_it(
+    cache_folder: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many systems make one for each user, and have folders be writable by the group."""
+    import grp
+    import pwd
+
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
+    cache_folder.mkdir()
+    owned.give(cache_folder, 12345)
+    for parent in cache_folder.parents:
+        owned.give(parent, 0)
+    cache_folder.parent.chmod(0o770)
+    group = cache_folder.parent.stat().st_gid
+    user: Any = pwd.struct_passwd(("anna", "x", 12345, group, "", "/home/anna", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
+    for name, members, trusted in (
+        ("anna", [], True),
+        ("anna", ["anna"], True),
+        ("anna", ["anna", "bert"], False),
+        ("users", [], False),
+    ):
+        found: Any = grp.struct_group((name, "x", group, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, found=found: found)
+        assert (folder() is not None) == trusted, (name, members)
+
+
+@posix
+def test_an_access_control_list_may_name_others(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode shows what it gives to them as the group's."""
+
+    def entry(tag: int, rights: int, who: int = 2**32 - 1) -> bytes:
+        return struct.pack("<HHI", tag, rights, who)
+
+    monkeypatch.setattr(folders, "_is_own_group", lambda _: True)
+    cache_folder.mkdir()
+    cache_folder.parent.chmod(0o770)
+    assert folder() is not None
+    # The owner, user 1234, the group, the mask, and all others: acl(5).
+    entries = entry(1, 7), entry(2, 7, 1234), entry(4, 7), entry(16, 7), entry(32, 0)
+    access = struct.pack("<I", 2) + b"".join(entries)
+    try:
+        os.setxattr(cache_folder.parent, "system.posix_acl_access", access)
+    except (AttributeError, OSError):
+        pytest.skip("there are no such lists here")
+    assert stat.S_IMODE(cache_folder.parent.stat().st_mode) == 0o770
+    assert folder() is None
+
+
+LINKS = ("the path", "a parent", "the folder", "a shard", "the new ones", "the entry")
+
+
+@posix
+@pytest.mark.parametrize("which", LINKS)
+def test_links_are_not_followed(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)  # Somebody else could have put them there.
+    inside = tmp_path / "around" / "path"
+    monkeypatch.setenv("LAMINA_CACHE", str(inside))
+    cached("k", Maker(b"not mine"))
+    entry = path_of(inside / "objects", "k")
+    link = {
+        "the path": inside,
+        "a parent": inside.parent,
+        "the folder": inside / "objects",
+        "a shard": entry.parent,
+        "the new ones": inside / "objects" / "new",
+        "the entry": entry,
+    }[which]
+    target = tmp_path / "elsewhere"
+    link.rename(target)
+    link.symlink_to(target)
+    before = sorted(target.rglob("*"))
+    if which == "the new ones":
+        assert cached("another", Maker()) == CONTENT
+        assert find("another") is None
+    else:
+        assert cached("k", Maker()) == CONTENT
+    assert sorted(target.rglob("*")) == before
+
+
+@posix
+def test_links_that_root_alone_can_make_are_followed_on_the_way(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "disk2"
+    (real / "home").mkdir(parents=True)
+    (tmp_path / "home").symlink_to("disk2/home")
+    (tmp_path / "absolute").symlink_to(real / "home")
+    for path in (tmp_path, *tmp_path.parents):
+        owned.give(path, 0)
+    monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
+    for link in ("home", "absolute"):
+        monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / link / "cache"))
+        cached(link, Maker())
+    assert len(entries(real / "home" / "cache" / "objects")) == 2
+    # The path itself is none, and nor is one that anybody else can make.
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "home"))
+    assert folder() is None
+    owned.give(tmp_path, 12345)
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "home" / "cache"))
+    assert folder() is None
+
+
+@posix
+def test_links_in_a_circle_end(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for path in (tmp_path, *tmp_path.parents):
+        owned.give(path, 0)
+    monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "a" / "cache"))
+    unused(Maker())
+
+
+@posix
+def test_an_exchange_behind_a_check_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever exchanges a folder after it was examined finds that the old one is used."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    monkeypatch.setenv("LAMINA_CACHE", str(mine))
+    cached("k", Maker())
+    read = cache._read
+
+    def exchanged(*arguments: Any) -> bytes | None:
+        mine.rename(theirs)
+        mine.symlink_to(tmp_path)
+        return read(*arguments)
+
+    monkeypatch.setattr(cache, "_read", exchanged)
+    assert find("k") == CONTENT
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": lambda path: os.mkfifo(path),
+    "a link into nothing": lambda path: path.symlink_to("nothing"),
+    "a file for everybody": lambda path: (path.write_bytes(CONTENT), path.chmod(0o666)),
+}
+
+
+@posix
+@pytest.mark.parametrize("name", ["an entry", "the count"])
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_no_plain_file_of_ours_does_no_harm(
+    kind: str, name: str, cache_folder: Path
+) -> None:
+    cached("k", Maker())
+    path = path_of(cache_folder, "k")
+    if name == "the count":
+        path = path.with_name("written")
+    path.unlink()
+    SPECIAL[kind](path)
+    for _ in range(2):
+        assert cached("k", Maker()) == CONTENT
+
+
+def test_where_folders_cannot_be_opened_paths_are_used(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(folders, "_EXAMINED", False)
+    monkeypatch.setattr(folders.os, "supports_fd", set())
+    make = Maker()
+    assert [cached("k", make) for _ in range(3)] == [CONTENT] * 3
+    assert make.calls == len(entries(cache_folder)) == 1
+    monkeypatch.setattr(cache, "LARGEST_BYTES", 1)
+    for key in in_one_shard(5):
+        cached(key, Maker())
+    assert len(entries(cache_folder / "0" / "..")) <= 2
+
+
+def test_a_path_that_is_no_folder_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "file"))
+    unused(Maker())
+    assert len(caplog.messages) == 1
+
+
+def test_a_full_disk_does_no_harm(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(folders.os, "replace", full)
+    assert cached("k", Maker()) == CONTENT
+    assert not entries(cache_folder)
+    assert not list((cache_folder / "new").iterdir())
+
+
+@posix
+def test_no_descriptor_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_ones() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    (tmp_path / "link").symlink_to(tmp_path)
+    before = open_ones()
+    for path in (tmp_path, tmp_path / "link", tmp_path / "link" / "x", Path("/dev/null/x")):
+        monkeypatch.setenv("LAMINA_CACHE", str(path))
+        cached("k", Maker())
+        cached("k", Maker())
+    assert open_ones() == before

@@ -1,0 +1,246 @@
+"""Threads of the cpu engine in processes: forks, exits, and signals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from thread_pool_cases import (
+    COMMON,
+    Counting,
+    assert_prints,
+    run_script,
+)
+
+# Processes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_runs_with_helpers_of_its_own() -> None:
+    script = """
+with training() as one:
+    one.run((x, y), 20)
+    child = os.fork()
+    losses = one.run((x, y), 20)
+    if child == 0:
+        os._exit(0 if np.isfinite(losses).all() and len(losses) == 20 else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(losses))
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="3"), "0 20\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_forked_in_the_middle_of_a_run_works() -> None:
+    script = """
+with training() as one:
+    worker = threading.Thread(target=lambda: one.run((x, y), 3000))
+    worker.start()
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        scores = model.predict(x[:7])
+        os._exit(0 if scores.shape == (7, 5) else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    worker.join()
+    print(one.steps_done)
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "0\n3000\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_goes_on_with_a_program_that_was_running_when_it_was_forked() -> None:
+    script = """
+wide = lm.Sequential(lm.Input(300), lm.Linear(1500), lm.Tanh(), lm.Linear(5))
+model = lm.Model(wide, engine="cpu", seed=0)
+first = model.parameters()
+with model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=400) as one:
+    def losses():
+        model.set_parameters(first)
+        return [float(one.step(x, y)) for _ in range(3)]
+    expected = losses()
+    worker = threading.Thread(target=lambda: one.run((x, y), 200))
+    worker.start()
+    for _ in range(20):
+        time.sleep(0.007)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if losses() == expected else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    worker.join()
+print("done")
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "done\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_forked_while_another_thread_compiles_can_compile() -> None:
+    script = """
+def compile_on():
+    for width in range(20, 32):
+        other = lm.Sequential(lm.Input(3), lm.Linear(width), lm.Tanh(), lm.Linear(1))
+        lm.Model(other).predict(np.ones((2, 3), "float32"))
+worker = threading.Thread(target=compile_on)
+worker.start()
+codes = set()
+while worker.is_alive():
+    child = os.fork()
+    if child == 0:
+        lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1))).predict(np.ones((1, 2), "float32"))
+        os._exit(0)
+    # One after the other: on a slow machine they would leave the thread no time to end.
+    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(codes)
+"""
+    assert_prints(run_script(script, LAMINA_CACHE="off"), "{0}\n")
+
+
+def test_exit_handlers_run_models_while_the_helpers_are_there() -> None:
+    script = """
+import atexit
+atexit.register(lambda: print(model.predict(x).shape))
+print(model.predict(x).shape)
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "(400, 5)\n(400, 5)\n")
+
+
+def test_an_exit_handler_after_the_helpers_have_left_runs_a_model_alone() -> None:
+    script = """
+import atexit
+atexit.register(lambda: print(model.predict(x).shape))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script + COMMON + "model.predict(x)"],
+        env=os.environ | {"LAMINA_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert_prints(result, "(400, 5)\n")
+
+
+def test_an_exit_handler_can_read_a_model_that_was_being_trained() -> None:
+    script = (
+        """
+import atexit
+atexit.register(lambda: print(sorted(model.parameters())))
+import lamina as lm
+"""
+        + COMMON
+        + """
+one = training()
+def work():
+    while True:
+        one.step(x[:100], y[:100])
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+"""
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"LAMINA_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert_prints(result, "['1.bias', '1.weight', '3.bias', '3.weight']\n")
+
+
+def test_the_process_ends_in_the_middle_of_a_run() -> None:
+    script = """
+one = training()
+threading.Thread(target=lambda: one.run((x, y), 10**7), daemon=True).start()
+time.sleep(0.3)
+print("leaving")
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "leaving\n")
+
+
+def test_two_models_train_in_two_threads_as_they_do_alone() -> None:
+    script = """
+def train(seed):
+    model = lm.Model(net, engine="cpu", seed=seed)
+    with model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=50) as one:
+        return one.run((x, y), 100).tobytes()
+alone = [train(seed) for seed in (1, 2)]
+together = {}
+threads = [
+    threading.Thread(target=lambda seed=seed: together.update({seed: train(seed)}))
+    for seed in (1, 2)
+]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(alone == [together[1], together[2]])
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "True\n")
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    script = """
+import hashlib
+wide = lm.Sequential(lm.Input(300), lm.Linear(513), lm.Tanh(), lm.Dropout(0.2), lm.Linear(5))
+model = lm.Model(wide, engine="cpu", seed=0)
+with model.training(
+    loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=130, clip=lm.ClipGlobalNorm(1.0)
+) as one:
+    digest = hashlib.sha256(one.run((x, y), 30).tobytes())
+for value in model.parameters().values():
+    digest.update(value.tobytes())
+print(digest.hexdigest())
+"""
+    found = [run_script(script, LAMINA_THREADS=str(threads)) for threads in (1, 2, 3, 8)]
+    assert {(one.returncode, one.stderr) for one in found} == {(0, "")}
+    assert len({one.stdout for one in found}) == 1
+
+
+def test_ctrl_c_ends_a_run_between_two_steps() -> None:
+    script = """
+import signal
+one = training()
+timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+timer.start()
+try:
+    one.run((x, y), 10**6)
+except KeyboardInterrupt:
+    done = one.steps_done
+    print(0 < done < 10**6, np.isfinite(float(one.step(x[:100], y[:100]))))
+"""
+    assert_prints(run_script(script, LAMINA_THREADS="2"), "True True\n")
+
+
+def test_ctrl_c_in_the_middle_of_a_step_leaves_nothing_stale() -> None:
+    script = """
+import signal
+# Whoever started the tests may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+wide = lm.Sequential(lm.Input(300), lm.Linear(400), lm.Tanh(), lm.Linear(300))
+model = lm.Model(wide, engine="cpu", seed=0)
+x = np.tile(x, (30, 1))
+before = model.predict(x[:50])
+with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.5), batch_size=len(x)) as one:
+    one.step(x, x)
+    model.predict(x[:50])
+    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            one.step(x, x)
+    except KeyboardInterrupt:
+        pass
+fresh = lm.Model(wide, engine="cpu", seed=1)
+fresh.set_parameters(model.parameters())
+found = model.predict(x[:50])
+print((fresh.predict(x[:50]) == found).all(), (before == found).all())
+"""
+    for _ in range(3):
+        assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")
+
+
+def test_a_job_begins_with_the_first_iteration_wherever_another_was_left() -> None:
+    # As in a child that was forked in the middle of a run.
+    counting = Counting(2, 5)
+    counting.job._iteration[0] = 3
+    counting.job._start(alone=True)
+    counting.check()

@@ -1,0 +1,117 @@
+"""What the tests of cpu thread pool share."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from lamina.codegen.llvm import Function, Module
+from lamina.codegen.values import I64, POINTER, Value, constant
+from lamina.engines.cpu.processor import host
+from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.run.machine_code import Library, compiled
+from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
+
+ITEMS, ROUNDS = 8, 2000
+
+
+@contextmanager
+def each_item(module: Module, name: str) -> Generator[tuple[Function, Value, Value]]:
+    """A kernel's loop over its items: the function, the table of addresses, and the item."""
+    code = module.function(name, KERNEL_PARAMETERS)
+    table, _, first, last = code.parameters
+    loop = code.begin_loop(first, last)
+    yield code, table, loop.index
+    code.end_loop(loop)
+    code.finish()
+
+
+def cell(code: Function, table: Value, buffer: int, item: Value) -> Value:
+    """The address of an item's cell of a buffer; cells are 8 words apart."""
+    start = code.load(code.offset(table, buffer, "ptr"), POINTER)
+    return code.offset(start, code.multiply(item, constant(8, I64)), "i64")
+
+
+def counting_kernels() -> Library:
+    """Two kernels: `count` adds one to each item's cell, `sum` adds all cells to each item's sum.
+
+    The table holds the cells and the sums.
+    """
+    module = Module(fused=False)
+    with each_item(module, "count") as (code, table, item):
+        address = cell(code, table, 0, item)
+        code.store(code.add(code.load(address, I64), constant(1, I64)), address)
+    with each_item(module, "sum") as (code, table, item):
+        each = code.begin_loop(constant(0, I64), constant(ITEMS, I64), 1, [constant(0, I64)])
+        value = code.load(cell(code, table, 0, each.index), I64)
+        (total,) = code.end_loop(each, [code.add(each.carried[0], value)])
+        address = cell(code, table, 1, item)
+        code.store(code.add(code.load(address, I64), total), address)
+    module.export_functions("kernels", ["count", "sum"])
+    return Library(compiled(module.text(), host()), ("kernels",))
+
+
+def addresses(library: Library, count: int) -> Sequence[int]:
+    """The functions of a table of them that a module exports as `kernels`."""
+    return list((ctypes.c_uint64 * count).from_address(library.address("kernels")))
+
+
+class Counting:
+    """A job of the kernels above, again and again in two phases."""
+
+    def __init__(self, threads: int, rounds: int = ROUNDS, *, shared: bool = True) -> None:
+        self.cells = np.zeros((ITEMS, 8), np.int64)
+        self.sums = np.zeros((ITEMS, 8), np.int64)
+        self.threads, self.rounds = threads, rounds
+        self._library = counting_kernels()
+        functions = addresses(self._library, 2)
+        table = np.array([self.cells.ctypes.data, self.sums.ctypes.data], np.uint64)
+        count = min(threads, ITEMS)
+        kernels = [Kernel(number, 0, ITEMS, -(-ITEMS // count), count, 0) for number in (0, 1)]
+        phases = [Phase(0, 1, shared), Phase(1, 2, shared, back=0, iterations=rounds)]
+        self.job = Job(functions, kernels, phases, threads, table, np.zeros(1, np.int64))
+
+    def run(self, pool: ThreadPool) -> None:
+        assert pool.run(self.job)
+
+    def check(self, runs: int = 1) -> None:
+        count = runs * self.rounds
+        assert (self.cells[:, 0] == count).all()
+        assert (self.sums[:, 0] == ITEMS * count * (count + 1) // 2).all()
+
+
+# Processes ----------------------------------------------------------------------------------------
+
+
+COMMON = """
+import os, sys, threading, time
+import numpy as np
+import lamina as lm
+net = lm.Sequential(lm.Input(300), lm.Linear(200), lm.ReLU(), lm.Linear(5))
+model = lm.Model(net, engine="cpu", seed=0)
+x = np.random.default_rng(0).normal(size=(400, 300)).astype("float32")
+y = np.random.default_rng(1).integers(0, 5, 400)
+def training():
+    return model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=100)
+"""
+
+
+def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", COMMON + script],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def assert_prints(result: subprocess.CompletedProcess[str], expected: str) -> None:
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
