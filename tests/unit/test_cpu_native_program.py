@@ -21,8 +21,8 @@ from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.decide.alternatives import alternatives_of
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import FusedSum, LoopSchedule
+from lamina.engines.cpu.emit.kernels import KernelCall, write_kernels
 from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.emit.parts import PlacedPart, write_parts
 from lamina.engines.cpu.emit.workspaces import Workspaces
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
@@ -73,13 +73,13 @@ def test_nothing_is_fused_that_needs_more_than_a_column() -> None:
 # Signatures ---------------------------------------------------------------------------------------
 
 
-def functions_of(parts: Sequence[PlacedPart]) -> set[str]:
+def functions_of(parts: Sequence[KernelCall]) -> set[str]:
     return {part.function for part in parts}
 
 
 def test_steps_of_equal_blocks_share_their_functions() -> None:
     few, many = (training_program(classifier(64, *[64] * n, 10), 32) for n in (4, 12))
-    written = [write_parts(program, PROCESSOR) for program in (few, many)]
+    written = [write_kernels(program, PROCESSOR) for program in (few, many)]
     assert len(many.steps) >= 2 * len(few.steps)
     assert len(functions_of(written[0].parts)) == len(functions_of(written[1].parts))
     assert len(functions_of(written[0].parts)) < len(few.steps)
@@ -97,7 +97,7 @@ def test_equal_steps_that_are_run_in_different_ways_share_nothing() -> None:
     assert one_way.steps[0] == one_way.steps[1]
     forced = {1: next(alternatives_of(equal.steps[1], PROCESSOR))}
     both_ways = decide(equal, PROCESSOR, forced)
-    written = (write_parts(equal, PROCESSOR, one).parts for one in (one_way, both_ways))
+    written = (write_kernels(equal, PROCESSOR, one).parts for one in (one_way, both_ways))
     alike, apart = map(functions_of, written)
     assert len(apart) == len(alike) + 1
 
@@ -106,12 +106,12 @@ def test_what_differs_in_a_size_is_no_equal_step() -> None:
     x = lm.Input(40)
     outputs = [lm.ops.exp(x), lm.ops.exp(lm.ops.concat([x, x], 1)), lm.ops.exp(x * 2)]
     program = lm.Network(inputs=x, outputs=outputs).plan(8).program
-    assert len(functions_of(write_parts(program, PROCESSOR).parts)) == len(program.steps)
+    assert len(functions_of(write_kernels(program, PROCESSOR).parts)) == len(program.steps)
 
 
 def test_equal_operands_are_packed_by_one_function_each_into_its_own_place() -> None:
     program = classifier(96, 96, 96, 96).plan(64).program
-    written = write_parts(program, PROCESSOR)
+    written = write_kernels(program, PROCESSOR)
     assert (len(written.load), len(functions_of(written.load))) == (3, 1)
     assert sorted(written.placed.values()) == [0, 4 * 96 * 96, 2 * 4 * 96 * 96]
 

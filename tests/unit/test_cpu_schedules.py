@@ -79,7 +79,7 @@ def test_a_schedule_is_printed_step_by_step() -> None:
     first = next(line for line in lines if "M=64, N=128, K=200" in line)
     assert first.partition(": ")[2] == (
         "tiles of 6x16 for M=64, N=128, K=200; 8 panels of 2 x 8 lanes; left direct; "
-        "right packed by panel, turned in registers; 8 work items, 204,800 cycles"
+        "right packed by panel, transposed in registers; 8 work items, 204,800 cycles"
     )
     assert any(line.startswith("  column sums of step ") for line in lines)
 
@@ -167,10 +167,16 @@ def contraction_of(program: Program, algorithm: str) -> int:
     return next(n for n, step in enumerate(steps) if step.algorithm == algorithm)
 
 
-K_BY_K, AS_IT_LIES = Packing(False, as_it_lies=False), Packing(False, as_it_lies=True)
+K_BY_K, MEMORY_ORDER = Packing(False, in_memory_order=False), Packing(False, in_memory_order=True)
 # Of a step by an algorithm a field, what is decided, and another value that is right.
 OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
-    (lambda: classifier(200, 128, 10), "tiles", "packing", Packing(True, as_it_lies=False), K_BY_K),
+    (
+        lambda: classifier(200, 128, 10),
+        "tiles",
+        "packing",
+        Packing(True, in_memory_order=False),
+        K_BY_K,
+    ),
     (strided, IMPLICIT_GEMM, "copied", 2, 0),
     (strided, IMPLICIT_GEMM, "unrolled", 6, 0),
     (strided, WEIGHT_GRADIENT, "right", DIRECT, PACKED),
@@ -218,7 +224,7 @@ def test_weights_are_packed_in_the_order_in_which_they_lie() -> None:
     number = contraction_of(strided(), COL2IM)
     prepackings = decide(strided(), PROCESSOR).prepackings
     (packed,) = (one for one in prepackings if number in one.users)
-    assert packed.packed.packing.as_it_lies
+    assert packed.packed.packing.in_memory_order
     assert "in the order of memory" in str(packed)
 
 

@@ -170,7 +170,7 @@ def test_blocks_of_images_have_rests(
     rests = Counter[str]()
     for program in (*programs[:100], *filtered_programs):
         for made, how in windows_of(program, winograd(program, engine.processor)):
-            positions = how.image.places[0].extent
+            positions = how.image.positions[0].extent
             if is_winograd(made.algorithm):
                 positions //= RESULTS
             rests[made.algorithm] += made.block < positions and positions % made.block != 0

@@ -7,10 +7,10 @@ from typing import final
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
+from lamina.engines.cpu.decide.m_tiles import MTiles, merged
 from lamina.engines.cpu.decide.windows import Spread
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.row_tiles import address, offsets, over_tiles
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import address, offsets, over_tiles
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
 from lamina.program.index import Axis
@@ -23,18 +23,18 @@ class Col2im(WindowWriter):
 
     @property
     def _spreads(self) -> tuple[Spread, ...]:
-        return self._how.spreads
+        return self._windowed.spreads
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         lengths = [one.length for one in self._spreads]
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
-            rows = [one.row for one in self._spreads]
+            rows = [one.m for one in self._spreads]
             self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
         bytes_ = size_of(lengths) * self._panels.width * self._bytes
         self._context.workspaces.need_own(bytes_)
-        self._write_unit(lengths)
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        self._write_item(lengths)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         count = constant(self._outer.extent, I64)
@@ -45,19 +45,19 @@ class Col2im(WindowWriter):
         code.finish()
         return [self._part(self._name)]
 
-    def _write_unit(self, lengths: Sequence[int]) -> None:
+    def _write_item(self, lengths: Sequence[int]) -> None:
         points = self._begin(f"{self._name}_unit", ("thread", "batch", "outer"))
         code = points.code
         table, _, batch, outer = code.parameters
         sums = self._own(code)
         image = self._image
-        strides, _ = image.moves(image.places[0].extent)
+        strides, _ = image.moves(image.positions[0].extent)
         elements = [one for one in self._step.k if one not in image.elements]
         channels = [axis for axis in self._step.k if axis in image.elements]
         loops = merged([(axis.extent, strides[axis]) for axis in channels])
         depth = size_of([axis.extent for axis in channels])
-        along = [strides[axis] for axis in image.places]
-        tiles = RowTiles(tuple(axis.extent for axis in image.places), self._schedule.rows)
+        along = [strides[axis] for axis in image.positions]
+        tiles = MTiles(tuple(axis.extent for axis in image.positions), self._schedule.tile_m)
         with points.bound(self._batch, batch), points.bound(self._outer, outer):
             left = self._image_start(points)
 
@@ -95,7 +95,7 @@ class Col2im(WindowWriter):
                     code.call_void(emit_tile(self._context.module, tile), at, here, to)
                 code.end_loop(taps)
                 zeros = [constant(0, I64) for _ in lengths]
-                counts = [constant(one.row.extent, I64) for one in self._spreads]
+                counts = [constant(one.m.extent, I64) for one in self._spreads]
                 margin = sum(
                     one.offset * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
                 )

@@ -20,11 +20,11 @@ from lamina.shapes import DType, uint8
 Points = points.Points[Function]
 
 # What the function of a part is called with.
-PART_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
+ITEM_RANGE_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
 
 
 @frozen_dataclass
-class Part:
+class WrittenKernel:
     """A function that the threads share: each runs it for some of its work items.
 
     Attributes:

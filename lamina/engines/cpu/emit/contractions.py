@@ -23,7 +23,7 @@ from lamina.engines.cpu.decide.schedule import (
     LoopSchedule,
     StepSchedule,
 )
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.engines.cpu.emit.convolutions import emit_windows
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.loops import emit_nest
@@ -38,8 +38,8 @@ def emit_contraction(
     name: str,
     step: Contraction,
     schedule: StepSchedule,
-    column_sums: Sequence[Part] = (),
-) -> list[Part]:
+    column_sums: Sequence[WrittenKernel] = (),
+) -> list[WrittenKernel]:
     """Writes the functions of a contraction step, the parts of its column sums included.
 
     Args:
@@ -90,7 +90,7 @@ class _Gemm:
         name: str,
         step: Contraction,
         schedule: GemmSchedule,
-        column_sums: Sequence[Part],
+        column_sums: Sequence[WrittenKernel],
     ) -> None:
         self._context = context
         self._name = name
@@ -106,27 +106,27 @@ class _Gemm:
         # The worker's own memory: a chunk of a panel, and sums of one tile or of all of them.
         packs = schedule.right != PREPACKED and not self._dots
         panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
-        tiles = 1 if schedule.chunk == matrix.k.extent else schedule.row_tiles
-        sums_bytes = tiles * schedule.rows * panels.width * step.dtype.itemsize
+        tiles = 1 if schedule.chunk == matrix.k.extent else schedule.m_tiles
+        sums_bytes = tiles * schedule.tile_m * panels.width * step.dtype.itemsize
         self._sums_offset = -(-panel_bytes // 64) * 64
         context.workspaces.need_own(self._sums_offset + sums_bytes)
 
-    # Parts
+    # WrittenProgram
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         matrix, schedule = self._matrix, self._schedule
-        parts: list[Part] = []
+        parts: list[WrittenKernel] = []
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
-            parts.append(write_pack_left(self._context, name, matrix, schedule.rows))
+            parts.append(write_pack_left(self._context, name, matrix, schedule.tile_m))
         for kind, panel, _, _ in self._panels.kinds():
             self._write_panel(kind, panel)
         self._write_compute()
         reads = reads_of(matrix.step) | {name for part in parts for name in part.writes}
         if schedule.prepacked is not None:
             reads |= {schedule.prepacked.buffer}
-        part = Part(self._name, reads, writes_of(matrix.step))
-        if schedule.row_cuts > 1:
+        part = WrittenKernel(self._name, reads, writes_of(matrix.step))
+        if schedule.split_m > 1:
             return [*parts, part, *self._column_sums]
         for one in self._column_sums:
             part = replace(part, reads=part.reads | one.reads, writes=part.writes | one.writes)
@@ -139,16 +139,16 @@ class _Gemm:
 
     def _write_compute(self) -> None:
         """The part: units are (batch, panel of columns, cut of the rows)."""
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, first, last = code.parameters
         loop = code.begin_loop(first, last)
-        cuts = constant(self._schedule.row_cuts, I64)
+        cuts = constant(self._schedule.split_m, I64)
         cut = code.binary("urem", loop.index, cuts)
         panel_of_all = code.binary("udiv", loop.index, cuts)
         count = constant(self._panels.count, I64)
         batch = code.binary("udiv", panel_of_all, count)
         panel = code.binary("urem", panel_of_all, count)
-        tiles = constant(self._schedule.row_tiles, I64)
+        tiles = constant(self._schedule.m_tiles, I64)
         begin = code.binary("udiv", code.multiply(cut, tiles), cuts)
         following = code.add(cut, constant(1, I64))
         end = code.binary("udiv", code.multiply(following, tiles), cuts)
@@ -156,7 +156,7 @@ class _Gemm:
         for kind, _, condition, limit in self._panels.kinds():
             with code.when(code.compare(condition, panel, constant(limit, I64))):
                 code.call_void(f"{self._name}_{kind}", *operands)
-        if self._schedule.row_cuts == 1:
+        if self._schedule.split_m == 1:
             following = code.add(panel, constant(1, I64))
             for one in self._column_sums:
                 code.call_void(one.function, table, thread, panel, following)
@@ -197,7 +197,7 @@ class _Gemm:
             place = code.add(before, number)
             whole = panel_address(self._context, code, packed, place, self._element)
             return code.offset(whole, chunk.start * panel.width, self._element), panel.width
-        plain = self._right_as_it_lies(panel)
+        plain = self._right_in_place(panel)
         if plain is not None:
             return self._address(points, plain, column, chunk.start), plain.k_stride
         packing = self._schedule.packing
@@ -206,7 +206,7 @@ class _Gemm:
         packed.write_some(constant(chunk.start, I64), len(chunk))
         return own, panel.width
 
-    def _right_as_it_lies(self, panel: Panel) -> Plain | None:
+    def _right_in_place(self, panel: Panel) -> Plain | None:
         """The right operand where it is read without packing; tiles read full vectors only."""
         is_direct = self._schedule.right == DIRECT
         return self._right if is_direct and (self._dots or panel.last == panel.lanes) else None
@@ -214,13 +214,13 @@ class _Gemm:
     def _tiles(self, points: Points, one: _Pass, begin: Value, end: Value) -> None:
         """All tiles of some rows over one chunk of k."""
         code, matrix = points.code, self._matrix
-        whole, rest = divmod(matrix.m.extent, self._schedule.rows)
+        whole, rest = divmod(matrix.m.extent, self._schedule.tile_m)
         if whole:
             limit = constant(whole, I64)
             stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
             loop = code.begin_loop(begin, stop)
             with points.bound(TILE, loop.index, before=loop.before):
-                self._tile(points, one, loop.index, self._schedule.rows)
+                self._tile(points, one, loop.index, self._schedule.tile_m)
                 code.end_loop(loop)
         if rest:
             number = constant(whole, I64)
@@ -233,7 +233,7 @@ class _Gemm:
     def _tile(self, points: Points, one: _Pass, number: Value, rows: int) -> None:
         """One tile over one chunk: sums from zero or from the last chunk, epilogue at the end."""
         code, matrix = points.code, self._matrix
-        row = code.multiply(number, constant(self._schedule.rows, I64))
+        row = code.multiply(number, constant(self._schedule.tile_m, I64))
         left, row_stride, left_stride = self._left_address(points, number, row, one.chunk.start)
         sums = one.sums
         if self._dots:
@@ -241,7 +241,7 @@ class _Gemm:
         else:
             lanes, vectors = one.panel.lanes, one.panel.vectors
             if self._schedule.chunk < matrix.k.extent:
-                size = self._schedule.rows * one.panel.width
+                size = self._schedule.tile_m * one.panel.width
                 skipped = code.multiply(number, constant(size, I64))
                 sums = code.offset(sums, skipped, self._element)
             tile = Tile(
@@ -267,11 +267,11 @@ class _Gemm:
         self, code: Function, one: _Pass, left: Value, row_stride: int, rows: int
     ) -> None:
         """The sums of some rows and all columns of a panel, a few columns at a time."""
-        plain = self._right_as_it_lies(one.panel)
+        plain = self._right_in_place(one.panel)
         assert plain is not None
-        most = self._schedule.columns
-        for first in range(0, one.panel.columns, most):
-            columns = min(most, one.panel.columns - first)
+        most = self._schedule.tile_n
+        for first in range(0, one.panel.n, most):
+            columns = min(most, one.panel.n - first)
             kernel = emit_dots(
                 self._context.module,
                 Dots(
@@ -299,8 +299,8 @@ class _Gemm:
             return self._address(points, plain, row, start), plain.stride, plain.k_stride
         whole = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
-        tile = code.add(code.multiply(batch, constant(self._schedule.row_tiles, I64)), number)
-        rows = self._schedule.rows
+        tile = code.add(code.multiply(batch, constant(self._schedule.m_tiles, I64)), number)
+        rows = self._schedule.tile_m
         position = code.multiply(tile, constant(k * rows, I64))
         # The last tile may have fewer rows, and lies as close.
         position = code.add(position, constant(start * rows, I64))

@@ -89,7 +89,7 @@ class ImageCopy:
     def _absolute(self, number: int, value: Value) -> Value:
         """A position along a side, counted from the first place of all."""
         side = self.image.sides[number]
-        if not self.image.places or side.place != self.image.places[0]:
+        if not self.image.positions or side.position != self.image.positions[0]:
             return value
         code = self.points.code
         return code.add(value, code.multiply(self.first, constant(side.scale, I64)))

@@ -9,10 +9,10 @@ from typing import final
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Value, constant
+from lamina.engines.cpu.decide.m_tiles import MTiles, merged
 from lamina.engines.cpu.decide.panels import Panel
-from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.row_tiles import address, offsets, over_tiles
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import address, offsets, over_tiles
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
 from lamina.records import frozen_dataclass
@@ -43,10 +43,10 @@ class _At:
 class ImplicitGemm(WindowWriter):
     """Work items are (batch, some outer places, a block along the first of the others)."""
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         image = self._image
         block, slots = self._schedule.block, self._schedule.images
-        first = image.places[0]
+        first = image.positions[0]
         whole, rest = divmod(first.extent, block)
         outer_blocks = self._outer.extent // slots
         each = whole + bool(rest)
@@ -54,13 +54,13 @@ class ImplicitGemm(WindowWriter):
         # The worker's own memory: images, and the sums of a tile.
         images_bytes = slots * max(image.size(size) for size in sizes.values()) * self._bytes
         sums_at = -(-images_bytes // 64) * 64
-        tile_bytes = self._schedule.rows * self._panels.width * self._bytes
+        tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
         self._context.workspaces.need_own(sums_at + tile_bytes)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_tile_epilogue(kind, panel)
         for label, size in sizes.items():
             self._write_block(label, size, sums_at)
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         number = code.binary("urem", loop.index, constant(each, I64))
@@ -79,7 +79,7 @@ class ImplicitGemm(WindowWriter):
         return [self._part(self._name)]
 
     def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
-        places, width = self._image.places, panel.width
+        places, width = self._image.positions, panel.width
         pitches = [0] * (len(places) - 1) + [width]
         if len(places) > 1:
             pitches[-2] = places[-1].extent * width
@@ -102,7 +102,7 @@ class ImplicitGemm(WindowWriter):
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
             strides, skipped = image.moves(block)
-            first = strides[image.places[0]]
+            first = strides[image.positions[0]]
             for kind, panel, number, column in self._over_panels(points):
                 right = self._right(code, number)
                 with points.loop(self._outer, (), outer, end) as loop:
@@ -123,10 +123,10 @@ class ImplicitGemm(WindowWriter):
         table, _, batch, _, start = code.parameters
         image, panel = self._image, at.panel
         strides, _ = image.moves(block)
-        along = [strides[axis] for axis in image.places]
+        along = [strides[axis] for axis in image.positions]
         loops = merged([(axis.extent, strides[axis]) for axis in self._step.k])
-        extents = (block, *(axis.extent for axis in image.places[1:]))
-        tiles = RowTiles(extents, self._schedule.rows)
+        extents = (block, *(axis.extent for axis in image.positions[1:]))
+        tiles = MTiles(extents, self._schedule.tile_m)
         for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):
             left = address(code, at.left, list(zip(firsts, along, strict=True)), self._element)
             rows = offsets(size, along)

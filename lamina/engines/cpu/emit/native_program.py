@@ -13,7 +13,7 @@ from lamina.codegen.builder import OpenLoop
 from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import Schedule
-from lamina.engines.cpu.emit.parts import Parts, PlacedPart, RepeatedParts, write_parts
+from lamina.engines.cpu.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram, write_kernels
 from lamina.engines.cpu.emit.workspaces import SLOTS
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
@@ -51,7 +51,7 @@ def write_program(
         schedule: how its steps are run; by default that is decided.
         timed: whether each part is a phase of its own, so that its time can be taken.
     """
-    written = write_parts(program, processor, schedule)
+    written = write_kernels(program, processor, schedule)
     schedule = written.schedule
     extents = extents_of(program, written.workspaces.extents)
     load = Entry(0, 0, (), ())
@@ -59,7 +59,7 @@ def write_program(
         load = _entry(written, "load", written.load, (), extents, schedule.load_workers)
     used = [number for number, part in enumerate(written.parts) if part.slices.work.items]
     loops = [
-        RepeatedParts(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
+        RepeatedCalls(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.turns)
         for loop in written.loops
     ]
     entry = _entry(
@@ -86,11 +86,11 @@ def write_program(
 
 def text_of(program: Program, step: int | None, processor: Processor) -> str:
     """What is written for one step of a program, or for all of them, as a module of its own."""
-    written = write_parts(program, processor, only=step)
+    written = write_kernels(program, processor, only=step)
     return written.module.text()
 
 
-def _places(program: Program, written: Parts) -> tuple[int, ...]:
+def _places(program: Program, written: WrittenProgram) -> tuple[int, ...]:
     """What stands at each place of the table of addresses, in numbers."""
     names = (*program.buffers, *written.placed)
     numbers = {name: number for number, name in enumerate(names)}
@@ -102,10 +102,10 @@ def _places(program: Program, written: Parts) -> tuple[int, ...]:
 
 
 def _entry(
-    written: Parts,
+    written: WrittenProgram,
     name: str,
-    parts: Sequence[PlacedPart],
-    loops: Sequence[RepeatedParts],
+    parts: Sequence[KernelCall],
+    loops: Sequence[RepeatedCalls],
     extents: Extents,
     threads: int,
     *,
@@ -146,7 +146,7 @@ def _entry(
 
 
 def _begins(
-    extents: Extents, parts: Sequence[PlacedPart], loops: Sequence[RepeatedParts]
+    extents: Extents, parts: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
 ) -> list[bool]:
     """Whether a phase begins with each part: it needs what others of the last phase have done."""
     # At the beginning of each iteration, and behind the last one.
@@ -165,7 +165,7 @@ def _begins(
 
 
 def _write_sequence(
-    written: Parts, name: str, parts: Sequence[PlacedPart], loops: Sequence[RepeatedParts]
+    written: WrittenProgram, name: str, parts: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
 ) -> None:
     """A function that calls all parts in order."""
     code = written.module.function(name, KERNEL_PARAMETERS)
@@ -176,7 +176,7 @@ def _write_sequence(
     for number, part in enumerate(parts):
         if number in first:
             opened = code.begin_loop(0, first[number].turns)
-            code.store(opened.index, written.workspaces.iteration_place(code, table))
+            code.store(opened.index, written.workspaces.iteration_address(code, table))
         section = code.offset(table, part.section, "ptr")
         code.call_void(
             part.function,

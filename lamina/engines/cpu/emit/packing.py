@@ -17,9 +17,9 @@ from lamina.codegen.matrix import Matrix, as_plain
 from lamina.codegen.primitives import element
 from lamina.codegen.strides import stride_along
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.packing import Packing, as_it_lies
+from lamina.engines.cpu.decide.packing import Packing, k_axes_in_memory_order
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Load, Scalar, loads
 from lamina.records import frozen_dataclass
@@ -51,18 +51,18 @@ class RightPanel:
 
     def write_all(self, count: int) -> None:
         """Packs all k, of which there are `count`."""
-        if not self.packing.as_it_lies:
+        if not self.packing.in_memory_order:
             self.write_some(constant(0, I64), count)
-        elif self.packing.turned:
-            self._turn_as_it_lies()
+        elif self.packing.transposed:
+            self._transpose_in_memory_order()
         else:
-            self._rows_as_they_lie(as_it_lies(self.matrix), constant(0, I64))
+            self._pack_in_memory_order(k_axes_in_memory_order(self.matrix), constant(0, I64))
 
     def write_some(self, start: Value, count: int) -> None:
         """Packs some k, one after the other."""
-        done = count - count % self.panel.lanes if self.packing.turned else 0
+        done = count - count % self.panel.lanes if self.packing.transposed else 0
         if done:
-            self._turn(start, done)
+            self._transpose(start, done)
         if done == count:
             return
         points, code = self.points, self.points.code
@@ -88,7 +88,7 @@ class RightPanel:
             value = code.padded(value, panel.lanes, 0)
             code.store(value, code.offset(target, number * panel.lanes, self._kind))
 
-    def _turn(self, start: Value, count: int) -> None:
+    def _transpose(self, start: Value, count: int) -> None:
         """Some k that lie side by side."""
         code, matrix = self.points.code, self.matrix
         plain = as_plain(matrix.right, matrix.n, matrix)
@@ -97,16 +97,16 @@ class RightPanel:
         first = code.add(first, code.multiply(self.column, constant(plain.stride, I64)))
         source = code.offset(self.points.base(plain.buffer), code.add(first, start), self._kind)
         numbers = [constant(number, I64) for number in (plain.stride, self.panel.width, count)]
-        self._turn_columns(source, plain.stride, numbers, listed=False)
+        self._transpose_columns(source, plain.stride, numbers, listed=False)
 
-    def _turn_columns(
+    def _transpose_columns(
         self, source: Value, stride: int, numbers: Sequence[Value], *, listed: bool
     ) -> None:
         """Calls `turn` with the columns of each vector, which begin at the source."""
         code, panel = self.points.code, self.panel
         vector = Type(self._kind, panel.lanes)
         for number in range(panel.vectors):
-            turn = _emit_turn(code.module, vector, panel.present(number), listed=listed)
+            turn = _emit_transpose(code.module, vector, panel.present(number), listed=listed)
             columns = code.offset(source, number * panel.lanes * stride, self._kind)
             place = code.offset(self.target, number * panel.lanes, self._kind)
             code.call_void(turn, columns, place, *numbers)
@@ -119,7 +119,7 @@ class RightPanel:
             for number, axis in enumerate(axes)
         }
 
-    def _rows_as_they_lie(self, axes: Sequence[tuple[Axis, int]], row: Value) -> None:
+    def _pack_in_memory_order(self, axes: Sequence[tuple[Axis, int]], row: Value) -> None:
         """Loops over some inner axes; what is packed inside begins at an element of the target."""
         code = self.points.code
         if not axes:
@@ -129,17 +129,17 @@ class RightPanel:
         with self.points.loop(axis) as loop:
             pitch = constant(self._pitches()[axis] * self.panel.width, I64)
             skipped = code.multiply(loop.index, pitch)
-            self._rows_as_they_lie(rest, code.add(row, skipped))
+            self._pack_in_memory_order(rest, code.add(row, skipped))
             code.end_loop(loop)
 
-    def _turn_as_it_lies(self) -> None:
+    def _transpose_in_memory_order(self) -> None:
         """All k, which are one run of memory; a table has the row of each."""
         code, matrix = self.points.code, self.matrix
         load = matrix.right_by_axes
         assert isinstance(load, Load)
         stride = stride_along(load.index, matrix.n)
         assert stride is not None
-        ordered = [(axis, self._pitches()[axis]) for axis, _ in as_it_lies(matrix)]
+        ordered = [(axis, self._pitches()[axis]) for axis, _ in k_axes_in_memory_order(matrix)]
         rows = [
             sum(place * pitch for place, (_, pitch) in zip(places, ordered, strict=True))
             for places in np.ndindex(*(axis.extent for axis, _ in ordered))
@@ -156,10 +156,10 @@ class RightPanel:
         first = code.add(first, code.multiply(self.column, constant(stride, I64)))
         source = code.offset(self.points.base(load.buffer), first, self._kind)
         numbers = [constant(stride, I64), table, constant(len(rows), I64)]
-        self._turn_columns(source, stride, numbers, listed=True)
+        self._transpose_columns(source, stride, numbers, listed=True)
 
 
-def _emit_turn(module: Module, vector: Type, present: int, *, listed: bool) -> str:
+def _emit_transpose(module: Module, vector: Type, present: int, *, listed: bool) -> str:
     """Writes `turn(source, target, stride, width, count)`, once in a module; gives its name.
 
     It reads some columns that lie `stride` apart, `count` numbers of each, and writes the first
@@ -216,13 +216,13 @@ def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
     return current
 
 
-def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> Part:
+def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> WrittenKernel:
     """A part that packs the left operand: for each tile of rows the numbers of one k together.
 
     Work items are (batch, tile).
     """
     reads = frozenset(load.buffer for load in loads(matrix.left))
-    points = context.begin(name, PART_PARAMETERS, reads)
+    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
     code = points.code
     _, _, first, last = code.parameters
     kind = element(matrix.step.dtype)
@@ -252,14 +252,14 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, rows: int) -> P
                 code.end_loop(inner)
     code.end_loop(loop)
     code.finish()
-    return Part(name, reads, frozenset([context.SHARED]))
+    return WrittenKernel(name, reads, frozenset([context.SHARED]))
 
 
 def panel_address(
     context: Context, code: Function, packed: PackedRight, number: Value, kind: str
 ) -> Value:
     """Where a panel of a prepacked operand begins; they are numbered through all of the batch."""
-    size = constant(packed.inner * packed.panels.width, I64)
+    size = constant(packed.k * packed.panels.width, I64)
     whole = context.address(code, packed.buffer)
     return code.offset(whole, code.multiply(number, size), kind)
 
@@ -274,10 +274,10 @@ class Fill(Protocol):
 
 def write_prepacking(
     context: Context, name: str, packed: PackedRight, matrix: Matrix, fill: Fill
-) -> Part:
+) -> WrittenKernel:
     """A part that packs a right operand as a whole."""
     reads = frozenset(load.buffer for load in loads(matrix.right))
-    points = context.begin(name, PART_PARAMETERS, reads)
+    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
     code, kind = points.code, element(matrix.step.dtype)
     _, _, first, last = code.parameters
     loop = code.begin_loop(first, last)
@@ -295,4 +295,4 @@ def write_prepacking(
                 fill.write(points, panel, column, target)
     code.end_loop(loop)
     code.finish()
-    return Part(name, reads, frozenset([packed.buffer]))
+    return WrittenKernel(name, reads, frozenset([packed.buffer]))

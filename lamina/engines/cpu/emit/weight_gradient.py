@@ -10,23 +10,23 @@ from lamina.codegen.llvm import Function
 from lamina.codegen.matrix import as_plain
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.convolutions import (
+    m_tiles_of,
     matrix_of_positions,
     outer_stride,
-    row_tiles_of,
 )
+from lamina.engines.cpu.decide.m_tiles import merged
 from lamina.engines.cpu.decide.panels import Panel
-from lamina.engines.cpu.decide.row_tiles import merged
 from lamina.engines.cpu.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
-from lamina.engines.cpu.emit.packing import RightPanel
-from lamina.engines.cpu.emit.row_tiles import (
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import (
     address,
     offsets,
     over_tiles,
     row_of,
-    start_of_part,
+    start_of_piece,
 )
+from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
 from lamina.program.rewrite import Rewrite
@@ -43,26 +43,26 @@ class WeightGradient(WindowWriter):
     """
 
     def __init__(
-        self, context: Context, name: str, how: Windowed, schedule: WindowSchedule
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
     ) -> None:
-        super().__init__(context, name, how, schedule)
-        step, image, block = how.step, how.image, schedule.block
+        super().__init__(context, name, windowed, schedule)
+        step, image, block = windowed.step, windowed.image, schedule.block
         self._row, of_rows = flattened(step.m, "m")
         change = Rewrite(of_rows)
         self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
-        self._matrix = matrix_of_positions(how)
-        whole, rest = divmod(image.places[0].extent, block)
+        self._matrix = matrix_of_positions(windowed)
+        whole, rest = divmod(image.positions[0].extent, block)
         # The chunks that differ: how long they are, and how many there are.
         self._sizes = {"whole": (block, whole)} | ({"rest": (rest, 1)} if rest else {})
-        self._places_of_run = size_of([axis.extent for axis in image.places[1:]])
-        self._tiles = row_tiles_of(how, block, schedule.rows)
+        self._positions_of_run = size_of([axis.extent for axis in image.positions[1:]])
+        self._tiles = m_tiles_of(windowed, block, schedule.tile_m)
         # The worker's own memory: images, a chunk of a panel, and the sums of all rows.
         images = max(image.size(size) for size, _ in self._sizes.values())
-        chunk = schedule.images * block * self._places_of_run
+        chunk = schedule.images * block * self._positions_of_run
         self._rights = -(-schedule.images * images * self._bytes // 64) * 64
         self._sums = self._rights + -(-chunk * self._panels.width * self._bytes // 64) * 64
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         schedule = self._schedule
         rows_bytes = self._row.extent * self._panels.width * self._bytes
         self._context.workspaces.need_own(self._sums + rows_bytes)
@@ -74,7 +74,7 @@ class WeightGradient(WindowWriter):
             for label, (size, _) in self._sizes.items():
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
             self._write_panel(kind, panel)
-        cuts, sums = schedule.row_cuts, schedule.partial_sums
+        cuts, sums = schedule.split_m, schedule.partial_sums
         part = self._over_items(self._name, "sums", cuts, sums)
         if sums == 1:
             return [part]
@@ -84,9 +84,9 @@ class WeightGradient(WindowWriter):
         total = self._over_items(f"{self._name}_total", "total", 1, 1)
         return [replace(part, writes=shared), replace(total, reads=total.reads | shared)]
 
-    def _over_items(self, name: str, what: str, cuts: int, blocks: int) -> Part:
+    def _over_items(self, name: str, what: str, cuts: int, blocks: int) -> WrittenKernel:
         """A part that calls `what(table, thread, batch, panel, low, high, block)` for all items."""
-        code = self._context.module.function(name, PART_PARAMETERS)
+        code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         remaining = loop.index
@@ -95,8 +95,8 @@ class WeightGradient(WindowWriter):
             numbers.append(code.binary("urem", remaining, constant(extent, I64)))
             remaining = code.binary("udiv", remaining, constant(extent, I64))
         block, cut, panel = numbers
-        low = start_of_part(code, cut, self._tiles.count, cuts)
-        high = start_of_part(code, code.add(cut, constant(1, I64)), self._tiles.count, cuts)
+        low = start_of_piece(code, cut, self._tiles.count, cuts)
+        high = start_of_piece(code, code.add(cut, constant(1, I64)), self._tiles.count, cuts)
         for kind, _, condition, limit in self._panels.kinds():
             with code.when(code.compare(condition, panel, constant(limit, I64))):
                 operands = (table, thread, remaining, panel, low, high, block)
@@ -126,8 +126,8 @@ class WeightGradient(WindowWriter):
         groups = self._outer.extent // self._schedule.images
         following = code.add(block, constant(1, I64))
         loop = code.begin_loop(
-            start_of_part(code, block, groups, self._schedule.partial_sums),
-            start_of_part(code, following, groups, self._schedule.partial_sums),
+            start_of_piece(code, block, groups, self._schedule.partial_sums),
+            start_of_piece(code, following, groups, self._schedule.partial_sums),
         )
         outer = code.multiply(loop.index, constant(self._schedule.images, I64))
         for label, (_, count) in self._sizes.items():
@@ -201,17 +201,17 @@ class WeightGradient(WindowWriter):
         code = points.code
         _, _, batch, outer, start, column, low, high, sums = code.parameters
         own = self._own(code)
-        size, run = image.size(block), self._places_of_run
+        size, run = image.size(block), self._positions_of_run
         strides, skipped = image.moves(block)
         end = code.add(outer, constant(self._schedule.images, I64))
-        whole_run = constant(image.places[0].extent * run, I64)
+        whole_run = constant(image.positions[0].extent * run, I64)
         first = code.add(code.multiply(outer, whole_run), code.multiply(start, constant(run, I64)))
         with points.bound(self._batch, batch):
             if image.is_direct:
                 with points.bound(self._outer, outer):
                     left = self._image_start(points)
-                left = address(code, left, [(start, strides[image.places[0]])], self._element)
-                slot = outer_stride(self._how) or 0
+                left = address(code, left, [(start, strides[image.positions[0]])], self._element)
+                slot = outer_stride(self._windowed) or 0
             else:
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
@@ -224,8 +224,8 @@ class WeightGradient(WindowWriter):
         loops = merged(
             [
                 (self._schedule.images, slot),
-                (block, strides[image.places[0]]),
-                *((axis.extent, strides[axis]) for axis in image.places[1:]),
+                (block, strides[image.positions[0]]),
+                *((axis.extent, strides[axis]) for axis in image.positions[1:]),
             ]
         )
         runs = merged([(axis.extent, strides[axis]) for axis in image.elements])

@@ -11,7 +11,7 @@ from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.emit.context import Context, Part, Points
+from lamina.engines.cpu.emit.context import Context, Points, WrittenKernel
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.images import ImageCopy
 from lamina.engines.cpu.emit.packing import TILE, panel_address
@@ -24,20 +24,20 @@ class WindowWriter(ABC):
     """Writes one contraction over windows."""
 
     def __init__(
-        self, context: Context, name: str, how: Windowed, schedule: WindowSchedule
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
     ) -> None:
         self._context = context
         self._name = name
-        self._how = how
+        self._windowed = windowed
         self._schedule = schedule
-        self._step, self._image, self._outer = how.step, how.image, how.outer
+        self._step, self._image, self._outer = windowed.step, windowed.image, windowed.outer
         self._panels = schedule.panels
-        self._batch, self._column = how.step.batch[0], how.step.n[0]
-        self._element = element(how.step.dtype)
-        self._bytes = how.step.dtype.itemsize
+        self._batch, self._column = windowed.step.batch[0], windowed.step.n[0]
+        self._element = element(windowed.step.dtype)
+        self._bytes = windowed.step.dtype.itemsize
 
     @abstractmethod
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         """Writes the functions; gives the parts."""
 
     def _begin(self, name: str, numbers: Sequence[str]) -> Points:
@@ -45,11 +45,11 @@ class WindowWriter(ABC):
         parameters = (("table", POINTER), *((number, I64) for number in numbers))
         return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> WrittenKernel:
         reads = reads_of(self._step)
         if self._schedule.prepacked is not None:
             reads |= {self._schedule.prepacked.buffer}
-        return Part(name, reads, writes_of(self._step))
+        return WrittenKernel(name, reads, writes_of(self._step))
 
     def _own(self, code: Function) -> Value:
         """The thread's own memory; its number is the second parameter."""
@@ -59,7 +59,7 @@ class WindowWriter(ABC):
     def _over_panels(self, points: Points) -> Iterator[tuple[str, Panel, Value, Value]]:
         """Opens loops over all panels: for each kind of them, the panel, number, first column."""
         code = points.code
-        full = self._panels.columns // self._panels.width
+        full = self._panels.n // self._panels.width
         width = constant(self._panels.width, I64)
         for kind, panel, condition, _ in self._panels.kinds():
             if condition == "slt":

@@ -15,11 +15,11 @@ from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
-from lamina.engines.cpu.decide.tiles import rows_of_tiles
+from lamina.engines.cpu.decide.tiles import balanced_tile_m
 from lamina.engines.cpu.decide.windows import Windowed, filtering_of
 from lamina.engines.cpu.decide.winograd import chunks_of
 from lamina.engines.cpu.emit.context import Context, Points
-from lamina.engines.cpu.emit.row_tiles import address
+from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.transforms import Stored, along_both
 from lamina.engines.cpu.emit.windows import WindowWriter
@@ -75,12 +75,12 @@ class TransformedTiles(WindowWriter):
     """Tiles of numbers are copied, transformed and multiplied."""
 
     def __init__(
-        self, context: Context, name: str, how: Windowed, schedule: WindowSchedule
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
     ) -> None:
-        super().__init__(context, name, how, schedule)
+        super().__init__(context, name, windowed, schedule)
         self._channels = schedule.channels
-        self._wide = how.image.places[1].extent // RESULTS
-        self._chunks = chunks_of(how, schedule.block, schedule.images)
+        self._wide = windowed.image.positions[1].extent // RESULTS
+        self._chunks = chunks_of(windowed, schedule.block, schedule.images)
 
     @property
     def _filtering(self) -> Filtering:
@@ -138,7 +138,7 @@ class TransformedTiles(WindowWriter):
     def _transform(self, code: Function, copied: Value, block: int, numbers: Matrices) -> None:
         """Transforms the tiles of an image."""
         strides, _ = self._image.moves(RESULTS * block)
-        down, right = (strides[axis] for axis in self._image.places)
+        down, right = (strides[axis] for axis in self._image.positions)
         rows = code.begin_loop(0, block)
         columns = code.begin_loop(0, self._wide)
         moves = [(rows.index, RESULTS * down), (columns.index, RESULTS * right)]
@@ -204,7 +204,7 @@ class TransformedTiles(WindowWriter):
             fresh: whether sums begin at zero, and not with what is there.
         """
         count, stride = rows
-        size = rows_of_tiles(count, self._schedule.rows)
+        size = balanced_tile_m(count, self._schedule.tile_m)
         tile = Tile(
             tuple(row * stride for row in range(size)),
             tuple(row * panel.width for row in range(size)),

@@ -9,8 +9,8 @@ from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.row_tiles import address
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.transforms import Stored, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
 from lamina.engines.cpu.emit.zeros import cleared, columns_set
@@ -20,14 +20,14 @@ from lamina.engines.cpu.emit.zeros import cleared, columns_set
 class WinogradForward(TransformedTiles):
     """Work items are (batch, chunk of tiles)."""
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         cut, rows = self._chunks, self._step.m[-2:]
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [RESULTS * self._wide * panel.width, panel.width]
             self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
         for label, block, _ in cut.sizes():
             self._write_chunk(label, block, cut.images)
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         chunks = self._outer.extent // cut.images * cut.each
@@ -61,7 +61,7 @@ class WinogradForward(TransformedTiles):
         with points.bound(self._batch, batch):
             self._numbers(points, Chunk(outer, start, slots, block), copied, left)
         strides, _ = self._image.moves(RESULTS * block)
-        down, right = (strides[axis] for axis in self._image.places)
+        down, right = (strides[axis] for axis in self._image.positions)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
         apart = self._image.size(RESULTS * block)

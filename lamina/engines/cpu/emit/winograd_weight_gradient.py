@@ -13,8 +13,8 @@ from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed, tiled
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
-from lamina.engines.cpu.emit.row_tiles import address, start_of_part
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import address, start_of_piece
 from lamina.engines.cpu.emit.transforms import Listed, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
 from lamina.engines.cpu.emit.zeros import cleared, columns_seen, write_narrowing
@@ -34,37 +34,37 @@ class WinogradWeightGradient(TransformedTiles):
     """
 
     def __init__(
-        self, context: Context, name: str, how: Windowed, schedule: WindowSchedule
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
     ) -> None:
-        super().__init__(context, name, how, schedule)
-        *plane, channels = how.image.sides
+        super().__init__(context, name, windowed, schedule)
+        *plane, channels = windowed.image.sides
         self._plane = plane
         self._all_channels = channels.axis.extent
         self._piece = Axis("piece", self._all_channels // schedule.channels)
         within = Axis(channels.axis.name, schedule.channels)
         place = axis_index(self._piece) * schedule.channels + axis_index(within)
         self._image = replace(
-            how.image,
-            view=Rewrite({channels.axis: place}).scalar(how.image.view),
+            windowed.image,
+            view=Rewrite({channels.axis: place}).scalar(windowed.image.view),
             sides=(*plane, replace(channels, axis=within, element=within)),
         )
         self._blocks = schedule.partial_sums
         self._sums_apart = self._apart(schedule.channels * schedule.panels.width)
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         cut, (work, _) = self._chunks, self._schedule.works
         chunks = self._outer.extent // cut.images * cut.each
         self._context.need_shared(work.items * self._products * self._sums_apart * self._bytes)
         for kind, panel, _, _ in self._panels.kinds():
             for label, rows, _ in cut.sizes():
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, rows, cut.images)
-            self._write_unit(f"{self._name}_{kind}", panel, chunks)
+            self._write_item(f"{self._name}_{kind}", panel, chunks)
             self._write_gradients(f"{self._name}_{kind}", panel)
         return [self._summing(), self._finishing()]
 
-    def _summing(self) -> Part:
+    def _summing(self) -> WrittenKernel:
         """The part that makes sums of products."""
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         block, remaining = divided(code, loop.index, self._blocks)
@@ -79,7 +79,7 @@ class WinogradWeightGradient(TransformedTiles):
         part = self._part(self._name)
         return replace(part, writes=frozenset([self._context.SHARED]))
 
-    def _write_unit(self, name: str, panel: Panel, chunks: int) -> None:
+    def _write_item(self, name: str, panel: Panel, chunks: int) -> None:
         """`unit(table, thread, batch, panel, piece, block, number)`: the sums of some chunks."""
         numbers = ("thread", "batch", "panel", "piece", "block", "number")
         code = self._begin(name, numbers).code
@@ -93,7 +93,7 @@ class WinogradWeightGradient(TransformedTiles):
         code.end_loop(fill)
         column = code.multiply(panel_number, constant(self._panels.width, I64))
         following = code.add(block, constant(1, I64))
-        begin, end = (start_of_part(code, one, chunks, self._blocks) for one in (block, following))
+        begin, end = (start_of_piece(code, one, chunks, self._blocks) for one in (block, following))
         loop = code.begin_loop(begin, end)
 
         for label, outer, start in self._over_chunk(code, loop.index):
@@ -135,7 +135,7 @@ class WinogradWeightGradient(TransformedTiles):
         self, points: Points, chunk: Chunk, panel: Panel, column: Value, factors: Matrices
     ) -> None:
         """Transforms tiles of the right operand."""
-        code, view, (high, wide) = points.code, self._right_view(), self._image.places
+        code, view, (high, wide) = points.code, self._right_view(), self._image.positions
         end = code.add(chunk.outer, constant(chunk.images, I64))
         with points.loop(self._outer, (), chunk.outer, end) as outers:
             past = code.subtract(outers.index, chunk.outer)
@@ -166,10 +166,10 @@ class WinogradWeightGradient(TransformedTiles):
         within = Rewrite(load=lambda load: replace(load, bounds=(*load.bounds, *bounds)))
         return change.scalar(within.scalar(self._step.right))
 
-    def _finishing(self) -> Part:
+    def _finishing(self) -> WrittenKernel:
         """The part that makes gradients of the sums."""
         name = f"{self._name}_gradients"
-        code = self._context.module.function(name, PART_PARAMETERS)
+        code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         groups = -(-self._all_channels // self._panels.lanes)

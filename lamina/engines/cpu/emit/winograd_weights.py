@@ -10,8 +10,8 @@ from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights, Taps
 from lamina.engines.cpu.emit.context import Context, Points
+from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.packing import RightPanel
-from lamina.engines.cpu.emit.row_tiles import address
 from lamina.engines.cpu.emit.transforms import Listed, along_both
 from lamina.engines.cpu.emit.zeros import columns_set
 from lamina.records import frozen_dataclass
@@ -43,7 +43,7 @@ class WeightsFill:
         vector = Type(kind, panel.lanes)
         with_zeros = _transform(taps, code, panel, own, target, vector)
         # Columns that are not there are zeros.
-        present = constant((1 << panel.columns) - 1, I64)
+        present = constant((1 << panel.n) - 1, I64)
         word = code.convert("zext", columns_set(code, panel, with_zeros), "i64")
         word = code.binary("and", word, present)
         at = code.offset(target, packed.has_zeros * panel.width, kind)

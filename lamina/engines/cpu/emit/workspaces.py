@@ -60,9 +60,9 @@ class Workspaces:
 
     def iteration(self, code: Function, table: Value) -> Value:
         """The iteration of the steps that are repeated."""
-        return code.load(self.iteration_place(code, table), I64)
+        return code.load(self.iteration_address(code, table), I64)
 
-    def iteration_place(self, code: Function, table: Value) -> Value:
+    def iteration_address(self, code: Function, table: Value) -> Value:
         """Where it is noted."""
         return code.load(code.offset(table, _ITERATION, "ptr"), POINTER)
 

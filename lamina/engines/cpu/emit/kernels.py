@@ -26,7 +26,7 @@ from lamina.engines.cpu.decide.schedule import (
     StepSchedule,
 )
 from lamina.engines.cpu.decide.work import Slices
-from lamina.engines.cpu.emit.context import Context, Part
+from lamina.engines.cpu.emit.context import Context, WrittenKernel
 from lamina.engines.cpu.emit.contractions import emit_contraction
 from lamina.engines.cpu.emit.loops import emit_loops, emit_nest
 from lamina.engines.cpu.emit.prepacking import emit_prepacking
@@ -43,8 +43,8 @@ StepSignature = Signature[tuple[StepSchedule, ...] | PackedRight]
 
 
 @frozen_dataclass
-class RepeatedParts:
-    """Parts that are run for every turn of an axis.
+class RepeatedCalls:
+    """WrittenProgram that are run for every turn of an axis.
 
     Attributes:
         first, last: the first part, and the one behind the last.
@@ -57,7 +57,7 @@ class RepeatedParts:
 
 
 @frozen_dataclass
-class PlacedPart:
+class KernelCall:
     """A part, as one step calls it.
 
     Attributes:
@@ -75,7 +75,7 @@ class PlacedPart:
 
 
 @dataclass
-class Parts:
+class WrittenProgram:
     """What was written of a program.
 
     Attributes:
@@ -95,10 +95,10 @@ class Parts:
     schedule: Schedule
     module: Module
     workspaces: Workspaces
-    load: list[PlacedPart] = field(default_factory=list[PlacedPart])
-    parts: list[PlacedPart] = field(default_factory=list[PlacedPart])
+    load: list[KernelCall] = field(default_factory=list[KernelCall])
+    parts: list[KernelCall] = field(default_factory=list[KernelCall])
     steps: list[int] = field(default_factory=list[int])
-    loops: list[RepeatedParts] = field(default_factory=list[RepeatedParts])
+    loops: list[RepeatedCalls] = field(default_factory=list[RepeatedCalls])
     # The first one, without buffers, is for what is no step.
     sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
     placed: dict[str, int] = field(default_factory=dict[str, int])
@@ -111,12 +111,12 @@ class Parts:
         self.words += len(SLOTS) + len(names)
 
 
-def write_parts(
+def write_kernels(
     program: Program,
     processor: Processor,
     schedule: Schedule | None = None,
     only: int | None = None,
-) -> Parts:
+) -> WrittenProgram:
     """Writes all steps, or one and what it needs.
 
     Args:
@@ -127,7 +127,7 @@ def write_parts(
     """
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
-    written = Parts(schedule, Module(fused=processor.fused), Workspaces())
+    written = WrittenProgram(schedule, Module(fused=processor.fused), Workspaces())
     _Writer(program, processor, signatures, written).write(only)
     return written
 
@@ -141,7 +141,7 @@ class _Writer:
         program: Program,
         processor: Processor,
         signatures: Signatures,
-        written: Parts,
+        written: WrittenProgram,
     ) -> None:
         self._program = program
         self._processor = processor
@@ -149,7 +149,7 @@ class _Writer:
         self._written = written
         self._signatures = signatures
         # What was written for a signature: the parts, and the context with the buffers' order.
-        self._known: dict[StepSignature, tuple[list[Part], Context]] = {}
+        self._known: dict[StepSignature, tuple[list[WrittenKernel], Context]] = {}
         self._prepacked = {
             number: one for one in written.schedule.prepackings for number in one.users
         }
@@ -166,8 +166,8 @@ class _Writer:
             place = written.workspaces.place(one.name, one.bytes, range(*one.needed))
             written.placed[one.name] = place
         if only is not None:
-            how = self._schedule.steps[only]
-            only = how.carrier if isinstance(how, FusedSum) else only
+            scheduled = self._schedule.steps[only]
+            only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
         prepackings: dict[int, list[Prepacking]] = {}
         for one in self._schedule.prepackings:
             prepackings.setdefault(one.before, []).append(one)
@@ -187,7 +187,7 @@ class _Writer:
                 self._step(number, repeat.axis if repeat is not None else None)
             if repeat is not None and repeat.last == number + 1:
                 last = len(written.parts)
-                written.loops.append(RepeatedParts(first_part, last, repeat.axis.extent))
+                written.loops.append(RepeatedCalls(first_part, last, repeat.axis.extent))
 
     def _prepacking(self, number: int, one: Prepacking) -> None:
         """Packs an operand in front of a step."""
@@ -220,7 +220,7 @@ class _Writer:
         kernels = self._schedule.kernels[number]
         self._add(number, self._placed(number, signature, used, kernels, prepacked, write))
 
-    def _add(self, number: int, parts: list[PlacedPart]) -> None:
+    def _add(self, number: int, parts: list[KernelCall]) -> None:
         self._written.parts += parts
         self._written.steps += [number] * len(parts)
 
@@ -231,8 +231,8 @@ class _Writer:
         used: Sequence[str],
         kernels: Sequence[Slices],
         prepacked: Prepacking | None,
-        write: Callable[[Context, StepSignature], list[Part]],
-    ) -> list[PlacedPart]:
+        write: Callable[[Context, StepSignature], list[WrittenKernel]],
+    ) -> list[KernelCall]:
         """The parts of some steps, with a section of their own in the table of addresses.
 
         Args:
@@ -267,7 +267,7 @@ class _Writer:
         written.add_section(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
         return [
-            PlacedPart(
+            KernelCall(
                 part.function,
                 section,
                 _renamed(part.reads, called),
@@ -288,7 +288,7 @@ _PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
 
 def _prepacking(
     name: str, packed: PackedRight, context: Context, signature: StepSignature
-) -> list[Part]:
+) -> list[WrittenKernel]:
     """Writes the packing of a right operand."""
     (step,) = signature.steps
     assert isinstance(step, Contraction)
@@ -301,7 +301,7 @@ def _parts(
     nests: Sequence[Nest],
     context: Context,
     signature: StepSignature,
-) -> list[Part]:
+) -> list[WrittenKernel]:
     """Writes a step, and column sums behind it; the names are of their functions."""
     step, *sums = signature.steps
     name, *others = names

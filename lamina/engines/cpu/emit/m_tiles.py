@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Value, constant
-from lamina.engines.cpu.decide.row_tiles import RowTiles
+from lamina.engines.cpu.decide.m_tiles import MTiles
 from lamina.shapes import size_of
 
 
-def row_of(code: Function, tiles: RowTiles, tile: Value) -> Value:
+def row_of(code: Function, tiles: MTiles, tile: Value) -> Value:
     """The first row of a tile, if all lie one after the other."""
-    axis, piece = tiles.cut
+    axis, piece = tiles.split
     each = constant(-(-tiles.extents[axis] // piece), I64)
     past = size_of(tiles.extents[axis + 1 :])
     runs = code.multiply(code.binary("udiv", tile, each), constant(tiles.extents[axis] * past, I64))
@@ -21,10 +21,10 @@ def row_of(code: Function, tiles: RowTiles, tile: Value) -> Value:
 
 
 def over_tiles(
-    code: Function, tiles: RowTiles, begin: Value, end: Value
+    code: Function, tiles: MTiles, begin: Value, end: Value
 ) -> Iterator[tuple[tuple[int, int], list[Value]]]:
     """Opens a loop over some tiles: for each size of them, that and the first coordinates."""
-    axis, piece = tiles.cut
+    axis, piece = tiles.split
     full, rest = divmod(tiles.extents[axis], piece)
     each = constant(full + bool(rest), I64)
     loop = code.begin_loop(begin, end)
@@ -40,7 +40,7 @@ def over_tiles(
     for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
         if not present:
             continue
-        tile = (size, rows) if tiles.groups else (runs, size)
+        tile = (size, rows) if tiles.has_several_runs else (runs, size)
         if not (full and rest):
             yield tile, [*before, start, *after]
             continue
@@ -49,7 +49,7 @@ def over_tiles(
     code.end_loop(loop)
 
 
-def start_of_part(code: Function, number: Value, whole: int, parts: int) -> Value:
+def start_of_piece(code: Function, number: Value, whole: int, parts: int) -> Value:
     """Where a part begins of a whole that is cut into parts about equally long."""
     of_all = code.multiply(number, constant(whole, I64))
     return code.binary("udiv", of_all, constant(parts, I64))
