@@ -1,4 +1,4 @@
-"""Gradients of convolutions by col2im: each position adds to the sums of what it sees."""
+"""Gradients of convolutions by col2im: each output position adds to its window's elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lamina.shapes import size_of
 
 @final
 class Col2im(WindowWriter):
-    """Work items are (batch, outer position); each has the sums of all its rows in an image."""
+    """Work items are (batch, outer position); each has an image with the sums of all its M."""
 
     @property
     def _spreads(self) -> tuple[Spread, ...]:
@@ -29,8 +29,8 @@ class Col2im(WindowWriter):
         lengths = [one.length for one in self._spreads]
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
-            rows = [one.m for one in self._spreads]
-            self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
+            m_axes = [one.m for one in self._spreads]
+            self._write_epilogue(f"{self._name}_{kind}", panel, m_axes, pitches)
         bytes_ = size_of(lengths) * self._panels.width * self._bytes
         self._context.workspaces.need_own(bytes_)
         self._write_item(lengths)
@@ -40,13 +40,13 @@ class Col2im(WindowWriter):
         count = constant(self._outer.extent, I64)
         outer = code.binary("urem", loop.index, count)
         batch = code.binary("udiv", loop.index, count)
-        code.call_void(f"{self._name}_unit", table, thread, batch, outer)
+        code.call_void(f"{self._name}_item", table, thread, batch, outer)
         code.end_loop(loop)
         code.finish()
-        return [self._part(self._name)]
+        return [self._kernel(self._name)]
 
     def _write_item(self, lengths: Sequence[int]) -> None:
-        points = self._begin(f"{self._name}_unit", ("thread", "batch", "outer"))
+        points = self._begin(f"{self._name}_item", ("thread", "batch", "outer"))
         code = points.code
         table, _, batch, outer = code.parameters
         sums = self._own(code)
@@ -61,7 +61,7 @@ class Col2im(WindowWriter):
         with points.bound(self._batch, batch), points.bound(self._outer, outer):
             left = self._image_start(points)
 
-            for kind, panel, number, column in self._over_panels(points):
+            for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
                 vector = Type(self._element, panel.lanes)
                 fill = code.begin_loop(0, size_of(lengths) * panel.width, panel.lanes)
@@ -102,7 +102,7 @@ class Col2im(WindowWriter):
                 code.call_void(
                     f"{self._name}_{kind}_epilogue",
                     *(table, code.offset(sums, margin, self._element), batch, outer),
-                    *(*zeros, *counts, column),
+                    *(*zeros, *counts, n_start),
                 )
         code.finish()
 
@@ -114,14 +114,14 @@ class Col2im(WindowWriter):
         elements: Sequence[Axis],
         pitches: Sequence[int],
     ) -> Value:
-        """Where the sums of the first place begin for one element of the windows."""
+        """The address of the sums to which the first position adds for one element of windows."""
         slopes = {
             one.element: one.slope * pitch
             for one, pitch in zip(self._spreads, pitches, strict=True)
         }
         for axis in reversed(elements):
             extent = constant(axis.extent, I64)
-            position = code.binary("urem", tap, extent)
+            number = code.binary("urem", tap, extent)
             tap = code.binary("udiv", tap, extent)
-            sums = address(code, sums, [(position, slopes[axis])], self._element)
+            sums = address(code, sums, [(number, slopes[axis])], self._element)
         return sums

@@ -1,4 +1,4 @@
-"""Contractions over windows: each is written by its algorithm's writer."""
+"""Contractions over windows: one writer for each algorithm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Implicit GEMM: convolutions as products of matrices, whose rows are read where they lie.
+"""Implicit GEMM: convolutions as matrix products, without copies of the windows.
 
-Rows are output positions, K the elements of their windows.
+M is the output positions, K the elements of their windows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class _At:
     """A panel and an image, while the tiles of a block pass over them.
 
     Attributes:
-        kind, panel: the columns.
-        left, right: where the operands begin.
-        sums: where a tile keeps its own.
-        outer: which outer position it is.
-        column: the first column.
+        kind, panel: the panel.
+        left, right: the addresses of the operands.
+        sums: the address of a tile's sums.
+        outer: the outer position of the image.
+        n_start: the first column of the panel.
     """
 
     kind: str
@@ -36,12 +36,12 @@ class _At:
     right: Value
     sums: Value
     outer: Value
-    column: Value
+    n_start: Value
 
 
 @final
 class ImplicitGemm(WindowWriter):
-    """Work items are (batch, some outer places, a block along the first of the others)."""
+    """Work items are (batch, some outer positions, a block along the first inner axis)."""
 
     def write(self) -> list[WrittenKernel]:
         image = self._image
@@ -76,14 +76,14 @@ class ImplicitGemm(WindowWriter):
                     code.call_void(f"{self._name}_{label}", *operands)
         code.end_loop(loop)
         code.finish()
-        return [self._part(self._name)]
+        return [self._kernel(self._name)]
 
     def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
-        places, width = self._image.positions, panel.width
-        pitches = [0] * (len(places) - 1) + [width]
-        if len(places) > 1:
-            pitches[-2] = places[-1].extent * width
-        self._write_epilogue(f"{self._name}_{kind}", panel, places, pitches)
+        positions, width = self._image.positions, panel.width
+        pitches = [0] * (len(positions) - 1) + [width]
+        if len(positions) > 1:
+            pitches[-2] = positions[-1].extent * width
+        self._write_epilogue(f"{self._name}_{kind}", panel, positions, pitches)
 
     def _write_block(self, label: str, block: int, sums_at: int) -> None:
         image = self._image
@@ -103,7 +103,7 @@ class ImplicitGemm(WindowWriter):
                     code.end_loop(loop)
             strides, skipped = image.moves(block)
             first = strides[image.positions[0]]
-            for kind, panel, number, column in self._over_panels(points):
+            for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
                 with points.loop(self._outer, (), outer, end) as loop:
                     if image.is_direct:
@@ -113,7 +113,7 @@ class ImplicitGemm(WindowWriter):
                         past = code.subtract(loop.index, outer)
                         left = address(code, own, [(past, size)], self._element)
                         left = code.offset(left, skipped, self._element)
-                    at = _At(kind, panel, left, right, sums, loop.index, column)
+                    at = _At(kind, panel, left, right, sums, loop.index, n_start)
                     self._write_tiles(code, block, at)
                     code.end_loop(loop)
         code.finish()
@@ -129,10 +129,10 @@ class ImplicitGemm(WindowWriter):
         tiles = MTiles(extents, self._schedule.tile_m)
         for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):
             left = address(code, at.left, list(zip(firsts, along, strict=True)), self._element)
-            rows = offsets(size, along)
+            left_offsets = offsets(size, along)
             tile = Tile(
-                rows,
-                tuple(number * panel.width for number in range(len(rows))),
+                left_offsets,
+                tuple(m * panel.width for m in range(len(left_offsets))),
                 panel.vectors,
                 panel.lanes,
                 panel.last_lanes,
@@ -147,5 +147,5 @@ class ImplicitGemm(WindowWriter):
             counts += [constant(size[0], I64)] * (len(firsts) > 1)
             counts.append(constant(size[1], I64))
             absolute = [code.add(firsts[0], start), *firsts[1:]]
-            operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.column)
+            operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.n_start)
             code.call_void(f"{self._name}_{at.kind}_epilogue", *operands)

@@ -1,4 +1,4 @@
-"""Loop steps, in explicit vectors: what `decide/loops.py` has decided, written out."""
+"""Loop steps, in explicit vectors, as `decide/loops.py` has decided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lamina.program.steps import Loop, reads_of, writes_of
 def emit_loops(
     context: Context, name: str, loop: Loop, schedule: LoopSchedule
 ) -> list[WrittenKernel]:
-    """Writes the functions of a loop step; the last one has its name."""
+    """Writes the functions of a loop step; the last one is called `name`."""
     split = split_loop(merged_axes(loop), schedule.split, schedule.blocks)
     for buffer in split.buffers:
         context.need_buffer(buffer.name, buffer.shape, buffer.dtype)

@@ -15,7 +15,7 @@ from lamina.records import frozen_dataclass
 def emit_prepacking(
     context: Context, name: str, packed: PackedRight, matrix: Matrix
 ) -> WrittenKernel:
-    """Writes the part that packs a right operand as a whole."""
+    """Writes the kernel that packs a right operand as a whole."""
     fill: Fill = PlainFill(packed, matrix)
     if isinstance(packed, PackedWeights):
         fill = WeightsFill(context, packed, matrix)
@@ -24,17 +24,17 @@ def emit_prepacking(
 
 @frozen_dataclass
 class PlainFill:
-    """Packs a panel as it is.
+    """Packs a panel without a transform.
 
     Attributes:
-        packed: the operand.
-        matrix: whose it is.
+        packed: the layout of the operand.
+        matrix: the contraction.
     """
 
     packed: PackedRight
     matrix: Matrix
 
-    def write(self, points: Points, panel: Panel, column: Value, target: Value) -> None:
-        """Packs all k of a panel, from a column on, to a place."""
-        right = RightPanel(points, self.matrix, self.packed.packing, panel, column, target)
+    def write(self, points: Points, panel: Panel, n_start: Value, target: Value) -> None:
+        """Packs all k of the panel whose first column is `n_start` to the address `target`."""
+        right = RightPanel(points, self.matrix, self.packed.packing, panel, n_start, target)
         right.write_all(self.packed.k)
