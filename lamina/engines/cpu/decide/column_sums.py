@@ -39,16 +39,16 @@ def fused_column_sums(
         if isinstance(step, Loop) and program.repeated(number) is None:
             # The contraction is the last step that writes the loop's operands, and no later step
             # uses the memory of its outputs.
-            made = written.last(reads)
-            carrier = program.steps[made]
+            producer = written.last(reads)
+            carrier = program.steps[producer]
             if (
-                made > max(written.last(writes), read.last(writes))
-                and program.repeated(made) is None
+                producer > max(written.last(writes), read.last(writes))
+                and program.repeated(producer) is None
                 and isinstance(carrier, Contraction)
-                and isinstance(schedules[made], GemmSchedule)
+                and isinstance(schedules[producer], GemmSchedule)
                 and carriers.carries(carrier, step)
             ):
-                found[number] = made
+                found[number] = producer
         read.touch(reads, number)
         written.touch(writes, number)
     return found

@@ -271,7 +271,7 @@ def outer_stride(windowed: Windowed) -> int | None:
 
 def m_tiles_of(windowed: Windowed, block: int, tile_m: int) -> MTiles:
     """The register tiles of M of a weight gradient."""
-    strides, _ = windowed.image.moves(block)
+    strides, _ = windowed.image.layout(block)
     runs = merged([(axis.extent, strides[axis]) for axis in windowed.step.m])
     return MTiles(tuple(extent for extent, _ in runs), tile_m)
 

@@ -82,7 +82,7 @@ class Image:
         """The number of elements of the image of a block; 0 if there is no image."""
         return 0 if self.is_direct else size_of(self.lengths(block))
 
-    def moves(self, block: int) -> tuple[dict[Axis, int], int]:
+    def layout(self, block: int) -> tuple[dict[Axis, int], int]:
         """The strides of positions and elements, and the offset of the first element."""
         if self.is_direct:
             return dict(self.strides), 0
@@ -163,7 +163,7 @@ def image_of(
 def copied_along(lengths: Sequence[int], lanes: int) -> int:
     """The number of the side along which an image is copied in vectors of `lanes` lanes.
 
-    It is the last one, which is contiguous, unless that is short: then it is the longest one.
+    It is the last side, which is contiguous, unless it is short: then it is the longest side.
     """
     last = len(lengths) - 1
     return last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)

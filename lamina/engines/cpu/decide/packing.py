@@ -29,9 +29,9 @@ class Packing:
     in_memory_order: bool
 
     def __str__(self) -> str:
-        said = ["in the order of memory"] if self.in_memory_order else []
-        said += ["transposed in registers"] if self.transposed else []
-        return ", ".join(said) or "k by k"
+        texts = ["in the order of memory"] if self.in_memory_order else []
+        texts += ["transposed in registers"] if self.transposed else []
+        return ", ".join(texts) or "k by k"
 
 
 def packing_of_some(matrix: Matrix) -> Packing:

@@ -56,13 +56,13 @@ class Nest:
 
     def __str__(self) -> str:
         axes = ", ".join(f"{axis.name}<{axis.extent}" for axis in self.order)
-        said = [f"loop nest over ({axes})"]
+        texts = [f"loop nest over ({axes})"]
         if self.lane is not None:
-            said.append(f"{counted(self.lanes, 'lane')} along {self.lane.name}")
+            texts.append(f"{counted(self.lanes, 'lane')} along {self.lane.name}")
         if self.style.inner_lanes:
-            said.append(f"up to {self.style.inner_lanes} lanes along the last axes of its stages")
+            texts.append(f"up to {self.style.inner_lanes} lanes along the last axes of its stages")
         shared = f" along {self.shared.name}" if self.shared is not None else ""
-        return "; ".join([*said, f"{self.work}{shared}"])
+        return "; ".join([*texts, f"{self.work}{shared}"])
 
 
 @frozen_dataclass
@@ -160,19 +160,19 @@ class GemmSchedule:
     def __str__(self) -> str:
         b, m, n, k = self.extents
         batch = f"{b} x " if b != 1 else ""
-        said = [
+        texts = [
             f"{self.algorithm} of {self.tile_m}x{self.tile_n} for {batch}M={m}, N={n}, K={k}",
             str(self.panels),
         ]
         if self.chunk < k:
-            said.append(f"K in chunks of {self.chunk}")
+            texts.append(f"K in chunks of {self.chunk}")
         if self.split_m > 1:
-            said.append(f"M split in {self.split_m}")
+            texts.append(f"M split in {self.split_m}")
         prefetched = f", prefetched {self.prefetch} elements ahead" if self.prefetch else ""
-        said.append(f"left {self.left}{prefetched}")
+        texts.append(f"left {self.left}{prefetched}")
         packed = f" by panel, {self.packing}" if self.right == PACKED else ""
-        said.append(f"right {self.right}{packed}")
-        return "; ".join([*said, str(self.work)])
+        texts.append(f"right {self.right}{packed}")
+        return "; ".join([*texts, str(self.work)])
 
 
 # Contractions over windows ------------------------------------------------------------------------
@@ -223,24 +223,24 @@ class WindowSchedule:
     def __str__(self) -> str:
         b, m, n, k = self.extents
         batch = f"{b} x " if b != 1 else ""
-        said = [
+        texts = [
             f"{self.algorithm} for {batch}M={m}, N={n}, K={k}",
             str(self.panels),
             f"tiles of up to {self.tile_m} rows",
             f"blocks of {self.block}",
         ]
         if self.images > 1:
-            said.append(f"{self.images} images at once")
+            texts.append(f"{self.images} images at once")
         if self.split_m > 1:
-            said.append(f"M split in {self.split_m}")
+            texts.append(f"M split in {self.split_m}")
         if self.partial_sums > 1:
-            said.append(f"{self.partial_sums} partial sums")
+            texts.append(f"{self.partial_sums} partial sums")
         if self.channels:
-            said.append(f"{counted(self.channels, 'channel')} at once")
+            texts.append(f"{counted(self.channels, 'channel')} at once")
         left = "direct" if self.copied is None else f"copied, vectors along side {self.copied}"
         packed = f" by block, {self.packing}" if self.right == PACKED else ""
-        said += [f"left {left}", f"right {self.right}{packed}"]
-        return "; ".join([*said, *map(str, self.works)])
+        texts += [f"left {left}", f"right {self.right}{packed}"]
+        return "; ".join([*texts, *map(str, self.works)])
 
 
 StepSchedule = LoopSchedule | GemmSchedule | WindowSchedule

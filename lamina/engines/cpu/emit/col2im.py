@@ -51,7 +51,7 @@ class Col2im(WindowWriter):
         table, _, batch, outer = code.parameters
         sums = self._own(code)
         image = self._image
-        strides, _ = image.moves(image.positions[0].extent)
+        strides, _ = image.layout(image.positions[0].extent)
         elements = [one for one in self._step.k if one not in image.elements]
         channels = [axis for axis in self._step.k if axis in image.elements]
         loops = merged([(axis.extent, strides[axis]) for axis in channels])

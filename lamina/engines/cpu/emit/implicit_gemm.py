@@ -101,7 +101,7 @@ class ImplicitGemm(WindowWriter):
                     target = address(code, own, [(past, size)], self._element)
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
-            strides, skipped = image.moves(block)
+            strides, skipped = image.layout(block)
             first = strides[image.positions[0]]
             for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
@@ -122,7 +122,7 @@ class ImplicitGemm(WindowWriter):
         """All tiles of a block, each with its epilogue."""
         table, _, batch, _, start = code.parameters
         image, panel = self._image, at.panel
-        strides, _ = image.moves(block)
+        strides, _ = image.layout(block)
         along = [strides[axis] for axis in image.positions]
         loops = merged([(axis.extent, strides[axis]) for axis in self._step.k])
         extents = (block, *(axis.extent for axis in image.positions[1:]))

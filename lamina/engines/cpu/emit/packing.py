@@ -68,11 +68,11 @@ class RightPanel:
         points, code = self.points, self.points.code
         first = code.add(start, constant(done, I64))
         last = code.add(start, constant(count, I64))
-        with points.loop(self.matrix.k, (), first, last) as inner:
-            past = code.subtract(inner.index, start)
+        with points.loop(self.matrix.k, (), first, last) as loop:
+            past = code.subtract(loop.index, start)
             row = code.multiply(past, constant(self.panel.width, I64))
             self._pack_k(self.matrix.right, code.offset(self.target, row, self._kind))
-            code.end_loop(inner)
+            code.end_loop(loop)
 
     @property
     def _kind(self) -> str:
@@ -243,13 +243,13 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) ->
             with (
                 code.when(code.compare(condition, number, constant(limit, I64))) as before,
                 points.bound(TILE, number, before=before),
-                points.loop(matrix.k) as inner,
+                points.loop(matrix.k) as k_loop,
             ):
                 with points.along(matrix.m, m_start, present):
                     value = points.vector(matrix.left)
-                offset = code.multiply(inner.index, constant(tile_m, I64))
+                offset = code.multiply(k_loop.index, constant(tile_m, I64))
                 code.store(value, code.offset(start, offset, kind))
-                code.end_loop(inner)
+                code.end_loop(k_loop)
     code.end_loop(loop)
     code.finish()
     return WrittenKernel(name, reads, frozenset([context.SHARED]))

@@ -59,13 +59,15 @@ class WeightGradient(WindowWriter):
         # The worker's own memory: images, a chunk of a panel, and the sums of all M.
         images = max(image.size(size) for size, _ in self._sizes.values())
         chunk = schedule.images * block * self._positions_of_run
-        self._rights = -(-schedule.images * images * self._bytes // 64) * 64
-        self._sums = self._rights + -(-chunk * self._panels.width * self._bytes // 64) * 64
+        self._right_offset = -(-schedule.images * images * self._bytes // 64) * 64
+        self._sums_offset = (
+            self._right_offset + -(-chunk * self._panels.width * self._bytes // 64) * 64
+        )
 
     def write(self) -> list[WrittenKernel]:
         schedule = self._schedule
         sums_bytes = self._m.extent * self._panels.width * self._bytes
-        self._context.workspaces.need_own(self._sums + sums_bytes)
+        self._context.workspaces.need_own(self._sums_offset + sums_bytes)
         matrices = self._batch.extent * self._panels.count
         if schedule.partial_sums > 1:
             self._context.need_shared(schedule.partial_sums * matrices * sums_bytes)
@@ -120,7 +122,7 @@ class WeightGradient(WindowWriter):
         n_start = code.multiply(number, constant(self._panels.width, I64))
         first, end = self._m_range(code, low, high)
         if self._schedule.partial_sums == 1:
-            sums = code.offset(self._own(code), self._sums, "i8")
+            sums = code.offset(self._own(code), self._sums_offset, "i8")
         else:
             sums = self._partial_sums(code, batch, number, block)
         zero = constant(0, Type(self._element, panel.lanes))
@@ -176,7 +178,7 @@ class WeightGradient(WindowWriter):
         code = self._begin(f"{name}_total", _ITEM_NUMBERS).code
         _, _, batch, number, low, high, zero = code.parameters
         blocks = self._partial_sums(code, batch, number, zero)
-        totals = code.offset(self._own(code), self._sums, "i8")
+        totals = code.offset(self._own(code), self._sums_offset, "i8")
         first, end = self._m_range(code, low, high)
         rows = code.begin_loop(first, end)
         vector = Type(self._element, panel.lanes)
@@ -211,7 +213,7 @@ class WeightGradient(WindowWriter):
         _, _, batch, outer, start, n_start, low, high, sums = code.parameters
         own = self._own(code)
         size, run = image.size(block), self._positions_of_run
-        strides, skipped = image.moves(block)
+        strides, skipped = image.layout(block)
         end = code.add(outer, constant(self._schedule.images, I64))
         whole_run = constant(image.positions[0].extent * run, I64)
         first = code.add(code.multiply(outer, whole_run), code.multiply(start, constant(run, I64)))
@@ -271,7 +273,7 @@ class WeightGradient(WindowWriter):
             moves = [(first, plain.k_stride), (n_start, 1)]
             return address(code, right, moves, self._element), plain.k_stride
         assert schedule.packing is not None
-        right = code.offset(own, self._rights, "i8")
+        right = code.offset(own, self._right_offset, "i8")
         packed = RightPanel(points, matrix, schedule.packing, panel, n_start, right)
         packed.write_some(first, count)
         return right, panel.width

@@ -98,7 +98,7 @@ class TransformedTiles(WindowWriter):
     def _matrix_stride(self, size: int) -> int:
         """The stride between matrices of `size` elements: an odd number of cache lines.
 
-        So equal elements of all matrices, which are stored together, map to different cache sets.
+        So the elements of a transformed tile, one in each matrix, map to different cache sets.
         """
         line = LINE_BYTES // self._bytes
         return (-(-size // line) | 1) * line
@@ -139,7 +139,7 @@ class TransformedTiles(WindowWriter):
 
     def _transform(self, code: Function, copied: Value, block: int, inputs: Matrices) -> None:
         """Transforms the tiles of an image."""
-        strides, _ = self._image.moves(RESULTS * block)
+        strides, _ = self._image.layout(RESULTS * block)
         down, right = (strides[axis] for axis in self._image.positions)
         rows = code.begin_loop(0, block)
         columns = code.begin_loop(0, self._wide)

@@ -60,7 +60,7 @@ class WinogradForward(TransformedTiles):
         left = Matrices(inputs, inputs_stride)
         with points.bound(self._batch, batch):
             self._transform_chunk(points, Chunk(outer, start, slots, block), copied, left)
-        strides, _ = self._image.moves(RESULTS * block)
+        strides, _ = self._image.layout(RESULTS * block)
         down, right = (strides[axis] for axis in self._image.positions)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
@@ -139,7 +139,7 @@ class WinogradForward(TransformedTiles):
     def _zeros_of_window(
         self, code: Function, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
     ) -> Value:
-        """The bits of a word, kept for results in whose terms an input or a weight is zero."""
+        """The bits of a word that belong to results whose terms all have a zero factor."""
         lanes, channels = self._panels.lanes, self._channels
         whole = channels - channels % lanes
         down = code.begin_loop(0, self._window, 1, [code.splat(word, lanes)])
@@ -168,7 +168,7 @@ class WinogradForward(TransformedTiles):
     def _zeros_of(
         self, code: Function, zeros: Value, start: Value, factors: Value, present: int
     ) -> Value:
-        """The bits, kept for results in whose terms of some channels an input or a weight is zero.
+        """The bits that belong to results whose terms of some channels all have a zero factor.
 
         Args:
             code: of the function.
