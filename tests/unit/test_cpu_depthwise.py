@@ -1,4 +1,4 @@
-"""Windows of one channel each: their weights come together once for many places."""
+"""Depthwise convolutions: the weights of a vector are gathered once for many output positions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FIRST = (0, 3, 1, 2)
 CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "one row": (1, 3, {"padding": ((1, 1), (1, 1))}),
     "a vector and a rest": (19, 3, {"padding": ((1, 1), (1, 1))}),
-    "every second place": (32, 3, {"padding": ((1, 1), (1, 1)), "strides": (2, 2)}),
+    "stride of two": (32, 3, {"padding": ((1, 1), (1, 1)), "strides": (2, 2)}),
     "wide": (7, 5, {"padding": ((2, 2), (2, 2))}),
-    "larger than what is written out": (5, 6, {}),
+    "larger than the unrolled windows": (5, 6, {}),
     "gaps, uneven padding": (33, 3, {"padding": ((0, 2), (3, 1)), "dilations": (2, 1)}),
 }
 
@@ -62,7 +62,7 @@ def test_each_channel_has_its_own_windows(
 
 
 def window_loops(program: Program) -> list[int]:
-    """The steps that see windows: loops that sum over the elements of one."""
+    """The numbers of the steps that sum over the elements of windows."""
     return [
         number
         for number, step in enumerate(program.steps)
@@ -71,11 +71,11 @@ def window_loops(program: Program) -> list[int]:
     ]
 
 
-def test_weights_are_gathered_in_front_of_the_places() -> None:
+def test_weights_are_gathered_before_the_loop_over_positions() -> None:
     processor = CpuEngine().processor
     graph, _ = depthwise("a vector and a rest", "float32")
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    # Forwards, and back to the images.
+    # The convolution, and the gradient of its input.
     numbers = window_loops(program)
     assert len(numbers) == 2
     for number in numbers:

@@ -1,4 +1,4 @@
-"""Machine code of LLVM in memory."""
+"""Machine code from LLVM, in memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-# Code, constants and a table lie in sections of their own. All room in the address space is taken
-# but for a hole of a few pages and much room over 4 GiB below it.
+# Code, constants and a table have sections of their own. All of the address space is reserved but
+# for a hole of a few pages, and a large free range more than 4 GiB below it.
 _LITTLE_ROOM = """
 import ctypes
 import mmap
@@ -33,12 +33,12 @@ code = assemble('''
     @table = internal constant [4 x double] [double 1.5, double 2.5, double 3.5, double 4.5]
     define double @sum(double %x) {
       %first = fadd double %x, 1.25
-      %element = getelementptr [4 x double], ptr @table, i64 0, i64 2
-      %second = load volatile double, ptr %element
+      %second_address = getelementptr [4 x double], ptr @table, i64 0, i64 2
+      %second = load volatile double, ptr %second_address
       %sum = fadd double %first, %second
       ret double %sum
     }''', Target(processor.name, processor.triple, processor.features))
-unload(load(code, ("sum",)))  # What LLVM itself needs is there.
+unload(load(code, ("sum",)))  # LLVM has loaded what it needs itself.
 start = reserve(FAR)
 for pages in range(1, 17):
     while reserve(PAGE) > start:
@@ -52,7 +52,7 @@ for pages in range(1, 17):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gives the highest addresses first")
-def test_code_and_constants_reach_each_other_however_little_room_there_is() -> None:
+def test_code_and_constants_reach_each_other_in_a_fragmented_address_space() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LITTLE_ROOM], capture_output=True, text=True, timeout=60
     )

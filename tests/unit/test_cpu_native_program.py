@@ -1,4 +1,4 @@
-"""What becomes of a program on the CPU: what is fused, packed before, split, and shared."""
+"""Native programs of the CPU engine: fusion, prepacking, split reductions, phases."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.decide.alternatives import alternatives_of
 from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import FusedSum, LoopSchedule
+from lamina.engines.cpu.emit.kernels import KernelCall, write_kernels
 from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.emit.parts import PlacedPart, write_parts
 from lamina.engines.cpu.emit.workspaces import Workspaces
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
@@ -46,7 +46,7 @@ def classifier(*widths: int) -> lm.Network:
 # Column sums --------------------------------------------------------------------------------------
 
 
-def test_gradients_of_biases_are_fused_behind_the_contraction_that_makes_them() -> None:
+def test_gradients_of_biases_are_fused_after_the_contraction_that_computes_them() -> None:
     program = training_program(classifier(200, 128, 64, 10), 64)
     schedule = decide(program, PROCESSOR)
     fused = {
@@ -73,45 +73,45 @@ def test_nothing_is_fused_that_needs_more_than_a_column() -> None:
 # Signatures ---------------------------------------------------------------------------------------
 
 
-def functions_of(parts: Sequence[PlacedPart]) -> set[str]:
-    return {part.function for part in parts}
+def functions_of(calls: Sequence[KernelCall]) -> set[str]:
+    return {call.function for call in calls}
 
 
 def test_steps_of_equal_blocks_share_their_functions() -> None:
     few, many = (training_program(classifier(64, *[64] * n, 10), 32) for n in (4, 12))
-    written = [write_parts(program, PROCESSOR) for program in (few, many)]
+    written = [write_kernels(program, PROCESSOR) for program in (few, many)]
     assert len(many.steps) >= 2 * len(few.steps)
-    assert len(functions_of(written[0].parts)) == len(functions_of(written[1].parts))
-    assert len(functions_of(written[0].parts)) < len(few.steps)
-    # Each calls with a section of the table of its own: no part is left out.
-    sections = {part.section for part in written[1].parts}
+    assert len(functions_of(written[0].calls)) == len(functions_of(written[1].calls))
+    assert len(functions_of(written[0].calls)) < len(few.steps)
+    # Each calls with a section of the table of its own: no kernel is omitted.
+    sections = {call.section for call in written[1].calls}
     assert len(sections) == len(set(written[1].steps))
     schedule = decide(many, PROCESSOR)
     fused = sum(isinstance(step, FusedSum) for step in schedule.steps)
     assert len(sections) == len(many.steps) - fused
 
 
-def test_equal_steps_that_are_run_in_different_ways_share_nothing() -> None:
+def test_equal_steps_with_different_schedules_share_nothing() -> None:
     equal = classifier(64, 64, 64, 64).plan(32).program
-    one_way = decide(equal, PROCESSOR)
-    assert one_way.steps[0] == one_way.steps[1]
+    usual = decide(equal, PROCESSOR)
+    assert usual.steps[0] == usual.steps[1]
     forced = {1: next(alternatives_of(equal.steps[1], PROCESSOR))}
-    both_ways = decide(equal, PROCESSOR, forced)
-    written = (write_parts(equal, PROCESSOR, one).parts for one in (one_way, both_ways))
+    different = decide(equal, PROCESSOR, forced)
+    written = (write_kernels(equal, PROCESSOR, one).calls for one in (usual, different))
     alike, apart = map(functions_of, written)
     assert len(apart) == len(alike) + 1
 
 
-def test_what_differs_in_a_size_is_no_equal_step() -> None:
+def test_steps_that_differ_in_a_size_are_not_equal() -> None:
     x = lm.Input(40)
     outputs = [lm.ops.exp(x), lm.ops.exp(lm.ops.concat([x, x], 1)), lm.ops.exp(x * 2)]
     program = lm.Network(inputs=x, outputs=outputs).plan(8).program
-    assert len(functions_of(write_parts(program, PROCESSOR).parts)) == len(program.steps)
+    assert len(functions_of(write_kernels(program, PROCESSOR).calls)) == len(program.steps)
 
 
-def test_equal_operands_are_packed_by_one_function_each_into_its_own_place() -> None:
+def test_equal_operands_are_packed_by_one_function_each_into_its_own_memory() -> None:
     program = classifier(96, 96, 96, 96).plan(64).program
-    written = write_parts(program, PROCESSOR)
+    written = write_kernels(program, PROCESSOR)
     assert (len(written.load), len(functions_of(written.load))) == (3, 1)
     assert sorted(written.placed.values()) == [0, 4 * 96 * 96, 2 * 4 * 96 * 96]
 
@@ -156,23 +156,23 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     assert write_program(program, PROCESSOR).layout.shared_bytes == 4 * 200 * 96
 
 
-def test_what_each_step_packs_takes_the_place_of_what_was_used_before() -> None:
+def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones() -> None:
     layers = [lm.Conv2d(32, 3, padding=1) for _ in range(8)]
     net = lm.Sequential(lm.Input(32, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
     native = write_program(program, PROCESSOR)
     assert len(decide(program, PROCESSOR).prepackings) >= len(layers)
-    # Of one contraction, and of the next; weights of 3x3 elements are transformed to 4x4.
+    # For one contraction, and for the next; weights of 3x3 elements are transformed to 4x4.
     two = 2 * 4 * (32 * 32 * 16)
     assert two // 2 <= native.layout.shared_bytes <= two + two // 8
 
 
-def test_large_operands_give_their_place_back_at_once() -> None:
+def test_large_operands_give_their_memory_back_at_once() -> None:
     layers = [lm.Conv2d(192, 3, padding=1) for _ in range(4)]
     net = lm.Sequential(lm.Input(192, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
     one = 4 * (192 * 192 * 16)
-    # Operands, and sums for the gradients of weights: only one of them at a time.
+    # Packed operands, and partial sums of weight gradients: only one of them at a time.
     assert one <= write_program(program, PROCESSOR).layout.shared_bytes <= one + one // 8
 
 
@@ -186,9 +186,9 @@ def test_packed_operands_share_memory_at_different_times_only() -> None:
         "third": range(2, 6),
         "small": range(4, 6),
     }
-    places = {name: workspaces.place(name, sizes[name], steps[name]) for name in sizes}
-    # At the lowest place that is free all the time, aligned to lines of the cache.
-    assert places == {"lasting": 0, "first": 640, "second": 896, "third": 640, "small": 896}
+    offsets = {name: workspaces.allocate(name, sizes[name], steps[name]) for name in sizes}
+    # At the lowest offset that is free all the time, aligned to cache lines.
+    assert offsets == {"lasting": 0, "first": 640, "second": 896, "third": 640, "small": 896}
     assert workspaces.placed_bytes == 640 + 256 + 256
     assert workspaces.extents["second"] == (896, 896 + 256)
 
@@ -204,7 +204,7 @@ def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch: pytest.Monkey
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), 64, frozen=frozen) as training:
         for _ in range(3):
             training.step(x, y)
-        # What is packed when parameters change, and three steps.
+        # Packing after parameters have changed, and three training steps.
         assert len(jobs) == 4
         model.set_parameters(model.parameters())
         training.step(x, y)
@@ -266,27 +266,27 @@ def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "cut"),
+    ("rows", "columns", "split"),
     [
         *((2048, 100, True), (2085, 4000, True)),
         *((2047, 100, False), (2048, 5000, False), (40, 4000, False)),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_long_columns_are_cut_so_that_rows_are_read_in_order(
-    rows: int, columns: int, cut: bool, dtype: str
+def test_long_columns_are_split_so_that_rows_are_read_in_order(
+    rows: int, columns: int, split: bool, dtype: str
 ) -> None:
     x = lm.Input(rows, columns, dtype=dtype)
     mean = lm.ops.mean(x, 1, keepdims=True)
     results = [
         *(mean, lm.ops.max(x, 1), lm.ops.argmax(x, 1), lm.ops.sqrt(lm.ops.sum(x * x, 1))),
-        # What depends on another reduction.
+        # A reduction that depends on another one.
         lm.ops.sum((x - mean) * (x - mean), 1),
     ]
     program = lm.Network(inputs=x, outputs=results).plan(1).program
     (schedule,) = decide(program, PROCESSOR).steps
     assert isinstance(schedule, LoopSchedule)
-    assert bool(schedule.cut) == cut
+    assert bool(schedule.split) == split
     function = lm.compile(inputs=[x], outputs=results, engine="cpu")
     values = np.random.default_rng(0).normal(size=(1, rows, columns)).astype(dtype)
     exact = values.astype("float64")
@@ -305,12 +305,12 @@ def test_columns_that_are_reduced_alike_are_read_once() -> None:
     program = lm.Network(inputs=x, outputs=sums).plan(1).program
     (schedule,) = decide(program, PROCESSOR).steps
     assert isinstance(schedule, LoopSchedule)
-    # One loop nest for what both add up of a block, one for what becomes of the blocks.
-    assert (len(schedule.nests), len(schedule.cut)) == (2, 2)
+    # One loop nest for both sums of a block, one that combines the blocks.
+    assert (len(schedule.nests), len(schedule.split)) == (2, 2)
 
 
 @pytest.mark.parametrize("rest", [0, 1, 17, 31])
-def test_what_is_left_after_the_blocks_counts_too(rest: int) -> None:
+def test_the_rest_after_the_blocks_counts_too(rest: int) -> None:
     size = 65_536 + rest
     x = lm.Input(size)
     results = [lm.ops.sum(x), lm.ops.max(x), lm.ops.logsumexp(x)]
@@ -424,11 +424,11 @@ def test_small_programs_are_run_by_one_thread_without_barriers() -> None:
     assert (native.layout.threads, len(native.layout.program.phases)) == (1, 1)
 
 
-def test_threads_meet_only_where_they_need_each_other() -> None:
+def test_barriers_are_only_between_dependent_kernels() -> None:
     program = training_program(classifier(784, 256, 128, 10), 128)
     native = write_program(program, PROCESSOR)
     assert native.layout.threads == 2
-    # Two chains of dependent steps, forward and backward; updates wait for nobody.
+    # Two chains of dependent steps, forward and backward; updates need no barrier.
     assert len(native.layout.program.phases) < len(native.layout.steps)
 
 
@@ -443,7 +443,7 @@ def test_two_independent_steps_need_no_barrier() -> None:
 # Inputs -------------------------------------------------------------------------------------------
 
 
-def test_large_inputs_are_read_where_they_are_even_if_they_may_not_be_written() -> None:
+def test_large_inputs_are_not_copied_even_if_they_are_read_only() -> None:
     net = classifier(200, 96, 64)
     x = np.random.default_rng(0).uniform(-1, 1, (64, 200)).astype("float32")
     expected = lm.Model(net).predict(x)
@@ -452,7 +452,7 @@ def test_large_inputs_are_read_where_they_are_even_if_they_may_not_be_written() 
     np.testing.assert_array_equal(found, expected)
 
 
-def test_large_inputs_of_several_steps_are_read_where_they_are_by_all_of_them() -> None:
+def test_large_inputs_of_several_steps_are_copied_by_none() -> None:
     x = lm.Input(200)
     outputs = [lm.Linear(24)(x), lm.ops.sum(x, 1), lm.Linear(24)(x)]
     net = lm.Network(inputs=x, outputs=outputs)

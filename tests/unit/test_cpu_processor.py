@@ -1,4 +1,4 @@
-"""What the CPU engine takes the processor for, and what it generates for each kind of vectors."""
+"""The CPU engine's description of the processor, and its code for each kind of vectors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def widest_registers(assembly: str) -> str:
 @pytest.mark.parametrize(
     ("vectors", "registers"), [("avx512", "zmm"), ("avx2", "ymm"), ("sse2", "xmm")]
 )
-def test_code_uses_the_vectors_that_are_asked_for(
+def test_code_uses_the_requested_vectors(
     vectors: str, registers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAMINA_VECTORS", vectors)
@@ -76,7 +76,7 @@ def test_code_can_be_generated_for_neon() -> None:
 
 
 def test_no_function_of_a_library_is_called() -> None:
-    """All machine code is generated: nothing is left for a linker to find."""
+    """All machine code is generated: it has no undefined symbols."""
     text = write_program(step_program(), HOST).text
     declared = set(re.findall(r"^declare .*@([\w.]+)\(", text, re.MULTILINE))
     assert all(name.startswith("llvm.") for name in declared)

@@ -1,4 +1,4 @@
-"""What the CPU engine decides, as records: printed, forced, and the same for equal steps."""
+"""Schedules of the CPU engine: printed, forced, and the same for equal steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def classifier(*widths: int) -> Program:
 def convolution(
     size: int = 3, stride: int = 1, *, extent: int = 8, channels: tuple[int, int] = (4, 5)
 ) -> Program:
-    """A small one, and its gradients; the channels go in and out."""
+    """A small convolution and its gradients; `channels` are those of input and output."""
     leaves = Leaves()
     inputs, outputs = channels
     x = leaves.add(np.ones((2, inputs, extent, extent), "float32"))
@@ -79,7 +79,7 @@ def test_a_schedule_is_printed_step_by_step() -> None:
     first = next(line for line in lines if "M=64, N=128, K=200" in line)
     assert first.partition(": ")[2] == (
         "tiles of 6x16 for M=64, N=128, K=200; 8 panels of 2 x 8 lanes; left direct; "
-        "right packed by panel, turned in registers; 8 work items, 204,800 cycles"
+        "right packed by panel, transposed in registers; 8 work items, 204,800 cycles"
     )
     assert any(line.startswith("  column sums of step ") for line in lines)
 
@@ -112,45 +112,47 @@ def test_every_algorithm_is_among_the_alternatives_whatever_the_size(
     program: Program, wanted: set[str]
 ) -> None:
     found = {
-        way.algorithm
+        one.algorithm
         for step in program.steps
         if isinstance(step, Contraction)
-        for way in alternatives_of(step, PROCESSOR)
+        for one in alternatives_of(step, PROCESSOR)
     }
     assert wanted | {"loop", "tiles"} <= found
 
 
 def test_without_sliding_windows_both_orders_are_right_and_memory_decides() -> None:
-    # Windows of 4 that lie side by side: none of them slides.
+    # Windows of 4 with stride 4 do not overlap: the program has no sliding windows.
     net = lm.Sequential(lm.Input(16, 32, 32), lm.Conv2d(64, 4, stride=4))
     program = net.plan(16, lm.MSE(), lm.SGD(0.1)).program
     steps = decide(program, PROCESSOR).steps
     chosen = {
-        how.algorithm: set(readings(step))
-        for step, how in zip(program.steps, steps, strict=True)
+        schedule.algorithm: set(readings(step))
+        for step, schedule in zip(program.steps, steps, strict=True)
         if isinstance(step, Contraction) and not step.windows
     }
     both = {IMPLICIT_GEMM, WEIGHT_GRADIENT}
     assert chosen == {IMPLICIT_GEMM: both, WEIGHT_GRADIENT: both}
 
 
-def test_legal_schedules_run_every_step_in_each_of_its_ways() -> None:
+def test_legal_schedules_cover_all_alternatives_of_every_step() -> None:
     program = classifier(20, 12, 10)
     met = [set[object]() for _ in program.steps]
     for schedule in legal_schedules(program, PROCESSOR):
-        for ways, step in zip(met, schedule.steps, strict=True):
-            ways.add(step)
-    for ways, step in zip(met, program.steps, strict=True):
-        assert ways >= set(alternatives_of(step, PROCESSOR))
-    assert any(isinstance(way, FusedSum) for ways in met for way in ways)
+        for choices, step in zip(met, schedule.steps, strict=True):
+            choices.add(step)
+    for choices, step in zip(met, program.steps, strict=True):
+        assert choices >= set(alternatives_of(step, PROCESSOR))
+    assert any(isinstance(choice, FusedSum) for choices in met for choice in choices)
 
 
-def test_what_is_forced_decides_what_is_packed() -> None:
+def test_forced_schedules_decide_which_operands_are_packed() -> None:
     program = classifier(20, 12, 10)
     assert not decide(program, PROCESSOR).prepackings
     number = next(n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
-    ways = alternatives_of(program.steps[number], PROCESSOR)
-    packed = next(way for way in ways if isinstance(way, GemmSchedule) and way.right == PREPACKED)
+    choices = alternatives_of(program.steps[number], PROCESSOR)
+    packed = next(
+        one for one in choices if isinstance(one, GemmSchedule) and one.right == PREPACKED
+    )
     schedule = decide(program, PROCESSOR, {number: packed})
     assert [one.users for one in schedule.prepackings] == [(number,)]
     assert schedule.steps[number] == packed
@@ -167,10 +169,16 @@ def contraction_of(program: Program, algorithm: str) -> int:
     return next(n for n, step in enumerate(steps) if step.algorithm == algorithm)
 
 
-K_BY_K, AS_IT_LIES = Packing(False, as_it_lies=False), Packing(False, as_it_lies=True)
-# Of a step by an algorithm a field, what is decided, and another value that is right.
+K_BY_K, TRANSPOSED = Packing(False, in_memory_order=False), Packing(True, in_memory_order=False)
+# A program, an algorithm, a field of its schedule, the decided value, and another correct value.
 OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
-    (lambda: classifier(200, 128, 10), "tiles", "packing", Packing(True, as_it_lies=False), K_BY_K),
+    (
+        lambda: classifier(200, 128, 10),
+        "tiles",
+        "packing",
+        TRANSPOSED,
+        K_BY_K,
+    ),
     (strided, IMPLICIT_GEMM, "copied", 2, 0),
     (strided, IMPLICIT_GEMM, "unrolled", 6, 0),
     (strided, WEIGHT_GRADIENT, "right", DIRECT, PACKED),
@@ -179,7 +187,7 @@ OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("made", "algorithm", "field", "decided", "other"), OBEYED)
-def test_what_is_decided_is_what_is_written(
+def test_kernels_follow_the_schedule(
     made: Callable[[], Program], algorithm: str, field: str, decided: Any, other: Any
 ) -> None:
     program = made()
@@ -194,7 +202,7 @@ def test_what_is_decided_is_what_is_written(
     assert len(texts) == 2
 
 
-def test_kernels_are_shared_as_is_decided() -> None:
+def test_kernels_are_shared_as_the_schedule_states() -> None:
     program = classifier(200, 128, 10)
     schedule = decide(program, PROCESSOR)
     assert "\n  shared in 2 slices, 4 work items at once" in str(schedule)
@@ -214,15 +222,15 @@ def test_kernels_are_shared_as_is_decided() -> None:
     assert not any(phase.shared for phase in phases)
 
 
-def test_weights_are_packed_in_the_order_in_which_they_lie() -> None:
+def test_weights_are_packed_in_memory_order() -> None:
     number = contraction_of(strided(), COL2IM)
     prepackings = decide(strided(), PROCESSOR).prepackings
     (packed,) = (one for one in prepackings if number in one.users)
-    assert packed.packed.packing.as_it_lies
+    assert packed.packed.packing.in_memory_order
     assert "in the order of memory" in str(packed)
 
 
-def test_more_workers_are_decided_for_more_work_only() -> None:
+def test_more_workers_are_used_for_more_work_only() -> None:
     many: Processor = replace(PROCESSOR, threads=4)
     assert decide(classifier(200, 128, 10), many).workers == 4
     assert decide(classifier(4, 4, 2), many).workers == 1

@@ -1,4 +1,4 @@
-"""By which algorithms the CPU engine computes contractions over windows, on several processors."""
+"""The CPU engine's algorithms for contractions over windows, on several processors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.shapes import Array
 
-# Caches so small that images are cut into blocks, for so many threads, by kinds of vectors.
+# By kinds of vectors: caches so small that images are split into blocks, and numbers of threads.
 SMALL: dict[str, dict[str, Any]] = {
     "avx512": {"level2_bytes": 4 << 10, "threads": 3},
     "avx2": {"level2_bytes": 6 << 10, "threads": 1},
@@ -51,7 +51,7 @@ if not host().triple.startswith("x86_64"):
 
 
 def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
-    """The engine as it is on a lesser processor."""
+    """The engine for a smaller processor."""
     monkeypatch.setenv("LAMINA_VECTORS", vectors)
     try:
         engine = CpuEngine()
@@ -64,39 +64,39 @@ def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
 def windows_of(
     program: Program, schedule: Schedule | None = None
 ) -> list[tuple[WindowSchedule, Windowed]]:
-    """How its contractions over windows are computed, and what the algorithms read."""
+    """The schedules of contractions over windows, and how their algorithms read them."""
     schedule = schedule or decide(program, CpuEngine().processor)
     return [
-        (how, readings(step)[how.algorithm])
-        for step, how in zip(program.steps, schedule.steps, strict=True)
-        if isinstance(step, Contraction) and isinstance(how, WindowSchedule)
+        (one, readings(step)[one.algorithm])
+        for step, one in zip(program.steps, schedule.steps, strict=True)
+        if isinstance(step, Contraction) and isinstance(one, WindowSchedule)
     ]
 
 
 def algorithms_of(program: Program, schedule: Schedule | None = None) -> list[str]:
-    return sorted(how.algorithm for how, _ in windows_of(program, schedule))
+    return sorted(one.algorithm for one, _ in windows_of(program, schedule))
 
 
 def winograd(program: Program, processor: Processor | None = None) -> Schedule:
-    """Winograd's algorithms wherever they can be taken, whether they pay or not."""
+    """A schedule with Winograd's algorithms wherever possible, whether they pay or not."""
     processor = processor or CpuEngine().processor
     forced: dict[int, WindowSchedule] = {}
     for number, step in enumerate(program.steps):
-        for algorithm, how in readings(step).items() if isinstance(step, Contraction) else ():
+        for algorithm, windowed in readings(step).items() if isinstance(step, Contraction) else ():
             if is_winograd(algorithm) and number not in forced:
                 panels = panels_of(step, processor)
-                forced[number] = schedule_by(how, algorithm, panels, processor)
+                forced[number] = schedule_by(windowed, algorithm, panels, processor)
     return decide(program, processor, forced)
 
 
 def with_winograd(engine: CpuEngine) -> Any:
-    """What `check` takes for the schedules to be run."""
+    """The `schedules` argument of `check`."""
     return lambda program: [winograd(program, engine.processor)]
 
 
 @pytest.fixture(scope="module")
 def programs() -> list[Program]:
-    """Those that the conformance suite compares with the oracle."""
+    """The programs that the conformance suite compares with the oracle."""
     return [
         compile_graph(WindowedGraph(seed).graph, batch=1, name="test", target=DEFAULT_TARGET)
         for seed in SEEDS
@@ -105,7 +105,7 @@ def programs() -> list[Program]:
 
 @pytest.fixture(scope="module")
 def filtered_programs() -> list[Program]:
-    """Those of windows of 3x3 and 5x5."""
+    """Its programs with windows of 3x3 and 5x5."""
     graphs = (FilteredGraph(seed).graph for seed in FILTERED_SEEDS)
     return [compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET) for graph in graphs]
 
@@ -113,7 +113,7 @@ def filtered_programs() -> list[Program]:
 def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
     programs: list[Program], filtered_programs: list[Program]
 ) -> None:
-    # On one with wide vectors and caches of a common size: how often each pays depends on these.
+    # Wide vectors and caches of a common size: how often each algorithm pays depends on these.
     processor = replace(
         host(),
         vector_bytes=64,
@@ -125,19 +125,19 @@ def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
         threads=2,
     )
     taken = Counter[str]()
-    for schedule, how in (
+    for schedule, windowed in (
         one
         for program in (*programs, *filtered_programs)
         for one in windows_of(program, decide(program, processor))
     ):
-        algorithm, image = schedule.algorithm, how.image
+        algorithm, image = schedule.algorithm, windowed.image
         names = [algorithm, f"{algorithm}, {'direct' if image.is_direct else 'image'}"]
-        names += [f"{algorithm}, {how.step.dtype}"]
+        names += [f"{algorithm}, {windowed.step.dtype}"]
         if len(image.outer) > 1:
             names.append(f"{algorithm}, several outer axes")
-        if how.outer.extent > 1:
+        if windowed.outer.extent > 1:
             names.append(f"{algorithm}, several outer positions")
-        if how.step.batch[0].extent > 1:
+        if windowed.step.batch[0].extent > 1:
             names.append(f"{algorithm}, groups")
         taken.update(names)
     direct = (IMPLICIT_GEMM, WEIGHT_GRADIENT)
@@ -169,15 +169,15 @@ def test_blocks_of_images_have_rests(
     engine = engine_of(vectors, monkeypatch)
     rests = Counter[str]()
     for program in (*programs[:100], *filtered_programs):
-        for made, how in windows_of(program, winograd(program, engine.processor)):
-            positions = how.image.places[0].extent
-            if is_winograd(made.algorithm):
+        for one, windowed in windows_of(program, winograd(program, engine.processor)):
+            positions = windowed.image.positions[0].extent
+            if is_winograd(one.algorithm):
                 positions //= RESULTS
-            rests[made.algorithm] += made.block < positions and positions % made.block != 0
+            rests[one.algorithm] += one.block < positions and positions % one.block != 0
     wanted = [(IMPLICIT_GEMM,), (WEIGHT_GRADIENT,), WINOGRAD_WEIGHT_GRADIENT.values()]
-    # So many workers take single rows of tiles.
+    # With 16 threads a block is a single row of tiles.
     wanted += [WINOGRAD.values()] * (engine.processor.threads < 16)
-    assert all(sum(rests[one] for one in algorithms) >= 2 for algorithms in wanted), rests
+    assert all(sum(rests[name] for name in names) >= 2 for names in wanted), rests
 
 
 @pytest.mark.parametrize("vectors", SMALL)
@@ -191,15 +191,15 @@ def test_blocks_and_narrow_vectors_change_nothing(
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_many_channels_are_not_taken_for_places(size: int) -> None:
+def test_many_channels_are_not_taken_for_positions(size: int) -> None:
     leaves = Leaves()
-    # Two images of 4x4 places, and windows with some hundred elements.
+    # Two images of 4x4 positions, and windows with some hundred elements.
     x = leaves.add(np.ones((2, 64, 8, 8), "float32"))
     weight = leaves.add(np.ones((32, 64, size, size), "float32"))
     y = ops.conv(x, weight, [2, 2], [(1, 1), (1, 1)], [1, 1])
     graph = leaves.graph([y, *gradients(ops.sum(y * y), [weight])])
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    found = {how.extents[1]: how.algorithm for how, _ in windows_of(program)}
+    found = {one.extents[1]: one.algorithm for one, _ in windows_of(program)}
     assert found == {2 * 4 * 4: IMPLICIT_GEMM, 64 * size * size: WEIGHT_GRADIENT}
 
 
@@ -229,8 +229,8 @@ def convolution(
 def gain(what: str, size: int) -> float:
     """The mean square of a result of Winograd's algorithm, if signs of terms were random.
 
-    Numbers and weights (or gradients) have mean squares of 1. The transforms are the same along
-    both axes, so it is the square of what they give along one.
+    Inputs and weights (or gradients) have mean squares of 1. The transforms are the same along both
+    axes, so the gain is the square of the gain along one.
     """
     filtering = FILTERINGS[size]
     back, factors = (
@@ -246,9 +246,9 @@ def filtering_deviation(what: str, size: int, sums: int) -> float:
     """The standard deviation of a result's error, in units of the unit roundoff.
 
     A rounding is off by up to a unit, at random: by the square root of 1/3 (Higham and Mary, 2019).
-    Numbers are drawn from -1 to 1: their mean square is 1/3. The k-th of `sums` additions rounds k
-    products, which are sums/2 roundings of all. Transforms have as many roundings as their rows
-    have numbers, along each axis.
+    Inputs are drawn from -1 to 1: their mean square is 1/3. The k-th of `sums` additions rounds k
+    products, so each product is rounded sums/2 times on average. A transform rounds as often as its
+    rows have elements, along each axis.
     """
     numbers = size + RESULTS - 1
     roundings = sums / 2 + 1 + 2 * (numbers + size + RESULTS)
@@ -256,7 +256,7 @@ def filtering_deviation(what: str, size: int, sums: int) -> float:
 
 
 def direct_deviation(terms: int) -> float:
-    """The same of a sum of products in any order."""
+    """The same for a sum of products in any order."""
     return math.sqrt((terms / 2 + 1) / 3 * terms / 3 / 3)
 
 
@@ -278,30 +278,30 @@ def test_errors_of_winograd_are_those_of_its_roundings(dtype: str, size: int) ->
     )
     for (name, value), (what, sums, terms) in zip(expected.items(), cases, strict=True):
         deviation = math.hypot(filtering_deviation(what, size, sums), direct_deviation(terms))
-        # One of a billion numbers is six standard deviations off.
+        # One of a billion values is six standard deviations off.
         compare(name, found[name], value, 6 * deviation * float(np.finfo(dtype).eps) / 2)
 
 
 def test_tolerances_of_windows_are_those_of_winograd() -> None:
     for size in FILTERINGS:
-        places = math.sqrt(gain("forward", size)) / size
-        elements = math.sqrt(gain("weight gradient", size)) / RESULTS
-        assert max(places, elements) <= AMPLIFICATION[size] <= 1.1 * max(places, elements)
+        forward = math.sqrt(gain("forward", size)) / size
+        gradient = math.sqrt(gain("weight gradient", size)) / RESULTS
+        assert max(forward, gradient) <= AMPLIFICATION[size] <= 1.1 * max(forward, gradient)
 
 
-def _only(array: Array, *place: Any) -> None:
-    """Zeros everywhere but at a place."""
-    kept = array[place].copy()
+def _only(array: Array, *index: Any) -> None:
+    """Zeros everywhere but at an index."""
+    kept = array[index].copy()
     array[:] = 0
-    array[place] = kept
+    array[index] = kept
 
 
 def _thinned(array: Array, share: float) -> None:
-    """Zeros at random places."""
+    """Zeros at random indices; `share` of the elements stay."""
     array *= np.random.default_rng(array.size).random(array.shape) < share
 
 
-def _one_place(x: Array, weight: Array, upstream: Array) -> None:
+def _one_position(x: Array, weight: Array, upstream: Array) -> None:
     _only(upstream, np.s_[:], np.s_[:], 0, 0)
 
 
@@ -353,10 +353,10 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     executable = engine.compile(program, {}, schedule=winograd(program, engine.processor))
     noise: dict[tuple[str, str], int] = {}
-    for change in (_one_place, _corners, _channels, _masks, _elements, _identity, _few):
+    for change in (_one_position, _corners, _channels, _masks, _elements, _identity, _few):
         feeds = {name: value.copy() for name, value in original.items()}
         change(*feeds.values())
-        # How many terms of each result are not zero.
+        # The number of nonzero terms of each result.
         counts, _ = evaluate(graph, {name: abs(np.sign(feed)) for name, feed in feeds.items()})
         expected = expected_of(graph, feeds).outputs
         executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
@@ -370,7 +370,7 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(
 
 
 @pytest.mark.parametrize("size", [3, 5])
-def test_what_is_not_finite_is_no_zero(size: int) -> None:
+def test_nonfinite_values_count_as_nonzero(size: int) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.inf
     feeds["x1"][:] = feeds["x2"][:] = 0
@@ -399,7 +399,7 @@ def test_winograd_does_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 2])
-def test_gradients_of_few_weights_are_sums_of_blocks_whatever_the_number_of_threads(
+def test_gradients_of_few_weights_have_partial_sums_whatever_the_number_of_threads(
     padding: int,
 ) -> None:
     generator, leaves = np.random.default_rng(0), Leaves()
@@ -415,37 +415,37 @@ def test_gradients_of_few_weights_are_sums_of_blocks_whatever_the_number_of_thre
     for threads in (1, 2, 5):
         engine = CpuEngine()
         engine.processor = replace(engine.processor, threads=threads)
-        ((how, _),) = windows_of(program, decide(program, engine.processor))
-        # The sums, and what adds them up.
-        assert len(how.works) == 2
-        assert how.partial_sums > 1
-        assert how.works[0].items >= 7
+        ((schedule, _),) = windows_of(program, decide(program, engine.processor))
+        # A kernel for the partial sums, and one that adds them up.
+        assert len(schedule.works) == 2
+        assert schedule.partial_sums > 1
+        assert schedule.works[0].items >= 7
         outputs, _ = run_program(program, engine, leaves.feeds)
         found.append(outputs[program.outputs[0][0]].tobytes())
     assert len(set(found)) == 1
 
 
 @pytest.mark.parametrize("size", [3, 5])
-def test_a_nan_reaches_the_results_that_see_it(size: int) -> None:
+def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.nan
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     y = outputs[program.outputs[0][0]]
-    seen = np.zeros(y.shape, bool)
+    reached = np.zeros(y.shape, bool)
     reach = size // 2
-    seen[1, :, 4 - reach : 5 + reach, 5 - reach : 6 + reach] = True
-    np.testing.assert_array_equal(np.isnan(y), seen)
+    reached[1, :, 4 - reach : 5 + reach, 5 - reach : 6 + reach] = True
+    np.testing.assert_array_equal(np.isnan(y), reached)
 
 
 @pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("place", [(0, 0), (4, 5)])
+@pytest.mark.parametrize("pixel", [(0, 0), (4, 5)])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_reaches_only_gradients_of_the_weights_of_its_channel(
-    size: int, place: tuple[int, int], value: float
+def test_nonfinite_values_reach_only_gradients_of_the_weights_of_their_channel(
+    size: int, pixel: tuple[int, int], value: float
 ) -> None:
     graph, feeds = convolution(size=size)
-    feeds["x0"][(1, 3, *place)] = value
+    feeds["x0"][(1, 3, *pixel)] = value
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     lost = ~np.isfinite(outputs[program.outputs[2][0]])
@@ -461,7 +461,7 @@ def test_lanes_that_are_masked_out_are_zero(
     engine = engine_of(vectors, monkeypatch)
     leaves = Leaves()
     x = leaves.add(np.arange(3.0 * (extent + 1)).reshape(3, extent + 1).astype("float32"))
-    # The vector that is left has an odd number of lanes, and a mask that is known beforehand.
+    # The last vector has an odd number of lanes, and a constant mask.
     last = ops.pad(x[:, extent:], [(0, 0), (extent - 1, 0)])
     check(leaves.graph([x[:, :extent] + last]), engine, leaves.feeds)
 
@@ -469,7 +469,7 @@ def test_lanes_that_are_masked_out_are_zero(
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("extent", [2, 9, 16, 31, 66])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "bool"])
-def test_what_lies_backwards_is_read_in_the_right_order(
+def test_backward_strides_are_read_in_the_right_order(
     dtype: str, extent: int, vectors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(vectors, monkeypatch)

@@ -1,1 +1,1 @@
-"""What is decided about a program before anything is written: what is packed, cut, summed where."""
+"""The decisions on how a program is run, before code is written: algorithms, packing, splits."""

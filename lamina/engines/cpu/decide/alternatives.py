@@ -1,7 +1,7 @@
-"""Other right ways to run the steps of a program: what tests force, whatever the sizes are.
+"""Other correct schedules for the steps of a program, which tests force whatever the sizes are.
 
-They are few for each step, and odd on purpose: every algorithm that can compute it, with small
-tiles, uneven chunks and cuts, operands packed and read where they lie, narrow vectors.
+There are a few for each step, odd on purpose: every algorithm that can compute it, with small
+tiles, uneven chunks and splits, packed and direct operands, narrow vectors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lamina.engines.cpu.decide.contractions import (
     can_be_dots,
     gemm_schedule,
 )
-from lamina.engines.cpu.decide.convolutions import can_have_images, row_tiles_of, window_schedule
+from lamina.engines.cpu.decide.convolutions import can_have_images, m_tiles_of, window_schedule
 from lamina.engines.cpu.decide.loops import nest_of, nest_with, possible_vectors
 from lamina.engines.cpu.decide.packing import Packing, can_be_read_in_vectors
 from lamina.engines.cpu.decide.panels import Panels
@@ -34,7 +34,7 @@ from lamina.engines.cpu.decide.schedule import (
     StepSchedule,
     WindowSchedule,
 )
-from lamina.engines.cpu.decide.split_reductions import can_be_cut, split_loop
+from lamina.engines.cpu.decide.split_reductions import can_be_split, split_loop
 from lamina.engines.cpu.decide.windows import (
     COL2IM,
     WEIGHT_GRADIENT,
@@ -47,40 +47,40 @@ from lamina.engines.cpu.processor import Processor
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Reduce, Step
 
-# Stages without anything unrolled, and with all windows.
+# Stages with nothing unrolled, and with all windows unrolled.
 _LOOPS, _UNROLLED = Style(0, 0, 0), Style(0, 8, 32)
-# Reductions are cut into so many blocks, which leaves something over.
+# The blocks of reductions: an odd number, so that most leave a rest.
 _BLOCKS = 3
-# Any operand can be packed in these orders.
-_K_BY_K, _AS_IT_LIES = Packing(False, as_it_lies=False), Packing(False, as_it_lies=True)
+# Any operand can be packed in these two orders.
+_K_BY_K, _MEMORY_ORDER = Packing(False, in_memory_order=False), Packing(False, in_memory_order=True)
 
 
 def legal_schedules(program: Program, processor: Processor) -> Iterator[Schedule]:
-    """Schedules that together run each step in all of its ways."""
+    """Schedules that together cover all alternatives of each step."""
     signatures = Signatures(program)
     known: dict[Step, Sequence[StepSchedule | None]] = {}
     found: list[Sequence[StepSchedule | None]] = []
     for step in program.steps:
         (numbered,), _ = signatures.numbered(step)
         if numbered not in known:
-            # Without a way of its own it is run, or fused behind another one, as it is decided.
+            # None: the step is run, or fused after another one, as `decide` chooses.
             known[numbered] = (None, *alternatives_of(numbered, processor))
         found.append(known[numbered])
-    for turn in range(max(map(len, found), default=0)):
-        chosen = {number: ways[turn % len(ways)] for number, ways in enumerate(found)}
-        forced = {number: way for number, way in chosen.items() if way is not None}
+    for index in range(max(map(len, found), default=0)):
+        chosen = {number: choices[index % len(choices)] for number, choices in enumerate(found)}
+        forced = {number: choice for number, choice in chosen.items() if choice is not None}
         if forced:
             yield decide(program, processor, forced, signatures=signatures)
 
 
 def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
-    """Ways to run one step."""
+    """Correct schedules for one step."""
     if isinstance(step, Loop):
         yield from _of_loop(step, processor)
         return
     yield LoopSchedule((next(_nests(as_loop(step), processor)),))
     if step.dtype.is_float and all(step.extents):
-        yield from _of_product(as_matrix(step), processor)
+        yield from _of_matrix(as_matrix(step), processor)
         yield from _of_windows(step, processor)
 
 
@@ -92,19 +92,19 @@ def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
     for nest in _nests(loop, processor):
         yield LoopSchedule((nest,))
     stages = (stage for stage in loop.stages if isinstance(stage, Reduce))
-    cut = tuple(stage.local for stage in stages if can_be_cut(stage, _BLOCKS))
-    if cut:
-        split = split_loop(loop, cut, _BLOCKS)
-        yield LoopSchedule(tuple(nest_of(one, processor) for one in split.loops), cut, _BLOCKS)
+    locals_ = tuple(stage.local for stage in stages if can_be_split(stage, _BLOCKS))
+    if locals_:
+        split = split_loop(loop, locals_, _BLOCKS)
+        yield LoopSchedule(tuple(nest_of(one, processor) for one in split.loops), locals_, _BLOCKS)
 
 
 def _nests(loop: Loop, processor: Processor) -> Iterator[Nest]:
-    """Vectors along each axis, as wide as they are chosen and with two lanes."""
+    """Vectors along each axis, of the usual width and of two lanes."""
     for number, vectors in enumerate(possible_vectors(loop, processor)):
         nest = nest_with(loop, vectors)
         order, lanes = nest.order, vectors.lanes
         if vectors.lane is not None:
-            # Vectors of the axis are work items, in a nest the wrong way round.
+            # Vectors of the axis are work items, in a nest with the axes reversed.
             yield replace(nest, order=order[::-1], shared=vectors.lane, style=_UNROLLED)
             lanes = fitting_lanes(2, vectors.lane.extent)
         style = replace(_LOOPS, inner_lanes=2 if vectors.inner else 0)
@@ -112,17 +112,17 @@ def _nests(loop: Loop, processor: Processor) -> Iterator[Nest]:
         yield replace(nest, lanes=lanes, shared=shared, style=style)
 
 
-# Products of matrices -----------------------------------------------------------------------------
+# Matrix products ----------------------------------------------------------------------------------
 
 
-def _of_product(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
+def _of_matrix(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     _, m, _, k = matrix.step.extents
     full = processor.vector_bytes // matrix.step.dtype.itemsize
     plain = as_plain(matrix.left, matrix.m, matrix) is not None
     direct = DIRECT if plain else PACKED
     yield _product(matrix, processor, (2, 1), 1, -(-k // 2), PACKED, PACKED, _K_BY_K)
     yield _product(matrix, processor, (max(full // 2, 2), 2), 3, k, direct, PACKED)
-    yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED, _AS_IT_LIES)
+    yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED, _MEMORY_ORDER)
     yield _product(matrix, processor, (full, 2), min(m, 5), k, direct, PREPACKED)
     if can_be_read_in_vectors(matrix):
         yield _product(matrix, processor, (2, 2), 4, max(k - 1, 1), direct, DIRECT)
@@ -135,7 +135,7 @@ def _of_product(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
             algorithm="dots",
             tile=(2, 3),
             chunk=k,
-            row_cuts=min(-(-m // 2), 2),
+            split_m=min(-(-m // 2), 2),
             left=DIRECT,
             right=DIRECT,
             prefetch=0,
@@ -146,27 +146,27 @@ def _product(
     matrix: Matrix,
     processor: Processor,
     vectors: tuple[int, int],
-    rows: int,
+    tile_m: int,
     chunk: int,
     left: str,
     right: str,
     packing: Packing | None = None,
 ) -> GemmSchedule:
-    """Tiles of so many rows, in panels of some vectors of so many lanes."""
+    """Tiles of up to `tile_m` rows; `vectors` is (lanes of a vector, vectors of a panel)."""
     lanes, count = vectors
     panels = Panels(lanes, count, matrix.n.extent)
-    rows = min(rows, matrix.m.extent)
+    tile_m = min(tile_m, matrix.m.extent)
     return gemm_schedule(
         matrix,
         panels,
         processor,
         algorithm="tiles",
-        tile=(rows, panels.width),
+        tile=(tile_m, panels.width),
         chunk=chunk,
-        row_cuts=min(-(-matrix.m.extent // rows), 2),
+        split_m=min(-(-matrix.m.extent // tile_m), 2),
         left=left,
         right=right,
-        prefetch=0 if left == DIRECT else rows,
+        prefetch=0 if left == DIRECT else tile_m,
         packing=packing,
     )
 
@@ -177,60 +177,60 @@ def _product(
 def _of_windows(step: Contraction, processor: Processor) -> Iterator[WindowSchedule]:
     """Each algorithm that can compute it, in small blocks and in whole images."""
     full = processor.vector_bytes // step.dtype.itemsize
-    columns = step.extents[2]
-    for algorithm, how in readings(step).items():
-        narrow, wide = Panels(max(full // 2, 2), 1, columns), Panels(full, 2, columns)
-        for panels, rows, is_small in ((narrow, 3, True), (wide, 5, False)):
-            yield _over_windows(how, algorithm, panels, processor, rows, is_small=is_small)
+    n = step.extents[2]
+    for algorithm, windowed in readings(step).items():
+        narrow, wide = Panels(max(full // 2, 2), 1, n), Panels(full, 2, n)
+        for panels, tile_m, is_small in ((narrow, 3, True), (wide, 5, False)):
+            yield _over_windows(windowed, algorithm, panels, processor, tile_m, is_small=is_small)
 
 
 def _over_windows(
-    how: Windowed,
+    windowed: Windowed,
     algorithm: str,
     panels: Panels,
     processor: Processor,
-    rows: int,
+    tile_m: int,
     *,
     is_small: bool,
 ) -> WindowSchedule:
-    positions = how.image.places[0].extent
+    positions = windowed.image.positions[0].extent
     if is_winograd(algorithm):
         positions //= RESULTS
     block, images = positions, 1
     if is_small and algorithm != COL2IM:
         block = -(-positions // 2)
-    elif algorithm != COL2IM and can_have_images(how):
-        images = how.outer.extent
-    row_cuts = partial_sums = 1
-    channels = how.image.sides[-1].axis.extent if is_winograd(algorithm) else 0
+    elif algorithm != COL2IM and can_have_images(windowed):
+        images = windowed.outer.extent
+    split_m = partial_sums = 1
+    channels = windowed.image.sides[-1].axis.extent if is_winograd(algorithm) else 0
     if algorithm == WEIGHT_GRADIENT:
-        row_cuts = min(row_tiles_of(how, block, rows).count, 2)
+        split_m = min(m_tiles_of(windowed, block, tile_m).count, 2)
     if algorithm in (WEIGHT_GRADIENT, *WINOGRAD_WEIGHT_GRADIENT.values()):
-        partial_sums = min(how.outer.extent // images, 3)
+        partial_sums = min(windowed.outer.extent // images, 3)
     if algorithm in WINOGRAD_WEIGHT_GRADIENT.values() and channels % panels.lanes == 0:
         channels = panels.lanes if is_small else channels
-    made = window_schedule(
-        how,
+    schedule = window_schedule(
+        windowed,
         algorithm,
         panels,
         processor,
-        rows=rows,
+        tile_m=tile_m,
         block=block,
         images=images,
-        row_cuts=row_cuts,
+        split_m=split_m,
         partial_sums=partial_sums,
         channels=channels,
     )
-    return _packed_otherwise(made) if is_small else made
+    return _packed_otherwise(schedule) if is_small else schedule
 
 
-def _packed_otherwise(made: WindowSchedule) -> WindowSchedule:
-    """The schedule with nothing unrolled, read directly or turned that need not be."""
+def _packed_otherwise(one: WindowSchedule) -> WindowSchedule:
+    """The schedule with nothing unrolled, no operand read directly, and no register transposes."""
     return replace(
-        made,
-        copied=None if made.copied is None else 0,
-        right=PACKED if made.right == DIRECT else made.right,
-        packing=None if made.packing is None else _K_BY_K,
-        prepacked=None if made.prepacked is None else replace(made.prepacked, packing=_AS_IT_LIES),
+        one,
+        copied=None if one.copied is None else 0,
+        right=PACKED if one.right == DIRECT else one.right,
+        packing=None if one.packing is None else _K_BY_K,
+        prepacked=None if one.prepacked is None else replace(one.prepacked, packing=_MEMORY_ORDER),
         unrolled=0,
     )

@@ -1,8 +1,8 @@
-"""Loops that are fused behind a contraction: sums over the rows that it has just stored.
+"""Fused column sums: loops over the output of a contraction, run panel by panel.
 
-The gradient of a bias is the sum of the gradient that goes on to the layer before, over the
-examples. Such a loop runs as soon as a panel of columns is done, by the worker that made it, while
-the panel is still in its cache.
+The gradient of a bias is a column sum, over the examples, of the gradient that the layer before
+receives. Its loop runs as soon as a panel of the contraction is stored, on the same worker, while
+the panel is in that core's cache.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, wr
 def fused_column_sums(
     program: Program, schedules: Sequence[StepSchedule], signatures: Signatures
 ) -> dict[int, int]:
-    """Of each loop that can be fused, by its number: the number of the contraction.
+    """For each loop that can be fused, by its number, the number of its contraction.
 
     Args:
-        program: whose loops they are.
-        schedules: how its steps are run; only products of matrices have sums fused behind them.
+        program: the program with the loops.
+        schedules: of its steps; column sums are fused with matrix products only.
         signatures: of the program's steps.
     """
     found: dict[int, int] = {}
@@ -37,17 +37,18 @@ def fused_column_sums(
     for number, step in enumerate(program.steps):
         reads, writes = reads_of(step), writes_of(step)
         if isinstance(step, Loop) and program.repeated(number) is None:
-            # Nothing that the loop writes may be in use, and what it reads must be there.
-            made = written.last(reads)
-            carrier = program.steps[made]
+            # The contraction is the last step that writes the loop's operands, and no later step
+            # uses the memory of its outputs.
+            producer = written.last(reads)
+            carrier = program.steps[producer]
             if (
-                made > max(written.last(writes), read.last(writes))
-                and program.repeated(made) is None
+                producer > max(written.last(writes), read.last(writes))
+                and program.repeated(producer) is None
                 and isinstance(carrier, Contraction)
-                and isinstance(schedules[made], GemmSchedule)
+                and isinstance(schedules[producer], GemmSchedule)
                 and carriers.carries(carrier, step)
             ):
-                found[number] = made
+                found[number] = producer
         read.touch(reads, number)
         written.touch(writes, number)
     return found
@@ -55,10 +56,10 @@ def fused_column_sums(
 
 @final
 class _Carriers:
-    """Says which contractions can have which loops behind them; found once for equal ones.
+    """Checks which loops can be fused with which contractions; once for equal pairs.
 
     Args:
-        extents: where the buffers of a program lie.
+        extents: of the program's buffers.
         signatures: of its steps.
     """
 
@@ -68,29 +69,29 @@ class _Carriers:
         self._known: dict[object, bool] = {}
 
     def carries(self, step: Contraction, loop: Loop) -> bool:
-        """Whether each point of the loop needs only one column of what the contraction stores."""
+        """Whether each point of the loop reads only one column of the contraction's output."""
         (one, other), names = self._signatures.numbered(step, loop)
         assert isinstance(one, Contraction)
         assert isinstance(other, Loop)
-        meeting = frozenset(
-            (str(n), str(m))
-            for n, name in enumerate(names)
-            for m, another in enumerate(names)
-            if self._meet(name, another)
+        overlapping = frozenset(
+            (str(first), str(second))
+            for first, name in enumerate(names)
+            for second, another in enumerate(names)
+            if self._overlap(name, another)
         )
-        key = (one, other, meeting)
+        key = (one, other, overlapping)
         if key not in self._known:
-            self._known[key] = _carries(one, other, meeting)
+            self._known[key] = _carries(one, other, overlapping)
         return self._known[key]
 
-    def _meet(self, one: str, other: str) -> bool:
+    def _overlap(self, one: str, other: str) -> bool:
         """Whether two buffers share memory."""
         (start, end), (first, last) = self._extents[one], self._extents[other]
         return start < last and first < end
 
 
-def _carries(step: Contraction, loop: Loop, meeting: Collection[tuple[str, str]]) -> bool:
-    """The same for steps whose buffers are called by numbers; `meeting` are those that share."""
+def _carries(step: Contraction, loop: Loop, overlapping: Collection[tuple[str, str]]) -> bool:
+    """The same for steps with numbered buffers; `overlapping` are pairs that share memory."""
     if step.extents[0] != 1:
         return False
     loop = merged_axes(loop)
@@ -100,7 +101,7 @@ def _carries(step: Contraction, loop: Loop, meeting: Collection[tuple[str, str]]
     matrix = as_matrix(step)
     stores = {store.buffer: store for store in matrix.step.stores}
     for load in loads_of(loop):
-        if any((load.buffer, name) in meeting for name in stores):
+        if any((load.buffer, name) in overlapping for name in stores):
             store = stores.get(load.buffer)
             if store is None or store.accumulate or axis.extent != matrix.n.extent:
                 return False
@@ -110,5 +111,5 @@ def _carries(step: Contraction, loop: Loop, meeting: Collection[tuple[str, str]]
 
 
 def _is_in(index: Index, column: Axis) -> bool:
-    """Whether the position lies in this column of rows that are as long as there are columns."""
+    """Whether the index is in this column of a row-major matrix with `column.extent` columns."""
     return index % column.extent == axis_index(column)

@@ -1,8 +1,9 @@
-"""By which algorithm a contraction is computed, and the tiles, panels and cuts of that.
+"""The algorithm of a contraction, its register tiles, panels, chunks of K, and split of M.
 
-Most are products of matrices in register tiles: a panel of the right operand is packed, or was
-packed before, and the tiles of all rows pass over it. Small ones are loops. Where few columns would
-leave lanes empty, tiles are made of dot products. Those over windows have algorithms of their own.
+Most contractions are matrix products in register tiles: a panel of the right operand is packed, or
+was packed before the step, and the tiles of all M pass over it. Small contractions are loops. Where
+N is too small to fill lanes, tiles are made of dot products. Contractions over windows have
+algorithms of their own (`convolutions.py`).
 """
 
 from __future__ import annotations
@@ -27,37 +28,38 @@ from lamina.engines.cpu.decide.schedule import (
     LoopSchedule,
     StepSchedule,
 )
-from lamina.engines.cpu.decide.tiles import VECTORS, dot_sides, most_rows, rows_of_tiles
+from lamina.engines.cpu.decide.tiles import VECTORS, balanced_tile_m, dot_tile, largest_tile_m
 from lamina.engines.cpu.decide.vectors import are_short
 from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.processor import LINE_BYTES, Processor
 from lamina.program.steps import Contraction
 
-# Contractions with less work than this, in multiply-adds, are loops: nothing pays for tiles.
+# Contractions with less work than this, in multiply-adds, are loops: tiles would not pay.
 SMALLEST_WORK = 8192
-# Sums over many K are made in chunks, so that a panel stays in the second cache; of at least so
-# many, as each chunk begins and ends with the sums of a tile in memory.
+# A long K is summed in chunks, so that a panel stays in the second cache. A chunk has at least this
+# many k, as it loads and stores the sums of each tile.
 SHORTEST_CHUNK = 512
-# In cycles, for the choice between tiles and dots.
+# For the choice between tiles and dots: cycles to pack a vector and to add up its lanes, and the
+# share of the tiles' cycles that dots may have at most.
 _PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
-# To pack a number of the left operand.
-_PACKED_NUMBER = 1.5 / 8
-# A left operand that is read along its rows by at least this many panels of columns is packed.
+# Cycles to pack an element of the left operand.
+_PACKED_ELEMENT = 1.5 / 8
+# A left operand that is contiguous along M is packed if at least this many panels read it.
 PANELS_WORTH_PACKING = 6
 # Of memory, in bytes.
 _PAGE = 4096
-# Numbers of the left operand that lie K by K are fetched into the cache so many K ahead.
-K_AHEAD = 64
+# The prefetch distance, in k, for a left operand whose tiles read contiguous rows for each k.
+PREFETCH_DISTANCE = 64
 
 
 def schedule_contraction(
     step: Contraction, processor: Processor, *, prepacked: bool
 ) -> StepSchedule:
-    """How a contraction is computed.
+    """The schedule of a contraction.
 
     Args:
-        step: which one.
-        processor: for which processor.
+        step: the contraction.
+        processor: the processor that runs it.
         prepacked: whether its right operand may be packed before the step.
     """
     if not _is_worth_tiles(step, processor):
@@ -80,28 +82,28 @@ def _is_worth_tiles(step: Contraction, processor: Processor) -> bool:
 
 
 def panels_of(step: Contraction, processor: Processor) -> Panels:
-    """How the columns of a contraction are cut."""
+    """The panels into which N is split."""
     lanes = processor.vector_bytes // step.dtype.itemsize
-    columns = step.extents[2]
-    return Panels(lanes, min(VECTORS, -(-columns // lanes)), columns)
+    n = step.extents[2]
+    return Panels(lanes, min(VECTORS, -(-n // lanes)), n)
 
 
 def _is_plain(matrix: Matrix) -> bool:
-    """Whether the left operand lies side by side along its rows or along K."""
+    """Whether the left operand is contiguous along M or along K."""
     plain = as_plain(matrix.left, matrix.m, matrix)
     return plain is not None and 1 in (plain.stride, plain.k_stride)
 
 
 def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
-    """Whether sums are made along K, in lanes that are added up at the end, without packing.
+    """Whether lanes run along K, to be added up at the end, without packing.
 
-    That is better where few columns would leave lanes empty, or few rows would use what was
-    packed for them; both operands must lie contiguous along K.
+    That is better where a small N would leave lanes empty, or a small M would use a packed panel
+    too rarely. Both operands must be contiguous along K.
     """
     if not can_be_dots(matrix):
         return False
     m, n, k = matrix.m.extent, matrix.n.extent, matrix.k.extent
-    # Rough cycles: a multiply-add takes one, K of a packed vector some more, a sum of lanes a few.
+    # Rough cycles: one for a multiply-add, some for packing a vector, a few for a sum of lanes.
     vectors = -(-n // panels.lanes)
     tiles = m * vectors * k + (0 if prepacked else _PACKED_VECTOR * vectors * k)
     dots = m * n * (-(-k // panels.lanes) + _SUM_OF_LANES)
@@ -109,7 +111,7 @@ def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
 
 
 def can_be_dots(matrix: Matrix) -> bool:
-    """Whether both operands lie contiguous along K, and nowhere else."""
+    """Whether both operands are contiguous along K alone."""
     for view, outer in ((matrix.left, matrix.m), (matrix.right, matrix.n)):
         plain = as_plain(view, outer, matrix)
         if plain is None or plain.k_stride != 1 or plain.stride == 1:
@@ -120,28 +122,28 @@ def can_be_dots(matrix: Matrix) -> bool:
 def _gemm(
     matrix: Matrix, panels: Panels, processor: Processor, *, dots: bool, prepacked: bool
 ) -> GemmSchedule:
-    """Tiles as large as the registers and caches have them."""
+    """A matrix product with tiles and chunks for the processor's registers and caches."""
     left = _direct_left(matrix, panels, processor)
     if dots:
-        most, columns = dot_sides(processor)
+        largest, tile_n = dot_tile(processor)
     else:
-        most, columns = _most_rows(matrix, left, panels, processor), panels.width
-    rows = rows_of_tiles(matrix.m.extent, most)
+        largest, tile_n = _largest_tile_m(matrix, left, panels, processor), panels.width
+    tile_m = balanced_tile_m(matrix.m.extent, largest)
     right = PREPACKED if prepacked else PACKED
-    if dots or (not prepacked and matrix.m.extent <= rows and can_be_read_in_vectors(matrix)):
-        # Dots read it along K; tiles do not pack what is used but once.
+    if dots or (not prepacked and matrix.m.extent <= tile_m and can_be_read_in_vectors(matrix)):
+        # Dots read the right operand along K. A panel that one tile reads is not packed.
         right = DIRECT
     return gemm_schedule(
         matrix,
         panels,
         processor,
         algorithm="dots" if dots else "tiles",
-        tile=(rows, columns),
+        tile=(tile_m, tile_n),
         chunk=matrix.k.extent if dots else _longest_chunk(matrix, panels, processor),
-        row_cuts=_row_cuts(matrix, panels, rows, processor),
+        split_m=_split_m(matrix, panels, tile_m, processor),
         left=PACKED if left is None else DIRECT,
         right=right,
-        prefetch=0 if dots else _prefetch(matrix, left, rows, processor),
+        prefetch=0 if dots else _prefetch(matrix, left, tile_m, processor),
     )
 
 
@@ -153,19 +155,19 @@ def gemm_schedule(
     algorithm: str,
     tile: tuple[int, int],
     chunk: int,
-    row_cuts: int,
+    split_m: int,
     left: str,
     right: str,
     prefetch: int,
     packing: Packing | None = None,
 ) -> GemmSchedule:
-    """A schedule of what was decided, with the work that follows from it.
+    """The schedule with these choices, and the work that follows from them.
 
-    By default the right operand is packed in the order that costs least.
+    By default the right operand is packed in the cheapest order.
     """
     b, m, n, k = extents = matrix.step.extents
     cycles = float(-(-n // panels.lanes) * b * m * k) * (1.0 if processor.fused else 2.0)
-    packing_left = Work(b * -(-m // tile[0]), _PACKED_NUMBER * b * m * k)
+    packing_left = Work(b * -(-m // tile[0]), _PACKED_ELEMENT * b * m * k)
     if packing is None and algorithm != "dots":
         whole = right == PREPACKED
         packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
@@ -175,19 +177,19 @@ def gemm_schedule(
         panels,
         *tile,
         chunk,
-        row_cuts,
+        split_m,
         left,
         right,
         packing,
         prefetch,
         are_short(store.value for store in matrix.step.stores),
-        Work(b * panels.count * row_cuts, cycles),
+        Work(b * panels.count * split_m, cycles),
         packing_left if left == PACKED else None,
     )
 
 
 def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
-    """How many K are summed up in one pass: so many that a panel takes half of the cache.
+    """The k that are summed in one pass: as many as let a panel take half of the second cache.
 
     The chunks of a sum are about equally long.
     """
@@ -198,17 +200,17 @@ def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
     return min(k, -(-each // panels.lanes) * panels.lanes)
 
 
-def _row_cuts(matrix: Matrix, panels: Panels, rows: int, processor: Processor) -> int:
-    """Into how many work items the rows are cut, so that all workers have a share."""
+def _split_m(matrix: Matrix, panels: Panels, tile_m: int, processor: Processor) -> int:
+    """The work items into which M is split for each panel, so that all workers have a share."""
     threads = processor.threads
     items = matrix.batch.extent * panels.count
     if items >= 4 * threads or items % threads == 0:
         return 1
-    return min(-(-matrix.m.extent // rows), -(-4 * threads // items))
+    return min(-(-matrix.m.extent // tile_m), -(-4 * threads // items))
 
 
 def _direct_left(matrix: Matrix, panels: Panels, processor: Processor) -> Plain | None:
-    """The left operand as it is read where it lies; None if it is packed."""
+    """The left operand as an address and strides; None if it is packed."""
     plain = as_plain(matrix.left, matrix.m, matrix)
     if plain is None or 1 not in (plain.stride, plain.k_stride):
         return None
@@ -218,31 +220,33 @@ def _direct_left(matrix: Matrix, panels: Panels, processor: Processor) -> Plain 
     return None
 
 
-def _most_rows(matrix: Matrix, left: Plain | None, panels: Panels, processor: Processor) -> int:
-    """How many rows a tile may have: registers are one limit, the first cache another."""
-    most = most_rows(processor, panels.vectors)
+def _largest_tile_m(
+    matrix: Matrix, left: Plain | None, panels: Panels, processor: Processor
+) -> int:
+    """The most rows of a tile: limited by registers and by the first cache."""
+    largest = largest_tile_m(processor, panels.vectors)
     if left is None:
-        return most
+        return largest
     itemsize = matrix.step.dtype.itemsize
     if left.stride == 1 and left.k_stride * itemsize % LINE_BYTES == 0:
-        # A power of two: no tile has a part of one line of the cache and a part of another.
-        return 1 << (most.bit_length() - 1)
-    # Rows a page multiple apart map to the same sets of the first cache. Some of the room is the
-    # right operand's.
-    apart = gcd(left.stride * itemsize, _PAGE)
-    return min(most, max(3 * processor.level1_bytes // (4 * apart), 4))
+        # A power of two: tiles do not share cache lines.
+        return 1 << (largest.bit_length() - 1)
+    # Rows a page multiple apart map to the same sets of the first cache. The right operand needs
+    # some of it, too.
+    stride = gcd(left.stride * itemsize, _PAGE)
+    return min(largest, max(3 * processor.level1_bytes // (4 * stride), 4))
 
 
-def _prefetch(matrix: Matrix, left: Plain | None, rows: int, processor: Processor) -> int:
-    """How far ahead the left operand is fetched: some K, or what the next tile reads."""
-    row_stride, inner_stride = (1, rows) if left is None else (left.stride, left.k_stride)
-    if row_stride == 1:
+def _prefetch(matrix: Matrix, left: Plain | None, tile_m: int, processor: Processor) -> int:
+    """The prefetch distance of the left operand in elements: some k, or the next tile; or 0."""
+    m_stride, k_stride = (1, tile_m) if left is None else (left.stride, left.k_stride)
+    if m_stride == 1:
         is_far = _left_bytes(matrix) > processor.level1_bytes
-        return K_AHEAD * inner_stride if is_far else 0
+        return PREFETCH_DISTANCE * k_stride if is_far else 0
     is_far = _left_bytes(matrix) > processor.level2_bytes // 2
-    return rows * row_stride if is_far else 0
+    return tile_m * m_stride if is_far else 0
 
 
 def _left_bytes(matrix: Matrix) -> int:
-    """The size of one matrix of the left operand."""
+    """The bytes of one matrix of the left operand."""
     return matrix.m.extent * matrix.k.extent * matrix.step.dtype.itemsize

@@ -1,4 +1,4 @@
-"""By which algorithm a contraction over windows is computed, and its blocks and cuts."""
+"""The algorithm of a contraction over windows, its blocks, and how M and sums are split."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from lamina.codegen.filtering import RESULTS
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone
 from lamina.codegen.strides import stride_along
 from lamina.engines.cpu.decide.images import copied_along
+from lamina.engines.cpu.decide.m_tiles import MTiles, merged
 from lamina.engines.cpu.decide.packing import (
     can_be_read_in_vectors,
     packing_of_all,
     packing_of_some,
 )
 from lamina.engines.cpu.decide.panels import PackedRight, Panels
-from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
 from lamina.engines.cpu.decide.schedule import (
     DIRECT,
     PACKED,
@@ -22,7 +22,7 @@ from lamina.engines.cpu.decide.schedule import (
     TRANSFORMED,
     WindowSchedule,
 )
-from lamina.engines.cpu.decide.tiles import UNROLLED, most_rows
+from lamina.engines.cpu.decide.tiles import UNROLLED, largest_tile_m
 from lamina.engines.cpu.decide.vectors import are_short
 from lamina.engines.cpu.decide.windows import (
     COL2IM,
@@ -50,22 +50,22 @@ from lamina.program.windows import WEIGHT_GRADIENT as OF_WEIGHTS
 from lamina.program.windows import loaded
 from lamina.shapes import size_of
 
-# A work item has about so many rows, so that a panel that comes from a far cache is worth it.
-ROWS_OF_ITEM = 128
-# The numbers of an image, or of some images, take so much of the second cache.
+# The rows of a work item, about, so that loading a panel from a far cache pays.
+ITEM_M = 128
+# The images of a work item take one part in this many of the second cache.
 IMAGE_SHARE = 3
-# So many work items there are at least where there are few tiles, whatever the number of workers.
+# The fewest work items where there are few tiles, whatever the number of workers.
 ITEMS_OF_FEW_TILES = 16
-# Sums wait in memory while so many K at least are added.
+# The fewest k that are summed before sums go back to memory.
 SHORTEST_CHUNK = 256
-# col2im loads and stores sums more often: gathering may do so much more work.
+# col2im loads and stores sums more often: gathering may do this many times its work.
 GATHERING_PAYS = 1.25
 
 
 def schedule_windows(
     step: Contraction, panels: Panels, processor: Processor
 ) -> WindowSchedule | None:
-    """How a contraction over windows is computed; None if it is none."""
+    """The schedule of a contraction over windows; None if no algorithm here computes it."""
     if len(step.m) < 2 and len(step.k) < 2:
         return None
     known = readings(step)
@@ -74,26 +74,26 @@ def schedule_windows(
     if spread is not None and not _col2im_pays(spread):
         spread = None
     if spread is not None:
-        work *= size_of([one.place.extent for one in spread.spreads])
-        work /= size_of([one.row.extent for one in spread.spreads])
-    for algorithm, how in known.items():
-        if is_winograd(algorithm) and winograd_pays(how, algorithm, panels, work):
-            return schedule_by(how, algorithm, panels, processor)
+        work *= size_of([one.position.extent for one in spread.spreads])
+        work /= size_of([one.m.extent for one in spread.spreads])
+    for algorithm, windowed in known.items():
+        if is_winograd(algorithm) and winograd_pays(windowed, algorithm, panels, work):
+            return schedule_by(windowed, algorithm, panels, processor)
     if spread is not None:
         return schedule_by(spread, COL2IM, panels, processor)
-    algorithm = WEIGHT_GRADIENT if _all_sums_wait(step) else IMPLICIT_GEMM
-    how = known.get(algorithm)
-    return None if how is None else schedule_by(how, algorithm, panels, processor)
+    algorithm = WEIGHT_GRADIENT if _k_runs_outermost(step) else IMPLICIT_GEMM
+    windowed = known.get(algorithm)
+    return None if windowed is None else schedule_by(windowed, algorithm, panels, processor)
 
 
-def _all_sums_wait(step: Contraction) -> bool:
-    """Whether K runs outermost, while the sums of all rows wait, and not within each row.
+def _k_runs_outermost(step: Contraction) -> bool:
+    """Whether K runs outermost, with the sums of all M in memory, instead of innermost.
 
-    It does for gradients of weights: the program says of windows that slide whether positions are
-    summed up. Where none slide, as where windows lie side by side, both algorithms compute the
-    contraction, and nothing is to be known of windows. The one is taken whose blocks are whole runs
-    of memory: blocks are cut out of the positions, so these must not be the axis along which
-    numbers lie side by side. That one is among the rows of a gradient, and in K otherwise.
+    It does for gradients of weights: the kind of a sliding window states whether positions are
+    summed. Where windows do not overlap, the program has no windows, and both algorithms compute
+    the contraction. Then the algorithm is taken whose blocks are contiguous in memory. Blocks split
+    the positions, so the contiguous axis must not be one of them: it is an axis of M in a weight
+    gradient, and of K otherwise.
     """
     kinds = {window.kind for window in step.windows_in("left")}
     if kinds:
@@ -103,72 +103,74 @@ def _all_sums_wait(step: Contraction) -> bool:
     return any(stride == 1 and atom in step.m for atom, stride in terms)
 
 
-def _col2im_pays(how: Windowed) -> bool:
-    """Whether spreading is less work than gathering."""
-    gathered = size_of([one.row.extent for one in how.spreads])
-    spread = size_of([one.place.extent for one in how.spreads])
-    return any(one.scale > 1 for one in how.spreads) or gathered > GATHERING_PAYS * spread
+def _col2im_pays(windowed: Windowed) -> bool:
+    """Whether col2im is less work than gathering."""
+    gathered = size_of([one.m.extent for one in windowed.spreads])
+    spread = size_of([one.position.extent for one in windowed.spreads])
+    return any(one.scale > 1 for one in windowed.spreads) or gathered > GATHERING_PAYS * spread
 
 
 def schedule_by(
-    how: Windowed, algorithm: str, panels: Panels, processor: Processor
+    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor
 ) -> WindowSchedule:
-    """How an algorithm computes it: blocks and cuts that fit the caches and leave work for all."""
-    rows, channels = most_rows(processor, panels.vectors), 0
-    row_cuts = partial_sums = 1
+    """The schedule of an algorithm: blocks and splits that fit the caches and suit the workers."""
+    tile_m, channels = largest_tile_m(processor, panels.vectors), 0
+    split_m = partial_sums = 1
     if algorithm == IMPLICIT_GEMM:
-        block, images = _blocks(how, processor)
+        block, images = _blocks(windowed, processor)
     elif algorithm == WEIGHT_GRADIENT:
-        block, images = _chunks(how, panels, processor)
-        row_cuts, partial_sums = _cuts(how, panels, rows, (block, images), processor)
+        block, images = _chunks(windowed, panels, processor)
+        split_m, partial_sums = _splits(windowed, panels, tile_m, (block, images), processor)
     elif algorithm == COL2IM:
-        block, images = how.image.places[0].extent, 1
+        block, images = windowed.image.positions[0].extent, 1
     elif algorithm in WINOGRAD.values():
-        channels = how.image.sides[-1].axis.extent
-        block, images = _tile_chunks(how, channels, panels, rows, processor)
+        channels = windowed.image.sides[-1].axis.extent
+        block, images = _tile_chunks(windowed, channels, panels, tile_m, processor)
     else:
-        channels = channels_at_once(how, panels, processor)
-        fitting = tiles_that_fit(how, channels, panels, rows, processor)
-        high, wide = (axis.extent // RESULTS for axis in how.image.places)
-        block, images = _even(how, min(high, max(fitting // wide, 1)), fitting // (high * wide))
-        partial_sums = _partial_sums(how, panels, channels, (block, images))
+        channels = channels_at_once(windowed, panels, processor)
+        fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
+        high, wide = (axis.extent // RESULTS for axis in windowed.image.positions)
+        block, images = _even(
+            windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
+        )
+        partial_sums = _partial_sums(windowed, panels, channels, (block, images))
     return window_schedule(
-        how,
+        windowed,
         algorithm,
         panels,
         processor,
-        rows=rows,
+        tile_m=tile_m,
         block=block,
         images=images,
-        row_cuts=row_cuts,
+        split_m=split_m,
         partial_sums=partial_sums,
         channels=channels,
     )
 
 
 def window_schedule(
-    how: Windowed,
+    windowed: Windowed,
     algorithm: str,
     panels: Panels,
     processor: Processor,
     *,
-    rows: int,
+    tile_m: int,
     block: int,
     images: int,
-    row_cuts: int = 1,
+    split_m: int = 1,
     partial_sums: int = 1,
     channels: int = 0,
 ) -> WindowSchedule:
-    """A schedule of what was decided, with the work that follows from it."""
-    step = how.step
+    """The schedule with these choices, and the work that follows from them."""
+    step = windowed.step
     packing, packed = None, None
     if algorithm in WINOGRAD.values():
-        right, packed = PREPACKED, packed_weights(how, panels)
+        right, packed = PREPACKED, packed_weights(windowed, panels)
     elif algorithm in (IMPLICIT_GEMM, COL2IM):
         in_order = packing_of_all(as_matrix(right_alone(step)), panels.lanes)
         right, packed = PREPACKED, PackedRight(panels, step.extents[3], in_order)
     elif algorithm == WEIGHT_GRADIENT:
-        matrix = matrix_of_positions(how)
+        matrix = matrix_of_positions(windowed)
         right = DIRECT if can_be_read_in_vectors(matrix) else PACKED
         packing = packing_of_some(matrix)
     else:
@@ -177,13 +179,13 @@ def window_schedule(
         algorithm,
         step.extents,
         panels,
-        rows,
+        tile_m,
         block,
         images,
-        row_cuts,
+        split_m,
         partial_sums,
         channels,
-        _copied(how, algorithm, block, channels, panels),
+        _copied(windowed, algorithm, block, channels, panels),
         right,
         packing,
         packed,
@@ -191,56 +193,58 @@ def window_schedule(
         are_short(store.value for store in step.stores),
         (),
     )
-    return replace(schedule, works=_works(how, schedule, processor))
+    return replace(schedule, works=_works(windowed, schedule, processor))
 
 
-def _copied(how: Windowed, algorithm: str, block: int, channels: int, panels: Panels) -> int | None:
-    """The side of the image of a block along which vectors are copied, if one is made."""
-    if how.image.is_direct:
+def _copied(
+    windowed: Windowed, algorithm: str, block: int, channels: int, panels: Panels
+) -> int | None:
+    """The side along which the image of a block is copied in vectors; None if there is no image."""
+    if windowed.image.is_direct:
         return None
-    lengths = how.image.lengths(block * RESULTS if is_winograd(algorithm) else block)
+    lengths = windowed.image.lengths(block * RESULTS if is_winograd(algorithm) else block)
     if is_winograd(algorithm):
         lengths[-1] = channels
     return copied_along(lengths, panels.lanes)
 
 
-def matrix_of_positions(how: Windowed) -> Matrix:
-    """The right operand of a weight gradient, K running over the positions of the image."""
-    inner = (*how.image.outer, *how.image.places)
-    return as_matrix(replace(right_alone(how.step), k=inner))
+def matrix_of_positions(windowed: Windowed) -> Matrix:
+    """The right operand of a weight gradient; its K is the positions of the image."""
+    k = (*windowed.image.outer, *windowed.image.positions)
+    return as_matrix(replace(right_alone(windowed.step), k=k))
 
 
-# Blocks and cuts ----------------------------------------------------------------------------------
+# Blocks and splits --------------------------------------------------------------------------------
 
 
-def _blocks(how: Windowed, processor: Processor) -> tuple[int, int]:
-    """How many positions along the first axis are a block, and how many outer ones an item."""
-    image = how.image
-    first = image.places[0].extent
-    rows = size_of([axis.extent for axis in image.places[1:]])
-    room = processor.level2_bytes // IMAGE_SHARE // how.step.dtype.itemsize
-    items = how.step.batch[0].extent * how.outer.extent
+def _blocks(windowed: Windowed, processor: Processor) -> tuple[int, int]:
+    """The positions of a block along the first axis, and the outer positions of a work item."""
+    image = windowed.image
+    first = image.positions[0].extent
+    run = size_of([axis.extent for axis in image.positions[1:]])
+    room = processor.level2_bytes // IMAGE_SHARE // windowed.step.dtype.itemsize
+    items = windowed.step.batch[0].extent * windowed.outer.extent
     block = first
     while block > 1 and (
         image.size(block) > room
-        or (block * rows >= 2 * ROWS_OF_ITEM and items * -(-first // block) < 4 * processor.threads)
+        or (block * run >= 2 * ITEM_M and items * -(-first // block) < 4 * processor.threads)
     ):
         block = -(-block // 2)
     if block < first:
         return block, 1
-    fitting = ROWS_OF_ITEM // (first * rows)
+    fitting = ITEM_M // (first * run)
     if image.size(block):
         fitting = min(fitting, room // image.size(block))
     fitting = min(fitting, items // (2 * processor.threads))
-    return block, divisor_near(how.outer.extent, fitting)
+    return block, divisor_near(windowed.outer.extent, fitting)
 
 
-def _chunks(how: Windowed, panels: Panels, processor: Processor) -> tuple[int, int]:
-    """How many positions along the first axis are a chunk, and how many outer ones at once."""
-    image = how.image
-    first = image.places[0].extent
-    run = size_of([axis.extent for axis in image.places[1:]])
-    room = processor.level2_bytes // IMAGE_SHARE // how.step.dtype.itemsize
+def _chunks(windowed: Windowed, panels: Panels, processor: Processor) -> tuple[int, int]:
+    """The positions of a chunk along the first axis, and its outer positions."""
+    image = windowed.image
+    first = image.positions[0].extent
+    run = size_of([axis.extent for axis in image.positions[1:]])
+    room = processor.level2_bytes // IMAGE_SHARE // windowed.step.dtype.itemsize
 
     def taken(block: int) -> int:
         return image.size(block) + block * run * panels.width
@@ -248,112 +252,114 @@ def _chunks(how: Windowed, panels: Panels, processor: Processor) -> tuple[int, i
     block = first
     while block > 1 and taken(block) > room and block * run > SHORTEST_CHUNK:
         block = -(-block // 2)
-    if block < first or not can_have_images(how):
+    if block < first or not can_have_images(windowed):
         return block, 1
     fitting = min(SHORTEST_CHUNK // (first * run), room // taken(block))
-    return block, divisor_near(how.outer.extent, fitting)
+    return block, divisor_near(windowed.outer.extent, fitting)
 
 
-def can_have_images(how: Windowed) -> bool:
-    """Whether several outer positions can be read at once."""
-    return not how.image.is_direct or outer_stride(how) is not None
+def can_have_images(windowed: Windowed) -> bool:
+    """Whether a chunk can have several outer positions."""
+    return not windowed.image.is_direct or outer_stride(windowed) is not None
 
 
-def outer_stride(how: Windowed) -> int | None:
-    """Between two outer positions of a view that is read directly, if it is always the same."""
-    load = how.image.view
-    return stride_along(load.index, how.outer) if isinstance(load, Load) else None
+def outer_stride(windowed: Windowed) -> int | None:
+    """The stride between outer positions of a view that is read directly; None if it varies."""
+    load = windowed.image.view
+    return stride_along(load.index, windowed.outer) if isinstance(load, Load) else None
 
 
-def row_tiles_of(how: Windowed, block: int, rows: int) -> RowTiles:
-    """The tiles of the rows of a weight gradient."""
-    strides, _ = how.image.moves(block)
-    runs = merged([(axis.extent, strides[axis]) for axis in how.step.m])
-    return RowTiles(tuple(extent for extent, _ in runs), rows)
+def m_tiles_of(windowed: Windowed, block: int, tile_m: int) -> MTiles:
+    """The register tiles of M of a weight gradient."""
+    strides, _ = windowed.image.layout(block)
+    runs = merged([(axis.extent, strides[axis]) for axis in windowed.step.m])
+    return MTiles(tuple(extent for extent, _ in runs), tile_m)
 
 
-def _cuts(
-    how: Windowed, panels: Panels, rows: int, chunk: tuple[int, int], processor: Processor
+def _splits(
+    windowed: Windowed, panels: Panels, tile_m: int, chunk: tuple[int, int], processor: Processor
 ) -> tuple[int, int]:
-    """Into how many items the rows of a panel are cut, and into how many partial sums a result.
+    """The work items into which M is split for each panel, and the partial sums of each result.
 
-    Each item makes an image of its own, where numbers are not read directly. How many partial sums
-    there are depends on the sizes alone, and not on the number of workers.
+    Each work item copies images of its own unless the view is read directly. The number of partial
+    sums depends on the sizes alone, not on the number of workers.
     """
     block, images = chunk
-    matrices = how.step.batch[0].extent * panels.count
-    direct, tiles = how.image.is_direct, row_tiles_of(how, block, rows).count
+    matrices = windowed.step.batch[0].extent * panels.count
+    direct, tiles = windowed.image.is_direct, m_tiles_of(windowed, block, tile_m).count
     if matrices * tiles < ITEMS_OF_FEW_TILES:
-        cuts = tiles if direct else 1
-        sums = min(-(-ITEMS_OF_FEW_TILES // (matrices * cuts)), how.outer.extent // images)
+        split_m = tiles if direct else 1
+        sums = min(-(-ITEMS_OF_FEW_TILES // (matrices * split_m)), windowed.outer.extent // images)
         if sums > 1:
-            return cuts, sums
+            return split_m, sums
     threads = processor.threads
     wanted = 4 * threads if direct else 2 * threads
-    are_equal = matrices % threads == 0 and panels.columns % panels.width == 0
+    are_equal = matrices % threads == 0 and panels.n % panels.width == 0
     if matrices >= 4 * threads or are_equal:
         return 1, 1
     return min(tiles, -(-wanted // matrices)), 1
 
 
 def _tile_chunks(
-    how: Windowed, channels: int, panels: Panels, rows: int, processor: Processor
+    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
 ) -> tuple[int, int]:
-    """So many tiles of a convolution as fit the cache, if there are some for all workers."""
+    """The largest chunks of tiles that fit the cache and give all workers some, as `_even` does."""
     threads = processor.threads
-    fitting = tiles_that_fit(how, channels, panels, rows, processor)
-    high, wide = (axis.extent // RESULTS for axis in how.image.places)
-    items = how.step.batch[0].extent * how.outer.extent
+    fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
+    high, wide = (axis.extent // RESULTS for axis in windowed.image.positions)
+    items = windowed.step.batch[0].extent * windowed.outer.extent
     block = min(high, max(fitting // wide, 1))
     while block > 1 and items * -(-high // block) < 4 * threads:
         block = -(-block // 2)
-    return _even(how, block, min(fitting // (high * wide), items // (2 * threads)))
+    return _even(windowed, block, min(fitting // (high * wide), items // (2 * threads)))
 
 
-def _even(how: Windowed, block: int, images: int) -> tuple[int, int]:
-    """Chunks of about so many rows of tiles, or of at most so many outer positions."""
-    high = how.image.places[0].extent // RESULTS
+def _even(windowed: Windowed, block: int, images: int) -> tuple[int, int]:
+    """The rows of tiles of a chunk, about `block`, and its outer positions, at most `images`."""
+    high = windowed.image.positions[0].extent // RESULTS
     if block < high:
         return -(-high // -(-high // block)), 1
-    return high, divisor_near(how.outer.extent, images)
+    return high, divisor_near(windowed.outer.extent, images)
 
 
-def _partial_sums(how: Windowed, panels: Panels, channels: int, chunk: tuple[int, int]) -> int:
-    """Into how many partial sums the gradients of Winograd's weights are cut."""
-    chunks = how.outer.extent // chunk[1] * chunks_of(how, *chunk).each
-    pieces = how.image.sides[-1].axis.extent // channels
-    items = how.step.batch[0].extent * panels.count * pieces
+def _partial_sums(windowed: Windowed, panels: Panels, channels: int, chunk: tuple[int, int]) -> int:
+    """The number of partial sums of Winograd's weight gradients."""
+    chunks = windowed.outer.extent // chunk[1] * chunks_of(windowed, *chunk).each
+    pieces = windowed.image.sides[-1].axis.extent // channels
+    items = windowed.step.batch[0].extent * panels.count * pieces
     return min(chunks, -(-ITEMS_OF_FEW_TILES // items))
 
 
 def divisor_near(number: int, wanted: int) -> int:
-    """The largest divisor of a number that is not above the wanted one."""
+    """The largest divisor of `number` that is at most `wanted`, or 1."""
     return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
 
 
 # Work ---------------------------------------------------------------------------------------------
 
 
-def _works(how: Windowed, schedule: WindowSchedule, processor: Processor) -> tuple[Work, ...]:
-    """What the kernels of a contraction over windows take."""
-    b, m, n, k = how.step.extents
+def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -> tuple[Work, ...]:
+    """The work of the kernels of a contraction over windows."""
+    b, m, n, k = windowed.step.extents
     panels, algorithm = schedule.panels, schedule.algorithm
     matrices, vectors = b * panels.count, -(-n // panels.lanes)
     cycles = float(vectors * b * m * k) * (1.0 if processor.fused else 2.0)
-    outer = how.outer.extent // schedule.images
-    blocks = -(-how.image.places[0].extent // schedule.block)
+    outer = windowed.outer.extent // schedule.images
+    blocks = -(-windowed.image.positions[0].extent // schedule.block)
     if algorithm == IMPLICIT_GEMM:
         return (Work(b * outer * blocks, cycles),)
     if algorithm == COL2IM:
         return (Work(b * outer, cycles),)
     if algorithm == WEIGHT_GRADIENT:
-        sums = Work(matrices * schedule.row_cuts * schedule.partial_sums, cycles)
+        sums = Work(matrices * schedule.split_m * schedule.partial_sums, cycles)
         total = Work(matrices, float(schedule.partial_sums * matrices * m * panels.vectors))
         return (sums,) if schedule.partial_sums == 1 else (sums, total)
-    cycles *= multiplications_left(how)
+    cycles *= multiplications_left(windowed)
     if algorithm in WINOGRAD.values():
-        return (Work(b * outer * chunks_of(how, schedule.block, schedule.images).each, cycles),)
-    channels, filtering = how.image.sides[-1].axis.extent, filtering_of(how.image)
+        return (
+            Work(b * outer * chunks_of(windowed, schedule.block, schedule.images).each, cycles),
+        )
+    channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed.image)
     items = matrices * (channels // schedule.channels) * schedule.partial_sums
     finishing = matrices * channels * panels.vectors
     finishing *= filtering.places * (schedule.partial_sums + filtering.window)

@@ -1,9 +1,10 @@
-"""The left operand of a contraction over windows, as tiles read it: addresses and strides.
+"""The left operand of a contraction over windows, as tiles read it: an address and strides.
 
-A view whose elements lie at `scale * place + slope * element` along some axes of a buffer shows
-most numbers many times. Where it has no bounds, tiles read the buffer itself. Where it has (that is
-padding), the numbers behind a block of places are copied once, with zeros around them, into a small
-image in the thread's own memory; how much is copied has nothing to do with the size of a window.
+Along some axes of a buffer the view reads coordinate `scale * position + slope * element`, so it
+reads most elements of the buffer many times. Without bounds, tiles read the buffer itself. With
+bounds (padding), the input of a block of output positions is copied once, with zeros around it,
+into a small image in the thread's own memory. An input element is copied once whatever the size of
+the windows.
 """
 
 from __future__ import annotations
@@ -21,44 +22,44 @@ from lamina.shapes import size_of
 
 @frozen_dataclass
 class Side:
-    """One side of an image.
+    """One dimension of an image.
 
     Attributes:
         axis: runs along it.
-        place, element: the axes of the view that move along it, if there are such.
-        scale, slope: by how much they do.
-        shift: where along it the first element of the first place is.
+        position, element: the axes of the view that move along it, if there are such.
+        scale, slope: how far one step along each moves.
+        shift: the coordinate of the first element of the first position.
     """
 
     axis: Axis
-    place: Axis | None
+    position: Axis | None
     element: Axis | None
     scale: int = 1
     slope: int = 1
     shift: int = 0
 
-    def length(self, places: int) -> int:
-        """How long it is for so many places."""
+    def length(self, positions: int) -> int:
+        """Its length for a number of positions."""
         elements = self.element.extent if self.element else 1
-        return self.scale * (places - 1) + abs(self.slope) * (elements - 1) + 1
+        return self.scale * (positions - 1) + abs(self.slope) * (elements - 1) + 1
 
 
 @frozen_dataclass
 class Image:
-    """A view as addresses and strides.
+    """A view as an address and strides.
 
     Attributes:
         view: over the axes of the sides; where it is read directly, over the outer axes alone.
-        outer: the places that have images of their own.
-        places: the other ones; blocks of the first of them have images of their own.
+        outer: the axes of positions outside an image: each of their points has images of its own.
+        positions: the axes of positions inside an image; it covers a block along the first.
         elements: the axes of a window's elements.
         sides: of an image, channels among them; none where the view is read directly.
-        strides: of places and elements where the view is read directly.
+        strides: of positions and elements where the view is read directly.
     """
 
     view: Scalar
     outer: tuple[Axis, ...]
-    places: tuple[Axis, ...]
+    positions: tuple[Axis, ...]
     elements: tuple[Axis, ...]
     sides: tuple[Side, ...]
     strides: Mapping[Axis, int]
@@ -68,28 +69,28 @@ class Image:
         return not self.sides
 
     def lengths(self, block: int) -> list[int]:
-        """The lengths of the sides for a block of places."""
-        first = self.places[0] if self.places else None
+        """The lengths of the sides for a block of positions."""
+        first = self.positions[0] if self.positions else None
         return [
-            side.length(block if side.place == first else side.place.extent)
-            if side.place is not None
+            side.length(block if side.position == first else side.position.extent)
+            if side.position is not None
             else side.length(1)
             for side in self.sides
         ]
 
     def size(self, block: int) -> int:
-        """How many elements the image of a block has."""
+        """The number of elements of the image of a block; 0 if there is no image."""
         return 0 if self.is_direct else size_of(self.lengths(block))
 
-    def moves(self, block: int) -> tuple[dict[Axis, int], int]:
-        """How far apart places, and elements, lie; and where the first ones are."""
+    def layout(self, block: int) -> tuple[dict[Axis, int], int]:
+        """The strides of positions and elements, and the offset of the first element."""
         if self.is_direct:
             return dict(self.strides), 0
         strides: dict[Axis, int] = {}
         start, pitch = 0, 1
         for side, length in zip(reversed(self.sides), reversed(self.lengths(block)), strict=True):
-            if side.place is not None:
-                strides[side.place] = side.scale * pitch
+            if side.position is not None:
+                strides[side.position] = side.scale * pitch
             if side.element is not None:
                 strides[side.element] = side.slope * pitch
             start += side.shift * pitch
@@ -100,18 +101,18 @@ class Image:
 def image_of(
     view: Scalar,
     windows: Sequence[Window],
-    places: Sequence[Axis],
+    positions: Sequence[Axis],
     elements: Sequence[Axis],
     *,
     direct_outer: int,
 ) -> Image | None:
-    """The view as an image; None if it is none.
+    """The view as an image; None if it cannot be one.
 
     Args:
         view: a load, possibly cast.
         windows: of the view.
-        places, elements: its axes, apart from those of a batch.
-        direct_outer: how many of the places count as outer ones where it is read directly.
+        positions, elements: its axes, apart from those of a batch.
+        direct_outer: how many axes of positions are outer ones where the view is read directly.
     """
     load = loaded(view)
     if load is None:
@@ -121,8 +122,8 @@ def image_of(
         return None
     steps = {atom: step for atom, step in load.index.terms if isinstance(atom, Axis)}
     if load is view and not load.bounds:
-        outer = tuple(places[:direct_outer])
-        rest = tuple(places[direct_outer:])
+        outer = tuple(positions[:direct_outer])
+        rest = tuple(positions[direct_outer:])
         strides = {axis: steps.get(axis, 0) for axis in (*rest, *elements)}
         terms = tuple(term for term in load.index.terms if term[0] not in strides)
         there = Load(load.buffer, Index(load.index.constant, terms), load.dtype)
@@ -130,29 +131,29 @@ def image_of(
     windows = [window for window in windows if not window.is_axis]
     paired: dict[Axis, Side] = {}
     for number, window in enumerate(windows):
-        known = window.place in (None, *places) and window.element in (None, *elements)
+        known = window.place in (None, *positions) and window.element in (None, *elements)
         if not known or window.divisor > 1:
             return None
         paired |= dict.fromkeys(window.axes, _side(number, window))
-    own = {*places, *elements}
+    own = {*positions, *elements}
     for bound in load.bounds:
         moved = axes_of(bound.index)
         if moved.isdisjoint(paired) and not (len(moved) == 1 and moved <= own):
             return None
     lead = 0
-    while lead < len(places) and places[lead] not in paired:
+    while lead < len(positions) and positions[lead] not in paired:
         lead += 1
-    if lead == len(places):
-        lead = max(len(places) - 1, 0)
-    sides = [paired.get(axis) or Side(axis, axis, None) for axis in places[lead:]]
-    alone = [axis for axis in elements if axis not in paired or paired[axis].place is None]
-    # The numbers that lie side by side in the buffer do so in the image.
+    if lead == len(positions):
+        lead = max(len(positions) - 1, 0)
+    sides = [paired.get(axis) or Side(axis, axis, None) for axis in positions[lead:]]
+    alone = [axis for axis in elements if axis not in paired or paired[axis].position is None]
+    # The axis that is contiguous in the buffer is contiguous in the image.
     alone.sort(key=lambda axis: -abs(steps.get(axis, 0)))
     sides += [paired.get(axis) or Side(axis, None, axis) for axis in alone]
     return Image(
         _over_sides(view, load, sides),
-        tuple(places[:lead]),
-        tuple(places[lead:]),
+        tuple(positions[:lead]),
+        tuple(positions[lead:]),
         tuple(elements),
         tuple(sides),
         {},
@@ -160,9 +161,9 @@ def image_of(
 
 
 def copied_along(lengths: Sequence[int], lanes: int) -> int:
-    """The side along which vectors of so many lanes are copied, of an image of such lengths.
+    """The number of the side along which an image is copied in vectors of `lanes` lanes.
 
-    Numbers lie side by side along the last one; where it is short, the longest one is taken.
+    It is the last side, which is contiguous, unless it is short: then it is the longest side.
     """
     last = len(lengths) - 1
     return last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)
@@ -182,18 +183,19 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
     """The view at the points of an image."""
     replacements: dict[Axis, Index] = {}
     for side in sides:
-        # Only for bounds and indices in which both move along: an element stays where it is.
+        # Bounds and indices of a side with both axes depend on both: the position alone moves
+        # along the side, and the element is 0.
         along = axis_index(side.axis) - side.shift
         if side.element is not None:
-            replacements[side.element] = along if side.place is None else Index()
-        if side.place is not None:
-            replacements[side.place] = along
-    scaled = {axis: side.scale for side in sides for axis in [side.place] if axis is not None}
+            replacements[side.element] = along if side.position is None else Index()
+        if side.position is not None:
+            replacements[side.position] = along
+    scaled = {axis: side.scale for side in sides for axis in [side.position] if axis is not None}
     scaled |= {
         axis: side.slope
         for side in sides
         for axis in [side.element]
-        if axis is not None and side.place is None
+        if axis is not None and side.position is None
     }
     change = Rewrite(replacements)
 

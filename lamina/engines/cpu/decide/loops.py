@@ -1,9 +1,9 @@
-"""Where the vectors of a loop nest lie, in which order its axes run, and what is unrolled.
+"""The axis of a loop nest's vectors, the order of its axes, and what is unrolled.
 
-The vectors run along one of the parallel axes (a point in each lane) or along the last reduced axis
-(a row over the lanes, combined at the end). Which one is chosen by counting what the loads and
-stores cost. Nothing but the shared axis has to do with the number of workers: each point is one
-worker's.
+Vectors run along one of the parallel axes (a point in each lane) or along the last reduced axis
+(with the lanes combined at the end). The choice is made by a rough count of cycles for loads,
+stores and operations. Workers share one of the parallel axes, so each point is computed by one
+worker.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ from lamina.program.target import EXPENSIVE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
-# Reductions of so few steps are written one after the other.
+# Reductions of at most this many iterations are unrolled.
 MOST_UNROLLED = 8
-# So are windows of so many elements; larger ones where points share what belongs to each element.
+# Windows of at most this many elements are unrolled; the second limit holds where neighbouring
+# points share the gathered weights.
 LARGEST_WINDOW, LARGEST_SHARED_WINDOW = 9, 32
-# Points that share what is gathered, at least, so that gathering does not count.
+# A gather does not count if at least this many points share it.
 POINTS_PER_GATHER = 32
-# An axis of so many points has enough for all workers.
+# An axis with at least this many points has enough work items for all workers.
 ENOUGH_TO_SHARE = 16
 
-# What things cost, in cycles for one vector or one scalar; rough, for comparisons only.
+# Rough costs for comparisons, in cycles for one vector or one scalar.
 _UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.0
 _SIMPLE_OPERATION, _EXPENSIVE_OPERATION, _COMBINING_LANES = 0.5, 8.0, 10.0
 
 
 @frozen_dataclass
 class Vectors:
-    """Where the vectors of a loop nest lie.
+    """The vectors of a loop nest.
 
     Attributes:
-        lane: the parallel axis along the lanes, if one is.
-        inner: whether instead the last inner axis of each stage lies along the lanes.
-        lanes: how many.
-        within: the axes whose points follow one another for each vector, where vectors otherwise
-            come innermost; what these points share is then loaded once.
+        lane: the parallel axis along the lanes, if there is one.
+        inner: whether instead the last inner axis of each stage runs along the lanes.
+        lanes: of a vector.
+        within: the axes that run inside the loop over vectors; loads that do not depend on them are
+            done once for all their points. Without such axes the loop over vectors is innermost.
     """
 
     lane: Axis | None
@@ -65,31 +66,31 @@ class Vectors:
 
 
 def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
-    """How a loop step is run."""
+    """The schedule of a loop step."""
     loop = merged_axes(loop)
-    cut = long_reductions(loop)
-    split = split_loop(loop, cut, BLOCKS)
+    long = long_reductions(loop)
+    split = split_loop(loop, long, BLOCKS)
     nests = tuple(nest_of(one, processor) for one in split.loops)
-    return LoopSchedule(nests, cut, BLOCKS if cut else 0)
+    return LoopSchedule(nests, long, BLOCKS if long else 0)
 
 
 def nest_of(loop: Loop, processor: Processor) -> Nest:
-    """How a loop nest, with neighbouring axes merged, is run at the least cost."""
+    """The cheapest way to run a loop nest with neighbouring axes merged."""
     nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
     return min(nests, key=lambda nest: nest.cycles)
 
 
-def nest_of_columns(loop: Loop, columns: int) -> Nest:
-    """A loop over one axis, so many points of which are a vector and a work item."""
+def nest_of_columns(loop: Loop, width: int) -> Nest:
+    """A loop over one axis, in vectors of `width` lanes, each of which is a work item."""
     loop = merged_axes(loop)
     (axis,) = loop.axes
-    return nest_with(loop, Vectors(axis, False, columns))
+    return nest_with(loop, Vectors(axis, False, width))
 
 
 def nest_with(loop: Loop, vectors: Vectors) -> Nest:
-    """A loop, neighbouring axes merged, with its vectors lying so."""
+    """How a loop, neighbouring axes merged, is run with these vectors."""
     lane, within = vectors.lane, vectors.within
-    # Vectors lie innermost, so that the points that follow one another in memory do in time.
+    # The loop over vectors is innermost, so that memory is read in its order.
     order = [axis for axis in loop.axes if axis != lane and axis not in within]
     order += [lane] if lane is not None else []
     order += within
@@ -110,14 +111,14 @@ def style_of(vectors: Vectors) -> Style:
 
 
 def _is_across(stage: Stage, vectors: Vectors) -> bool:
-    """Whether the vectors of a stage lie along its last inner axis."""
+    """Whether the vectors of a stage run along its last inner axis."""
     if not vectors.inner or not isinstance(stage, Reduce | Write) or not stage.axes:
         return False
     return not (isinstance(stage, Write) and stage.sequential)
 
 
 def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
-    """The axis that is cut into work items: the outermost that has enough for all workers."""
+    """The axis that is split into work items: the outermost with enough points for all workers."""
     enough = [axis for axis in axes if axis != lane and axis.extent >= ENOUGH_TO_SHARE]
     return enough[0] if enough else max(axes, key=lambda axis: (axis.extent, axis == lane))
 
@@ -126,15 +127,15 @@ def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
 
 
 def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
-    """The axes whose points share what has to be gathered along the lanes; enough of them to pay.
+    """Innermost axes on which no gathered load depends, with enough points to share the gathers.
 
-    Each channel of a depthwise convolution has its weights, which do not lie side by side: they
-    are brought together once for the places of a row, or of several.
+    The weights of a depthwise convolution are not contiguous along the channels: they are gathered
+    once for the output positions of a row, or of several rows.
     """
     others = [axis for axis in loop.axes if axis != lane]
     shared = set(others)
     gathered = False
-    for stage in filter(_is_in_one_place, loop.stages):
+    for stage in filter(_is_unrolled, loop.stages):
         for part in parts(*stage_values(stage)):
             if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
                 gathered = True
@@ -146,13 +147,13 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     return tuple(within)
 
 
-def _is_in_one_place(stage: Stage) -> bool:
-    """Whether the stage is written out at each point, without loops of its own."""
+def _is_unrolled(stage: Stage) -> bool:
+    """Whether the stage has no loops of its own at a point."""
     return is_window(stage, LARGEST_SHARED_WINDOW) or (isinstance(stage, Write) and not stage.axes)
 
 
 def _moves(load: Load, axis: Axis) -> bool:
-    """Whether what is loaded depends on the axis."""
+    """Whether the load's indices depend on the axis."""
     return any(stride_along(index, axis) != 0 for index in indices_of(load))
 
 
@@ -160,7 +161,7 @@ def _moves(load: Load, axis: Axis) -> bool:
 
 
 def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
-    """Along which axes the vectors of a loop, neighbouring axes merged, may lie."""
+    """The axes along which the vectors of a loop, neighbouring axes merged, may run."""
     base = lanes_for(_results(loop), processor)
     yield Vectors(None, False, 0)
     for axis in loop.axes:
@@ -185,7 +186,7 @@ def _results(loop: Loop) -> list[Scalar]:
 
 
 def _cycles(loop: Loop, vectors: Vectors) -> float:
-    """What a loop costs, in cycles of one worker."""
+    """The rough cost of a loop, in cycles of one worker."""
     outer = 1.0
     for axis in loop.axes:
         outer *= _iterations(axis, vectors.lanes if axis == vectors.lane else 0)
@@ -207,7 +208,7 @@ def _cycles(loop: Loop, vectors: Vectors) -> float:
 def _iterations(axis: Axis, lanes: int) -> float:
     if not lanes:
         return axis.extent
-    # A wide vector is several registers; a part of one costs as much as a whole.
+    # A wide vector is several registers; a partial register costs as much as a full one.
     registers = max(lanes / 16, 1.0)
     return -(-axis.extent // lanes) * registers
 
@@ -219,7 +220,7 @@ def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
             cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
         elif isinstance(part, Load):
             access = _cost_of_access(part.index, lane, lanes)
-            if _is_in_one_place(stage) and not any(_moves(part, axis) for axis in vectors.within):
+            if _is_unrolled(stage) and not any(_moves(part, axis) for axis in vectors.within):
                 access /= max(size_of([axis.extent for axis in vectors.within]), 1)
             cost += access
     indices = [store.index for store in stage_stores(stage)]

@@ -1,7 +1,7 @@
-"""Which steps touch the same memory: found by place, not by comparing each step with all others.
+"""Which steps touch the same memory, found by address ranges and not by comparing pairs of steps.
 
-All that a program uses lies side by side in one numbering: the arena, what is placed beside it,
-and each other buffer for itself.
+One numbering covers all memory of a program: first the arena, then the memory of packed operands
+and workspaces, then a number for each other buffer.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ import numpy as np
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 
-# From where to where, in the numbering of a program.
+# The first number of each buffer, and the one after its last, in the numbering of a program.
 Extents = Mapping[str, tuple[int, int]]
 
 
-def extents_of(program: Program, beside: Extents | None = None) -> dict[str, tuple[int, int]]:
-    """Where each buffer lies; those that share memory meet.
+def extents_of(program: Program, others: Extents | None = None) -> dict[str, tuple[int, int]]:
+    """The extent of each buffer; the extents of buffers that share memory overlap.
 
     Args:
-        program: whose buffers they are.
-        beside: what lies in another memory, from where to where in that.
+        program: the owner of the buffers.
+        others: the extents of further buffers, in a memory of their own.
     """
     positions = program.plan.positions()
     found = {
-        place.buffer: (positions[place.buffer], positions[place.buffer] + place.bytes)
-        for place in program.plan.allocations
+        one.buffer: (positions[one.buffer], positions[one.buffer] + one.bytes)
+        for one in program.plan.allocations
     }
     free = program.plan.arena_bytes
-    beside = beside or {}
-    found |= {name: (free + start, free + end) for name, (start, end) in beside.items()}
-    free += max((end for _, end in beside.values()), default=0)
-    others = [name for name in program.buffers if name not in found]
-    found |= {name: (free + number, free + number + 1) for number, name in enumerate(others)}
+    others = others or {}
+    found |= {name: (free + start, free + end) for name, (start, end) in others.items()}
+    free += max((end for _, end in others.values()), default=0)
+    rest = [name for name in program.buffers if name not in found]
+    found |= {name: (free + number, free + number + 1) for number, name in enumerate(rest)}
     return found
 
 
 @final
 class LastTouched:
-    """When each place was touched last, for whoever goes through steps or parts in order.
+    """The last step or kernel that touched each range of memory, on a walk in order.
 
     Args:
-        extents: where buffers lie.
+        extents: of the buffers.
     """
 
     def __init__(self, extents: Extents) -> None:
@@ -56,12 +56,12 @@ class LastTouched:
         self._last = np.full(len(edges), -1, np.int64)
 
     def touch(self, names: Iterable[str], number: int) -> None:
-        """Remembers that buffers are touched by a step of this number, the highest so far."""
+        """Notes that the step with this number, the highest so far, touches buffers."""
         for name in names:
             self._last[self._slices[name]] = number
 
     def last(self, names: Iterable[str]) -> int:
-        """The last step that touched the memory of one of the buffers; -1 if there is none."""
+        """The last step that touched memory of the buffers; -1 if there is none."""
         return max(
             (int(self._last[self._slices[name]].max(initial=-1)) for name in names), default=-1
         )
@@ -69,7 +69,7 @@ class LastTouched:
 
 @final
 class Writes:
-    """What the steps of a program write, to ask for those between two of them."""
+    """The memory that each step of a program writes."""
 
     def __init__(self, program: Program) -> None:
         self._extents = extents_of(program)
@@ -82,7 +82,7 @@ class Writes:
         self._steps, self._starts, self._ends = np.ascontiguousarray(table.T)
 
     def any_between(self, names: Sequence[str], first: int, last: int) -> bool:
-        """Whether memory of the buffers is written by a step from the first to before the last."""
+        """Whether a step from `first` up to, but not including, `last` writes to the buffers."""
         steps = slice(*np.searchsorted(self._steps, (first, last)))
         starts, ends = self._starts[steps], self._ends[steps]
         return any(

@@ -1,8 +1,8 @@
-"""In which order the numbers of a right operand are read where it is packed.
+"""The order in which packing reads a right operand.
 
-What is packed has the columns of a panel side by side for each k. To read it that way costs least
-where columns lie side by side in memory. Where k does, squares of numbers are read along it and
-turned in registers.
+A packed panel is contiguous along N: for each k its columns are adjacent. Reading in that order is
+cheapest where the operand is contiguous along N. Where it is contiguous along K, square blocks are
+read along K and transposed in registers.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Packing:
-    """How the numbers of a panel are brought together.
+    """How a panel is read while it is packed.
 
     Attributes:
-        turned: whether whole vectors are read along each column, and squares of them turned in
-            registers; otherwise the columns of one k are read at once.
-        as_it_lies: whether k runs in the order in which the operand lies in memory; otherwise it
-            runs in its own.
+        transposed: whether vectors are read along K and square blocks of them transposed in
+            registers; otherwise vectors are read along N, one k at a time.
+        in_memory_order: whether the loops over the axes of K follow the operand's layout in
+            memory; otherwise they follow the order of the axes of K.
     """
 
-    turned: bool
-    as_it_lies: bool
+    transposed: bool
+    in_memory_order: bool
 
     def __str__(self) -> str:
-        said = ["in the order of memory"] if self.as_it_lies else []
-        said += ["turned in registers"] if self.turned else []
-        return ", ".join(said) or "k by k"
+        texts = ["in the order of memory"] if self.in_memory_order else []
+        texts += ["transposed in registers"] if self.transposed else []
+        return ", ".join(texts) or "k by k"
 
 
 def packing_of_some(matrix: Matrix) -> Packing:
-    """How some k of a panel are packed, one after the other."""
-    return Packing(can_be_turned(matrix), as_it_lies=False)
+    """How a range of k of a panel is packed, in the order of K."""
+    return Packing(can_be_transposed(matrix), in_memory_order=False)
 
 
 def packing_of_all(matrix: Matrix, lanes: int) -> Packing:
-    """How all k of a panel, whose vectors have so many lanes, are packed.
+    """How all k of a panel with vectors of `lanes` lanes are packed.
 
-    Weights of convolutions have the window's elements side by side, and k its channels: in the
-    order of k every line of the cache would be fetched once for each element.
+    Weights of convolutions are contiguous along the elements of a window, but the innermost axis
+    of K is the channels: in the order of K each cache line would be fetched once for each element.
     """
-    if tuple(axis for axis, _ in as_it_lies(matrix)) == matrix.k_axes:
+    if tuple(axis for axis, _ in k_axes_in_memory_order(matrix)) == matrix.k_axes:
         return packing_of_some(matrix)
-    return Packing(can_be_turned_as_it_lies(matrix, lanes), as_it_lies=True)
+    return Packing(can_be_transposed_in_memory_order(matrix, lanes), in_memory_order=True)
 
 
 def can_be_read_in_vectors(matrix: Matrix) -> bool:
-    """Whether the columns of the right operand lie side by side."""
+    """Whether the right operand is contiguous along N."""
     plain = as_plain(matrix.right, matrix.n, matrix)
     return plain is not None and plain.stride == 1
 
 
-def can_be_turned(matrix: Matrix) -> bool:
-    """Whether k lies side by side, and columns do not."""
+def can_be_transposed(matrix: Matrix) -> bool:
+    """Whether the right operand is contiguous along K and not along N."""
     plain = as_plain(matrix.right, matrix.n, matrix)
     return plain is not None and plain.k_stride == 1 and plain.stride != 1
 
 
-def can_be_turned_as_it_lies(matrix: Matrix, lanes: int) -> bool:
-    """Whether all k of a column are one run of whole vectors in memory, and columns lie apart."""
+def can_be_transposed_in_memory_order(matrix: Matrix, lanes: int) -> bool:
+    """Whether each column of B is one run of whole vectors in memory, and N is not contiguous."""
     load = matrix.right_by_axes
     if not isinstance(load, Load) or load.bounds:
         return False
-    ordered, pitch = as_it_lies(matrix), 1
+    ordered, pitch = k_axes_in_memory_order(matrix), 1
     for axis, step in reversed(ordered):
         if step != pitch:
             return False
@@ -75,8 +75,8 @@ def can_be_turned_as_it_lies(matrix: Matrix, lanes: int) -> bool:
     return pitch % lanes == 0 and stride_along(load.index, matrix.n) not in (1, None)
 
 
-def as_it_lies(matrix: Matrix) -> list[tuple[Axis, int]]:
-    """The inner axes as they lie in the right operand, the widest strides first, with these."""
+def k_axes_in_memory_order(matrix: Matrix) -> list[tuple[Axis, int]]:
+    """The axes of K with their strides in the right operand, largest stride first."""
     load = matrix.right_by_axes
     steps = dict(load.index.terms) if isinstance(load, Load) else {}
     pairs = [(axis, steps.get(axis, 0)) for axis in matrix.k_axes]

@@ -1,4 +1,4 @@
-"""How the columns of a contraction are cut into panels, and what a packed operand consists of."""
+"""How N is split into panels, and the layout of a packed right operand."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Panels:
-    """How the columns of a contraction are cut into panels.
+    """How the N axis of a contraction is split into panels.
 
     Attributes:
         lanes: of a vector.
-        vectors: of a panel; the last one may have fewer.
-        columns: how many there are.
+        vectors: per panel; the last panel may have fewer.
+        n: the extent of N.
     """
 
     lanes: int
     vectors: int
-    columns: int
+    n: int
 
     @property
     def width(self) -> int:
-        """The columns of a panel."""
+        """The columns of a full panel."""
         return self.vectors * self.lanes
 
     @property
     def count(self) -> int:
-        return -(-self.columns // self.width)
+        return -(-self.n // self.width)
 
     def kinds(self) -> Iterator[tuple[str, Panel, str, int]]:
-        """The panels that differ: a name, the panel, and which ones: a comparison and a limit."""
-        full, rest = divmod(self.columns, self.width)
+        """The full panels and the last, partial one, as (name, panel, comparison, limit).
+
+        A panel is of a kind if its number compares so with the limit.
+        """
+        full, rest = divmod(self.n, self.width)
         if full:
             yield "full", Panel(self.lanes, self.vectors, self.lanes), "slt", full
         if rest:
@@ -49,12 +52,12 @@ class Panels:
 
 @frozen_dataclass
 class Panel:
-    """Some vectors of columns.
+    """The vectors of one panel.
 
     Attributes:
         lanes: of a vector.
         vectors: how many.
-        last: how many lanes of the last vector are columns.
+        last: the lanes of the last vector that hold columns; the others are padding.
     """
 
     lanes: int
@@ -66,50 +69,51 @@ class Panel:
         return self.vectors * self.lanes
 
     @property
-    def columns(self) -> int:
+    def n(self) -> int:
+        """The columns of the panel, without padding."""
         return (self.vectors - 1) * self.lanes + self.last
 
     @property
     def last_lanes(self) -> int:
-        """The lanes that the last vector needs: a power of two, no less than a quarter of one."""
+        """The lanes of the last vector: a power of two, at least a quarter of a full vector."""
         lanes = self.lanes
         while lanes // 2 >= self.last and lanes * 4 > self.lanes:
             lanes //= 2
         return lanes
 
     def runs(self, *, wide: bool) -> list[tuple[int, int]]:
-        """The first column and the lanes of each vector; of a single one if it may be wide."""
+        """(first column, lanes) of each vector; one vector of the whole panel if `wide`."""
         if wide and self.last == self.lanes:
             return [(0, self.width)]
         return [(number * self.lanes, self.present(number)) for number in range(self.vectors)]
 
     def present(self, number: int) -> int:
-        """The columns in a vector."""
+        """The columns in vector `number`, without padding."""
         return self.last if number == self.vectors - 1 else self.lanes
 
 
 @frozen_dataclass
 class PackedRight:
-    """A right operand that is packed as a whole, before the contractions that use it.
+    """The layout of a right operand that is packed as a whole, before the contractions that use it.
 
     Attributes:
-        panels: how it is cut.
-        inner: the extent of K.
-        packing: in which order it is read.
+        panels: how N is split.
+        k: the extent of K.
+        packing: the order in which the operand is read.
     """
 
     panels: Panels
-    inner: int
+    k: int
     packing: Packing
-    # What the steps that pack it or use it call it.
+    # The buffer's name in the steps that write or read it.
     buffer: ClassVar[str] = "packed"
 
     @property
     def size(self) -> int:
-        """How many elements it has, for each point of a batch."""
-        return self.panels.count * self.panels.width * self.inner
+        """The number of elements, padding included, for each matrix of the batch."""
+        return self.panels.count * self.panels.width * self.k
 
     def work(self, batch: int) -> Work:
-        """What packing takes."""
+        """The work of packing: a work item for each panel of each matrix of the batch."""
         items = batch * self.panels.count
-        return Work(items, 1.5 * items * self.inner * self.panels.vectors)
+        return Work(items, 1.5 * items * self.k * self.panels.vectors)

@@ -1,9 +1,10 @@
 """Which right operands are packed before the contractions that use them, and when.
 
-Those that depend on parameters alone, which the program leaves as they are, are packed when the
-parameters were changed: inference packs its weights once. Those that several contractions use, or
-all iterations of a repeated one, are packed in front of the first use. And contractions over
-windows want theirs packed in any case.
+- Operands that depend only on parameters that the program does not write are packed after the
+  parameters have changed: inference packs its weights once.
+- Operands of several contractions, or of all iterations of a repeated one, are packed before the
+  first use.
+- Contractions over windows require a packed right operand in any case.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Step
 from lamina.records import frozen_dataclass
 
-# Workers may wait for each other where that spares the memory of operands as large as this.
+# Operands of at least this many bytes give their memory back one step earlier, at the price of a
+# barrier.
 _WORTH_WAITING_BYTES = 1 << 20
-# What does not change while a program runs that does not write it.
+# Kinds of buffers that do not change while a program runs that does not write them.
 _LASTING = ("parameter", "state", "constant")
 
 
 @frozen_dataclass
-class Wish:
-    """How a contraction wants its right operand packed before it.
+class PrepackRequest:
+    """A contraction's request that its right operand be packed before it.
 
     Attributes:
-        packed: how.
-        needs: whether it cannot do without.
+        packed: the layout.
+        required: whether the contraction cannot run otherwise.
     """
 
     packed: PackedRight
-    needs: bool
+    required: bool
 
 
 @frozen_dataclass
@@ -47,25 +49,25 @@ class _User:
 
     Attributes:
         number: of its step.
-        operand: a contraction of which all is left out but the right operand.
-        packed: how it wants it.
-        needs: whether it cannot do without.
+        operand: a contraction with the right operand alone.
+        packed: the layout of the packed operand.
+        required: whether the contraction cannot run otherwise.
     """
 
     number: int
     operand: Contraction
     packed: PackedRight
-    needs: bool
+    required: bool
 
 
 @frozen_dataclass
 class _Group:
-    """Contractions that use an operand that is packed once for all of them.
+    """Contractions that share one packed operand.
 
     Attributes:
         users: in order.
         before: the number of the step in front of which it is packed.
-        iteration: the axis for each of whose points it is packed anew, if any.
+        iteration: the axis of a repeat in whose every iteration it is packed anew, if any.
         at_load: whether it is packed only after the parameters were changed.
     """
 
@@ -76,27 +78,27 @@ class _Group:
 
 
 def prepackings_of(
-    program: Program, wishes: Mapping[int, Wish], signatures: Signatures
+    program: Program, requests: Mapping[int, PrepackRequest], signatures: Signatures
 ) -> tuple[Prepacking, ...]:
     """The operands that are packed before they are used.
 
     Args:
-        program: whose operands they are.
-        wishes: of its contractions, by their numbers in order; not all of them are granted.
+        program: the program with the operands.
+        requests: of its contractions, by their numbers in order; not all of them are granted.
         signatures: of its steps.
     """
     users: dict[object, list[_User]] = defaultdict(list)
-    # Equal steps have equal operands: what they are, and the numbers of the buffers they lie in.
+    # For each step without names its operand, and the numbers of the operand's buffers.
     known: dict[Step, tuple[object, tuple[int, ...]]] = {}
-    for number, wish in wishes.items():
+    for number, request in requests.items():
         step = program.steps[number]
         assert isinstance(step, Contraction)
         (numbered,), names = signatures.numbered(step)
         if numbered not in known:
             known[numbered] = _operand_of(numbered, signatures)
-        operand, places = known[numbered]
-        key = (operand, wish.packed, tuple(names[place] for place in places))
-        users[key].append(_User(number, right_alone(step), wish.packed, wish.needs))
+        operand, buffers = known[numbered]
+        key = (operand, request.packed, tuple(names[buffer] for buffer in buffers))
+        users[key].append(_User(number, right_alone(step), request.packed, request.required))
     found: list[Prepacking] = []
     writes = Writes(program)
     for same in users.values():
@@ -105,7 +107,7 @@ def prepackings_of(
 
 
 def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, ...]]:
-    """What the right operand of a step without names is, and the buffers that it names."""
+    """The right operand of a step without names, and the numbers of the buffers that it reads."""
     assert isinstance(step, Contraction)
     (operand,), names = signatures.numbered(right_alone(step))
     assert isinstance(operand, Contraction)
@@ -131,10 +133,10 @@ def _prepacking(program: Program, group: _Group) -> Prepacking:
 
 
 def _needed(program: Program, group: _Group, size: int) -> range:
-    """The steps during which an operand of so many bytes needs its place.
+    """The steps during which an operand of `size` bytes needs its memory.
 
-    A small one keeps it for one step more: what the next one packs lies elsewhere, so that workers
-    which are done need not wait for the others before they pack it.
+    A small operand keeps its memory for one step more: the next step then packs into other memory,
+    and needs no barrier before.
     """
     if group.at_load:
         return range(len(program.steps))
@@ -146,13 +148,13 @@ def _needed(program: Program, group: _Group, size: int) -> range:
 
 
 def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_Group]:
-    """Who uses what is packed at once, and when that is; `same` use the same operand."""
+    """The groups of users that share one packing, and its time; `same` use the same operand."""
     first, right = same[0].number, same[0].operand.right
     read = loads(right)
     buffers = list({load.buffer: None for load in read})
     axes = set[Axis]().union(*(axes_of(load.index) for load in read))
     repeat = program.repeated(first)
-    # What each iteration has its own of must be packed in it.
+    # An operand that differs in each iteration must be packed in each.
     iteration = repeat.axis if repeat is not None and repeat.axis in axes else None
     lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
     if lasting and iteration is None and not writes.any_between(buffers, 0, len(program.steps)):
@@ -165,11 +167,11 @@ def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_
     shared = not writes.any_between(buffers, before, same[-1].number) and (
         hoisted or all(program.repeated(user.number) == repeat for user in same)
     )
-    if shared and (len(same) > 1 or hoisted or same[0].needs):
+    if shared and (len(same) > 1 or hoisted or same[0].required):
         return [_Group(same, before, iteration, False)]
     alone: list[_Group] = []
     for user in same:
         own = program.repeated(user.number)
-        if user.needs:
+        if user.required:
             alone.append(_Group([user], user.number, own.axis if own else None, False))
     return alone

@@ -1,7 +1,7 @@
-"""The schedule of a program: the one place where it is made.
+"""The schedule of a program; this is the only module that makes one.
 
-What depends on a step alone is decided once for each signature. What has to do with other steps
-follows: which operands are packed before they are used, and which loops run behind others.
+Decisions on a step alone are made once for each signature. Decisions that involve other steps
+follow: which operands are packed before their use, and which column sums are fused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lamina.codegen.signatures import Signatures
 from lamina.engines.cpu.decide.column_sums import fused_column_sums
 from lamina.engines.cpu.decide.contractions import schedule_contraction
 from lamina.engines.cpu.decide.loops import nest_of_columns, schedule_loop
-from lamina.engines.cpu.decide.prepacking import Wish, prepackings_of
+from lamina.engines.cpu.decide.prepacking import PrepackRequest, prepackings_of
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,
     GemmSchedule,
@@ -37,13 +37,13 @@ def decide(
     *,
     signatures: Signatures | None = None,
 ) -> Schedule:
-    """How a program is run on a processor.
+    """The schedule of a program for a processor.
 
     Args:
-        program: which one.
-        processor: for which processor.
-        forced: of some steps, by their numbers, how they are run in any case.
-        signatures: of the program's steps, if somebody else asks for them as well.
+        program: the program.
+        processor: the processor.
+        forced: schedules of some steps, by their numbers, which are taken as they are.
+        signatures: of the program's steps, if the caller has them.
     """
     signatures = signatures or Signatures(program)
     return _Deciding(program, processor, forced or {}, signatures).schedule()
@@ -62,29 +62,31 @@ class _Deciding:
         self._processor = processor
         self._forced = forced
         self._signatures = signatures
-        # Of steps without names, and of whether their right operands may be prepacked.
+        # By steps without names, and whether their right operands may be prepacked.
         self._known: dict[tuple[Step, bool], StepSchedule] = {}
         self._nests: dict[tuple[Step, int], Nest] = {}
 
     def schedule(self) -> Schedule:
         program, steps = self._program, self._program.steps
         first = [self._of(number, prepacked=True) for number in range(len(steps))]
-        wishes = {
-            number: Wish(one.prepacked, self._needs(number, one))
+        requests = {
+            number: PrepackRequest(one.prepacked, self._requires(number, one))
             for number, one in enumerate(first)
             if one.prepacked is not None
         }
-        prepackings = prepackings_of(program, wishes, self._signatures)
+        prepackings = prepackings_of(program, requests, self._signatures)
         granted = {number for one in prepackings for number in one.users}
         schedules: list[StepSchedule] = [
-            self._of(number, prepacked=False) if number in wishes and number not in granted else one
+            self._of(number, prepacked=False)
+            if number in requests and number not in granted
+            else one
             for number, one in enumerate(first)
         ]
         found: list[StepSchedule | FusedSum] = [*schedules]
         for number, carrier in fused_column_sums(program, schedules, self._signatures).items():
-            behind = schedules[carrier]
-            if number not in self._forced and isinstance(behind, GemmSchedule):
-                found[number] = FusedSum(carrier, self._of_columns(number, behind.panels.width))
+            product = schedules[carrier]
+            if number not in self._forced and isinstance(product, GemmSchedule):
+                found[number] = FusedSum(carrier, self._of_columns(number, product.panels.width))
         works = works_of(found)
         workers, load_workers = workers_of(program, works, prepackings, self._processor)
         return Schedule(
@@ -100,7 +102,7 @@ class _Deciding:
         )
 
     def _of(self, number: int, *, prepacked: bool) -> StepSchedule:
-        """How a step is run, apart from all others."""
+        """The schedule of a step by itself."""
         if number in self._forced:
             return self._forced[number]
         (step,), _ = self._signatures.numbered(self._program.steps[number])
@@ -113,15 +115,15 @@ class _Deciding:
             )
         return self._known[key]
 
-    def _needs(self, number: int, schedule: StepSchedule) -> bool:
-        """Whether a step cannot do without its operand being prepacked."""
+    def _requires(self, number: int, schedule: StepSchedule) -> bool:
+        """Whether a step cannot run unless its operand is prepacked."""
         return number in self._forced or isinstance(schedule, WindowSchedule)
 
-    def _of_columns(self, number: int, columns: int) -> Nest:
-        """How a loop runs over so many columns at a time."""
+    def _of_columns(self, number: int, width: int) -> Nest:
+        """How a loop of column sums runs, with a work item for each `width` columns."""
         (step,), _ = self._signatures.numbered(self._program.steps[number])
         assert isinstance(step, Loop)
-        key = step, columns
+        key = step, width
         if key not in self._nests:
-            self._nests[key] = nest_of_columns(step, columns)
+            self._nests[key] = nest_of_columns(step, width)
         return self._nests[key]

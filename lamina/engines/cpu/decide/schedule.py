@@ -1,8 +1,7 @@
-"""What is decided about a program, as records that are printed, compared, and obeyed.
+"""The decisions on how a program is run: records that are printed and compared; emit/ obeys them.
 
-A schedule has a record for each step. It says how the step is run: by which algorithm, with which
-vectors and tiles, in what order, and what other steps have to do with it. It says nothing of what
-the step computes: that is the program.
+A schedule has a record for each step, which holds its algorithm, vectors and tiles, the order of
+its loops, and its relations to other steps. The program holds the computation itself.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from lamina.records import frozen_dataclass
 # Where a tile reads an operand: in its buffer, in a copy that the step makes, or in a copy that was
 # made before the step.
 DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
-# Or in matrices that the step makes of it, with Winograd's algorithms.
+# With Winograd's algorithms, in the matrices of transformed tiles that the step computes.
 TRANSFORMED = "transformed"
 
 
@@ -30,11 +29,11 @@ class Nest:
 
     Attributes:
         order: the parallel axes, outermost first.
-        lane: the one whose points are the lanes of vectors, if one is.
-        lanes: how many a vector has.
-        shared: the one that is cut into work items, if there is any.
+        lane: the parallel axis along which vectors run, if there is one.
+        lanes: of a vector.
+        shared: the parallel axis that is split into work items, if there is any.
         style: how its stages are written.
-        cycles: what it costs, roughly.
+        cycles: its rough cost.
     """
 
     order: tuple[Axis, ...]
@@ -46,7 +45,7 @@ class Nest:
 
     @property
     def work(self) -> Work:
-        """A work item is a point of the shared axis, or a vector of its points."""
+        """The work of its kernel: a work item for each point, or vector, of the shared axis."""
         if any(axis.extent == 0 for axis in self.order):
             items = 0
         elif self.shared is None:
@@ -57,13 +56,13 @@ class Nest:
 
     def __str__(self) -> str:
         axes = ", ".join(f"{axis.name}<{axis.extent}" for axis in self.order)
-        said = [f"loop nest over ({axes})"]
+        texts = [f"loop nest over ({axes})"]
         if self.lane is not None:
-            said.append(f"{counted(self.lanes, 'lane')} along {self.lane.name}")
+            texts.append(f"{counted(self.lanes, 'lane')} along {self.lane.name}")
         if self.style.inner_lanes:
-            said.append(f"up to {self.style.inner_lanes} lanes along the last axes of its stages")
+            texts.append(f"up to {self.style.inner_lanes} lanes along the last axes of its stages")
         shared = f" along {self.shared.name}" if self.shared is not None else ""
-        return "; ".join([*said, f"{self.work}{shared}"])
+        return "; ".join([*texts, f"{self.work}{shared}"])
 
 
 @frozen_dataclass
@@ -71,13 +70,13 @@ class LoopSchedule:
     """A step as loop nests, one after the other.
 
     Attributes:
-        nests: those of partial results first.
-        cut: the locals whose reductions are cut into blocks, each of which is a partial result.
-        blocks: how many.
+        nests: the nests of partial results, then the step's own.
+        split: the locals whose reductions are split into blocks; each block is a partial result.
+        blocks: the number of blocks.
     """
 
     nests: tuple[Nest, ...]
-    cut: tuple[str, ...] = ()
+    split: tuple[str, ...] = ()
     blocks: int = 0
 
     @property
@@ -86,41 +85,41 @@ class LoopSchedule:
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """That of its kernels."""
+        """The work of each of its kernels."""
         return tuple(nest.work for nest in self.nests)
 
     @property
     def prepacked(self) -> PackedRight | None:
-        """How an operand is packed before the step: here none is."""
+        """The layout of an operand that is packed before the step: a loop has none."""
         return None
 
     def __str__(self) -> str:
         lines = [str(nest) for nest in self.nests]
-        if self.cut:
-            lines.insert(0, f"{', '.join(self.cut)} in {self.blocks} partial results")
+        if self.split:
+            lines.insert(0, f"{', '.join(self.split)} in {self.blocks} partial results")
         return "\n".join(lines)
 
 
-# Products of matrices -----------------------------------------------------------------------------
+# Matrix products ----------------------------------------------------------------------------------
 
 
 @frozen_dataclass
 class GemmSchedule:
-    """A contraction as a product of matrices.
+    """A contraction as a matrix product.
 
     Attributes:
         algorithm: `"tiles"`, register tiles of outer products, or `"dots"`, register tiles of dot
             products along K.
         extents: of batch, M, N and K.
-        panels: how N is cut into panels.
-        rows, columns: of a register tile.
-        chunk: how many K are summed up before the next panel is used.
-        row_cuts: into how many work items the rows of a panel are cut.
-        left: DIRECT, or PACKED as a whole before.
+        panels: how N is split into panels.
+        tile_m, tile_n: the rows and columns of a register tile.
+        chunk: the k that all tiles sum up before the next chunk of a panel is read.
+        split_m: the work items into which M is split for each panel.
+        left: DIRECT, or PACKED as a whole by a kernel of its own.
         right: DIRECT where vectors are full, PACKED panel by panel, or PREPACKED.
-        packing: in which order the right operand is read where it is packed; None with dots, which
-            have nothing packed.
-        prefetch: how many elements ahead the left operand is fetched into the caches; 0 if nothing.
+        packing: the order in which the right operand is read for packing; None with dots, which do
+            not pack.
+        prefetch: the prefetch distance of the left operand, in elements; 0 for no prefetch.
         wide_epilogue: whether the epilogue computes several registers at once.
         work: of the kernel that multiplies.
         packing_left: of the kernel that packs the left operand, if it is packed.
@@ -129,10 +128,10 @@ class GemmSchedule:
     algorithm: str
     extents: tuple[int, int, int, int]
     panels: Panels
-    rows: int
-    columns: int
+    tile_m: int
+    tile_n: int
     chunk: int
-    row_cuts: int
+    split_m: int
     left: str
     right: str
     packing: Packing | None
@@ -142,18 +141,18 @@ class GemmSchedule:
     packing_left: Work | None
 
     @property
-    def row_tiles(self) -> int:
-        """How many tiles the rows are."""
-        return -(-self.extents[1] // self.rows)
+    def m_tiles(self) -> int:
+        """The number of register tiles along M."""
+        return -(-self.extents[1] // self.tile_m)
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """That of its kernels."""
+        """The work of each of its kernels."""
         return (self.work,) if self.packing_left is None else (self.packing_left, self.work)
 
     @property
     def prepacked(self) -> PackedRight | None:
-        """How the right operand is packed before the step, if it is."""
+        """The layout of the right operand if it is packed before the step."""
         if self.right != PREPACKED or self.packing is None:
             return None
         return PackedRight(self.panels, self.extents[3], self.packing)
@@ -161,19 +160,19 @@ class GemmSchedule:
     def __str__(self) -> str:
         b, m, n, k = self.extents
         batch = f"{b} x " if b != 1 else ""
-        said = [
-            f"{self.algorithm} of {self.rows}x{self.columns} for {batch}M={m}, N={n}, K={k}",
+        texts = [
+            f"{self.algorithm} of {self.tile_m}x{self.tile_n} for {batch}M={m}, N={n}, K={k}",
             str(self.panels),
         ]
         if self.chunk < k:
-            said.append(f"K in chunks of {self.chunk}")
-        if self.row_cuts > 1:
-            said.append(f"rows in {self.row_cuts} cuts")
-        fetched = f", fetched {self.prefetch} elements ahead" if self.prefetch else ""
-        said.append(f"left {self.left}{fetched}")
+            texts.append(f"K in chunks of {self.chunk}")
+        if self.split_m > 1:
+            texts.append(f"M split in {self.split_m}")
+        prefetched = f", prefetched {self.prefetch} elements ahead" if self.prefetch else ""
+        texts.append(f"left {self.left}{prefetched}")
         packed = f" by panel, {self.packing}" if self.right == PACKED else ""
-        said.append(f"right {self.right}{packed}")
-        return "; ".join([*said, str(self.work)])
+        texts.append(f"right {self.right}{packed}")
+        return "; ".join([*texts, str(self.work)])
 
 
 # Contractions over windows ------------------------------------------------------------------------
@@ -184,33 +183,33 @@ class WindowSchedule:
     """A contraction over windows.
 
     Attributes:
-        algorithm: a name of `windows.py`.
+        algorithm: a name in `windows.py`.
         extents: of batch, M, N and K.
-        panels: how N is cut into panels.
-        rows: the most that a register tile has.
-        block: how many output positions along the first axis are computed from one image, or with
-            Winograd's algorithms how many rows of tiles.
-        images: how many outer positions are taken at once, where a block is a whole image.
-        row_cuts: into how many work items the rows of a panel are cut.
-        partial_sums: how many sums are made of each result, to be added up at last.
-        channels: how many are transformed at once with Winograd's algorithms; otherwise 0.
-        copied: the side of the left operand's image along which vectors of it are copied; None
-            where tiles read the operand in its buffer.
+        panels: how N is split into panels.
+        tile_m: the most rows of a register tile.
+        block: the output positions along the first axis that one image covers; with Winograd's
+            algorithms the rows of tiles.
+        images: the outer positions of a work item or chunk, where a block is a whole image.
+        split_m: the work items into which M is split for each panel.
+        partial_sums: the partial sums of each result, which are added up at the end.
+        channels: with Winograd's algorithms the channels that are transformed at once; otherwise 0.
+        copied: the side along which the left operand's image is copied in vectors; None where tiles
+            read the operand in its buffer.
         right: DIRECT where vectors are full, PACKED or TRANSFORMED block by block, or PREPACKED.
-        packing: in which order the right operand is read where it is packed block by block.
-        prepacked: how it is packed before the step, if it is.
-        unrolled: innermost loops of a register tile over so few K are written out.
+        packing: the order in which the right operand is read if it is packed block by block.
+        prepacked: the layout of the right operand if it is packed before the step.
+        unrolled: innermost loops of a register tile are unrolled up to this many k.
         wide_epilogue: whether the epilogue computes several registers at once.
-        works: that of its kernels.
+        works: the work of each of its kernels.
     """
 
     algorithm: str
     extents: tuple[int, int, int, int]
     panels: Panels
-    rows: int
+    tile_m: int
     block: int
     images: int
-    row_cuts: int
+    split_m: int
     partial_sums: int
     channels: int
     copied: int | None
@@ -224,24 +223,24 @@ class WindowSchedule:
     def __str__(self) -> str:
         b, m, n, k = self.extents
         batch = f"{b} x " if b != 1 else ""
-        said = [
+        texts = [
             f"{self.algorithm} for {batch}M={m}, N={n}, K={k}",
             str(self.panels),
-            f"tiles of up to {self.rows} rows",
+            f"tiles of up to {self.tile_m} rows",
             f"blocks of {self.block}",
         ]
         if self.images > 1:
-            said.append(f"{self.images} images at once")
-        if self.row_cuts > 1:
-            said.append(f"rows in {self.row_cuts} cuts")
+            texts.append(f"{self.images} images at once")
+        if self.split_m > 1:
+            texts.append(f"M split in {self.split_m}")
         if self.partial_sums > 1:
-            said.append(f"{self.partial_sums} partial sums")
+            texts.append(f"{self.partial_sums} partial sums")
         if self.channels:
-            said.append(f"{counted(self.channels, 'channel')} at once")
+            texts.append(f"{counted(self.channels, 'channel')} at once")
         left = "direct" if self.copied is None else f"copied, vectors along side {self.copied}"
         packed = f" by block, {self.packing}" if self.right == PACKED else ""
-        said += [f"left {left}", f"right {self.right}{packed}"]
-        return "; ".join([*said, *map(str, self.works)])
+        texts += [f"left {left}", f"right {self.right}{packed}"]
+        return "; ".join([*texts, *map(str, self.works)])
 
 
 StepSchedule = LoopSchedule | GemmSchedule | WindowSchedule
@@ -249,11 +248,11 @@ StepSchedule = LoopSchedule | GemmSchedule | WindowSchedule
 
 @frozen_dataclass
 class FusedSum:
-    """A loop that runs behind a product of matrices, panel by panel, where it reads its columns.
+    """A loop of column sums that runs after a matrix product, panel by panel, and reads its output.
 
     Attributes:
-        carrier: the number of that step.
-        nest: how it runs over the columns of a panel.
+        carrier: the number of the matrix product's step.
+        nest: how the loop runs over the columns of a panel.
     """
 
     carrier: int
@@ -265,11 +264,11 @@ class FusedSum:
 
     @property
     def prepacked(self) -> PackedRight | None:
-        """How an operand is packed before the step: here none is."""
+        """The layout of an operand that is packed before the step: a loop has none."""
         return None
 
     def __str__(self) -> str:
-        return f"fused behind step {self.carrier}; {self.nest}"
+        return f"fused after step {self.carrier}; {self.nest}"
 
 
 @frozen_dataclass
@@ -277,14 +276,14 @@ class Prepacking:
     """A right operand that is packed before the steps that use it.
 
     Attributes:
-        users: their numbers.
-        packed: how it is packed.
-        bytes: how much memory it takes.
+        users: the numbers of these steps.
+        packed: its layout.
+        bytes: of the packed operand.
         before: the number of the step in front of which it is packed.
-        needed: from which step to which, the last not included, it keeps its place.
-        iteration: the axis for each of whose points it is packed anew, if any.
+        needed: the first step, and the one after the last, during which its memory is reserved.
+        iteration: the axis of a repeat in whose every iteration it is packed anew, if any.
         at_load: whether it is packed only after the parameters were changed.
-        work: what packing takes.
+        work: of packing.
     """
 
     users: tuple[int, ...]
@@ -298,7 +297,7 @@ class Prepacking:
 
     @property
     def name(self) -> str:
-        """Under which parts say that they use it."""
+        """The buffer's name among those that kernels read and write."""
         return f"pack{self.users[0]}"
 
     def __str__(self) -> str:
@@ -310,18 +309,18 @@ class Prepacking:
 
 @frozen_dataclass
 class Schedule:
-    """What is decided about a program.
+    """All decisions on how a program is run.
 
     Attributes:
-        steps: how each of its steps is run.
-        prepackings: which right operands are packed before they are used.
-        workers: how many run the program.
-        load_workers: how many pack what is packed when parameters change.
-        kernels: how workers share those of each step, in the order in which they run; those of a
-            fused sum are among its carrier's.
-        packing_kernels: the same of each prepacking.
-        least_shared_cycles: kernels that run at the same time are shared if they take so many
-            cycles together; otherwise one worker runs them.
+        steps: the schedule of each step.
+        prepackings: the right operands that are packed before they are used.
+        workers: the number that run the program.
+        load_workers: the number that pack operands after parameters have changed.
+        kernels: for each step how workers share its kernels, in the order in which these run; the
+            kernels of a fused sum are listed with its carrier.
+        packing_kernels: for each prepacking how workers share its kernel.
+        least_shared_cycles: workers share a phase if its kernels take at least this many cycles
+            together; otherwise one worker runs it.
     """
 
     steps: tuple[StepSchedule | FusedSum, ...]
@@ -333,7 +332,7 @@ class Schedule:
     least_shared_cycles: float
 
     def column_sums(self) -> dict[int, list[int]]:
-        """The numbers of the loops that are fused behind steps, by the steps' numbers."""
+        """For each step with fused column sums, by its number, the numbers of their loops."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             if isinstance(step, FusedSum):
@@ -341,13 +340,13 @@ class Schedule:
         return found
 
     def text(self, number: int) -> str:
-        """What is decided about one step."""
+        """The decisions on one step, one a line."""
         lines = [str(self.steps[number])]
         if any(kernel.count > 1 for kernel in self.kernels[number]):
             lines.append(f"shared in {'; '.join(map(str, self.kernels[number]))}")
         lines += [f"right operand {one}" for one in self.prepackings if number in one.users]
         fused = self.column_sums().get(number, [])
-        lines += [f"column sums of step {one} fused behind it" for one in fused]
+        lines += [f"column sums of step {one} fused after it" for one in fused]
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Long reductions, cut into blocks that the workers share.
+"""Long reductions, split into blocks that the workers share.
 
-A mean over a large batch is one number: without this, one worker would compute it. Sums of columns
-are cut as well: what lies in memory one after the other is then read in that order. The blocks
-depend on the sizes alone, so that the result does not depend on the number of workers.
+A mean over a large batch is one number: without the split, one worker would compute it. Sums of
+columns are split as well, so that memory is read in its order. The blocks depend on the sizes
+alone, so that the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from lamina.program.steps import Loop, Reduce, Stage, Store, Write
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, size_of
 
-# Loops with more results than this have enough for all workers; sums of columns are cut still.
+# Loops with more results than the first limit have enough work items for all workers; sums of
+# columns are split up to the second limit.
 _MOST_RESULTS, _MOST_COLUMNS = 64, 1 << 12
 # Reductions of fewer values than this are done before other workers are awake.
 _LEAST_VALUES = 1 << 16
 BLOCKS = 32
-# So many values of a column, at least, are a block: partial results must be few beside them.
+# The fewest values of a column in a block, so that partial results are few in comparison.
 _LEAST_ROWS = 64
 
 # How two partial results of a reduction are combined.
@@ -35,11 +36,11 @@ _PRIMITIVES = {"sum": "add", "product": "multiply", "maximum": "maximum", "minim
 
 @frozen_dataclass
 class Split:
-    """A loop whose long reductions are cut.
+    """A loop whose long reductions are split.
 
     Attributes:
-        loops: those of partial results, and the loop at last; neighbouring axes are merged.
-        buffers: what lies between them.
+        loops: the loops of partial results, and the loop itself last; neighbouring axes are merged.
+        buffers: of the values that these loops pass on.
     """
 
     loops: tuple[Loop, ...]
@@ -47,30 +48,30 @@ class Split:
 
 
 def long_reductions(loop: Loop) -> tuple[str, ...]:
-    """The locals of the reductions, of a loop with neighbouring axes merged, worth cutting."""
+    """The locals of the reductions worth splitting, of a loop with neighbouring axes merged."""
     reductions = (stage for stage in loop.stages if isinstance(stage, Reduce))
     return tuple(stage.local for stage in reductions if _is_long(stage, loop.axes))
 
 
-def can_be_cut(stage: Reduce, blocks: int) -> bool:
-    """Whether a reduction can be cut into so many blocks."""
+def can_be_split(stage: Reduce, blocks: int) -> bool:
+    """Whether a reduction can be split into `blocks` blocks."""
     return stage.combine in _PRIMITIVES and bool(stage.axes) and stage.axes[0].extent >= blocks
 
 
-def split_loop(loop: Loop, cut: Sequence[str], blocks: int) -> Split:
-    """The loop, after others that compute partial results of some reductions.
+def split_loop(loop: Loop, locals_: Sequence[str], blocks: int) -> Split:
+    """The loop, after other loops that compute partial results of some reductions.
 
     Args:
-        loop: which one, with neighbouring axes merged.
-        cut: the locals of the reductions.
-        blocks: into how many blocks each is cut.
+        loop: the loop, with neighbouring axes merged.
+        locals_: the locals of the reductions that are split.
+        blocks: the number of blocks of each.
     """
-    if not cut:
+    if not locals_:
         return Split((loop,), ())
     splitting = _Splitting(loop.axes, blocks)
     for stage in loop.stages:
-        if isinstance(stage, Reduce) and stage.local in cut:
-            splitting.cut(stage)
+        if isinstance(stage, Reduce) and stage.local in locals_:
+            splitting.split(stage)
         else:
             splitting.keep(stage)
     last = replace(loop, stages=tuple(splitting.stages))
@@ -83,15 +84,15 @@ class _Splitting:
     """Takes the stages of a loop in order.
 
     Attributes:
-        before: the loops over partial results.
-        stages: those that come behind them.
-        buffers: what they hand on.
+        before: the loops that compute partial results.
+        stages: the stages of the loop that follows them.
+        buffers: of the values that loops pass on.
     """
 
     def __init__(self, axes: tuple[Axis, ...], blocks: int) -> None:
         self._axes = axes
         self._blocks = blocks
-        # What stands for a local from now on.
+        # The scalar that replaces a local in the following stages.
         self._renamed: dict[str, Scalar] = {}
         self.before: list[Loop] = []
         self.stages: list[Stage] = []
@@ -101,11 +102,11 @@ class _Splitting:
         """Takes a stage as it is."""
         self.stages.append(self._with_locals(stage))
 
-    def cut(self, stage: Reduce) -> None:
-        """Takes a reduction by way of its partial results."""
+    def split(self, stage: Reduce) -> None:
+        """Takes a reduction as partial results, and their combination."""
         stage = self._reduce_with_locals(stage)
         if any(isinstance(part, Local) for part in parts(stage.value)):
-            # What it depends on is finished first: workers meet before it is read.
+            # The stages on which it depends become a loop of their own: a barrier follows them.
             self._finish(f"partial_before_{stage.local}")
             stage = self._reduce_with_locals(stage)
         partial, combining = self._partial(stage)
@@ -120,17 +121,17 @@ class _Splitting:
         self._renamed[stage.local] = combined
 
     def _finish(self, name: str) -> None:
-        """A loop of the stages so far, which stores all that is reduced; then that is loaded."""
+        """Ends a loop with the stages so far: it stores their locals, which are then loaded."""
         shape = [axis.extent for axis in self._axes]
-        place = flatten([axis_index(axis) for axis in self._axes], shape)
+        offset = flatten([axis_index(axis) for axis in self._axes], shape)
         stores: list[Store] = []
         loaded: dict[str, Scalar] = {}
         for stage in self.stages:
             if isinstance(stage, Reduce):
                 buffer = f"{name}_{stage.local}"
                 self._need(buffer, shape or [1], stage.dtype)
-                stores.append(Store(buffer, place, Local(stage.local, stage.dtype)))
-                loaded[stage.local] = Load(buffer, place, stage.dtype)
+                stores.append(Store(buffer, offset, Local(stage.local, stage.dtype)))
+                loaded[stage.local] = Load(buffer, offset, stage.dtype)
         change = Rewrite(locals=loaded)
         self._renamed = {local: change.scalar(value) for local, value in self._renamed.items()}
         self._renamed = loaded | self._renamed
@@ -138,23 +139,23 @@ class _Splitting:
         self.stages = []
 
     def _partial(self, stage: Reduce) -> tuple[Loop, list[Reduce]]:
-        """A loop over blocks of the outermost reduced axis, and what combines its results."""
+        """A loop over blocks of the outermost reduced axis, and the stages that combine them."""
         outer, *rest = stage.axes
         length, left = divmod(outer.extent, self._blocks)
         block, inner = Axis("block", self._blocks), Axis(outer.name, length)
         shape = [*(axis.extent for axis in self._axes), self._blocks]
         name = f"partial_{stage.local}"
         self._need(name, shape, stage.dtype)
-        place = flatten([axis_index(axis) for axis in (*self._axes, block)], shape)
+        offset = flatten([axis_index(axis) for axis in (*self._axes, block)], shape)
 
         def value_at(position: Index) -> Scalar:
             return Rewrite({outer: position}).scalar(stage.value)
 
         inside = value_at(axis_index(block) * length + axis_index(inner))
         reduce = replace(stage, axes=(inner, *rest), value=inside)
-        store = Store(name, place, Local(stage.local, stage.dtype))
+        store = Store(name, offset, Local(stage.local, stage.dtype))
         partial = Loop(name, (*self._axes, block), (reduce, Write((), (store,))))
-        loaded = Load(name, place, stage.dtype)
+        loaded = Load(name, offset, stage.dtype)
         combining = [replace(stage, local=f"{stage.local}_blocks", axes=(block,), value=loaded)]
         if left:
             end = Axis(outer.name, left)
@@ -167,7 +168,7 @@ class _Splitting:
         self.buffers.append(Buffer(name, "temporary", tuple(shape), dtype))
 
     def _with_locals(self, stage: Stage) -> Stage:
-        """The stage with what now stands for its locals."""
+        """The stage with the replacements of its locals."""
         return Rewrite(locals=self._renamed).stage(stage) if self._renamed else stage
 
     def _reduce_with_locals(self, stage: Reduce) -> Reduce:
@@ -187,14 +188,14 @@ def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
 
 
 def _is_of_columns(stage: Reduce, column: Axis) -> bool:
-    """Whether all that is reduced lies side by side along an axis of the results."""
+    """Whether all loads that are reduced are contiguous along an axis of the results."""
     loads = [part for part in parts(stage.value) if isinstance(part, Load)]
     reduced = [one for one in loads if any(stride_along(one.index, x) != 0 for x in stage.axes)]
     return bool(reduced) and all(stride_along(one.index, column) == 1 for one in reduced)
 
 
 def _joined(one: Loop, other: Loop) -> Loop:
-    """Two loops over partial results as one: what both read is then read once."""
+    """Two loops over partial results as one, which reads shared operands once."""
     reduces: list[Stage] = []
     stores: list[Store] = []
     for stage in (*one.stages, *other.stages):

@@ -1,33 +1,33 @@
-"""How large register tiles are."""
+"""The sizes of register tiles."""
 
 from __future__ import annotations
 
 from lamina.engines.cpu.processor import Processor
 
-# Two vectors of columns: with one, numbers would be broadcast for a single multiply-add each, and
-# with more there were too few rows.
+# The vectors of a tile along N. With one, each broadcast would feed a single multiply-add; with
+# more than two, too few rows fit the registers.
 VECTORS = 2
-# Innermost loops of a tile over so few K are written out.
+# Innermost loops of a tile over at most this many k are unrolled.
 UNROLLED = 6
 
 
-def most_rows(processor: Processor, vectors: int) -> int:
-    """How many rows of a tile fit the registers beside the vectors and one broadcast number."""
+def largest_tile_m(processor: Processor, vectors: int) -> int:
+    """The most rows of a tile that fit the registers with `vectors` of B and one broadcast of A."""
     products = 0 if processor.fused else 1
     return (processor.registers - vectors - 1 - products) // vectors
 
 
-def rows_of_tiles(rows: int, most: int) -> int:
-    """How many rows a tile has, so that tiles of equal size cover all rows with little left."""
-    if rows <= most:
-        return rows
-    # Each tile costs its rows and, for its start and end, about half a row more.
-    sizes = range(max(most // 2, 1), most + 1)
-    return min(sizes, key=lambda size: (-(-rows // size) * (size + 0.5), -size))
+def balanced_tile_m(m: int, largest: int) -> int:
+    """The rows of a tile, at most `largest`, so that equal tiles cover `m` rows closely."""
+    if m <= largest:
+        return m
+    # A tile costs its rows and, for its prologue and epilogue, about half a row more.
+    sizes = range(max(largest // 2, 1), largest + 1)
+    return min(sizes, key=lambda size: (-(-m // size) * (size + 0.5), -size))
 
 
-def dot_sides(processor: Processor) -> tuple[int, int]:
-    """The most rows and columns of a tile of dot products that fit the registers."""
+def dot_tile(processor: Processor) -> tuple[int, int]:
+    """The rows and columns of the largest tile of dot products that fits the registers."""
     free = processor.registers - 1 - (0 if processor.fused else 1)
     rows = next(side for side in range(1, free) if (side + 1) * (side + 2) > free)
     columns = (free - rows) // rows

@@ -1,4 +1,4 @@
-"""How many lanes vectors have."""
+"""The number of lanes of vectors."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from lamina.engines.cpu.processor import Processor
 from lamina.program.scalar import Apply, Scalar, parts
 from lamina.program.target import EXPENSIVE
 
-# Vectors are this many registers wide where expressions are short: that hides latencies.
+# Where expressions are short, vectors are this many registers wide, which hides latencies.
 REGISTERS_AT_ONCE = 4
+# In operations.
 SHORT_EXPRESSION = 12
 
 
 def lanes_for(values: Sequence[Scalar], processor: Processor) -> int:
-    """How many of the widest floats that are computed (or integers, without any) fill a vector."""
+    """The lanes of a register for the widest float among the values, or the widest integer."""
     floats = [value.dtype.itemsize for value in values if value.dtype.is_float]
     widest = max(floats or [value.dtype.itemsize for value in values])
     return processor.vector_bytes // max(widest, 4)
 
 
 def widened(values: Iterable[Scalar], lanes: int, extent: int) -> int:
-    """Several registers at once, where there are points for them and expressions are short."""
+    """The lanes of several registers, if expressions are short and the axis is long enough."""
     if not are_short(values):
         return lanes
     wide = lanes
@@ -31,7 +32,7 @@ def widened(values: Iterable[Scalar], lanes: int, extent: int) -> int:
 
 
 def are_short(values: Iterable[Scalar]) -> bool:
-    """Whether expressions are so short that several registers are computed at once."""
+    """Whether expressions are short enough for vectors of several registers."""
     operations = [part for part in parts(*values) if isinstance(part, Apply)]
     expensive = any(part.primitive in EXPENSIVE for part in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive

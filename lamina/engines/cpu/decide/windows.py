@@ -1,17 +1,16 @@
-"""Contractions over windows as their algorithms read them: which axes are what, and what is copied.
+"""Contractions over windows as each algorithm reads them: the roles of the axes, and the image.
 
-- *Implicit GEMM*: rows are output positions, K the elements of their windows, and the right operand
-  is packed once, for all (a convolution, and its gradient where hardly any window lies in the
-  padding).
-- *Weight gradient*: rows are the elements of windows, and K runs over the output positions, image
-  by image, while the sums of all rows wait.
-- *col2im*: each position adds its share to the sums of the elements that it sees, in an image of
-  sums (the gradient with strides, or where gathering would mostly read padding).
-- *Winograd*: the first two for windows of 3x3 and 5x5 that lie side by side, with fewer
+- *Implicit GEMM*: M is the output positions, K the elements of their windows. The right operand is
+  packed once (a convolution, and the gradient of its input where few windows are in the padding).
+- *Weight gradient*: M is the elements of windows, K the output positions, image by image. The sums
+  of all M stay in memory meanwhile.
+- *col2im*: each output position adds to the sums of its window's elements, in an image of sums (the
+  gradient of a strided convolution, or where gathering would mostly read padding).
+- *Winograd*: the first two for windows of 3x3 and 5x5 with stride and dilation 1, with fewer
   multiplications; see `filtering.py`.
 
-No algorithm copies the windows. What is here follows from a contraction alone: whether an algorithm
-can compute it, and how; whether it pays is decided in `convolutions.py`.
+No algorithm copies the windows. This module states whether an algorithm can compute a contraction,
+and how: that follows from the contraction alone. `convolutions.py` decides which algorithm pays.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from lamina.program.windows import DATA_GRADIENT, Window
 from lamina.records import frozen_dataclass
 
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
-# By the size of windows: of convolutions, and of gradients of weights.
+# By the size of windows: the algorithms for convolutions, and for gradients of weights.
 WINOGRAD = {size: f"Winograd F(2x2, {size}x{size})" for size in FILTERINGS}
 WINOGRAD_WEIGHT_GRADIENT = {size: f"Winograd F({size}x{size}, 2x2)" for size in FILTERINGS}
 
 
 @frozen_dataclass
 class Spread:
-    """Along one axis of the rows: row = scale * place + slope * element - offset.
+    """Along one axis of M: m = scale * position + slope * element - offset.
 
     Attributes:
-        row, place: the axes.
-        element: the axis of a window's elements; missing if there is one.
+        m, position: the axes: the coordinate of a sum, and the output position that adds to it.
+        element: the axis of a window's elements; None if there is one element.
     """
 
-    row: Axis
-    place: Axis
+    m: Axis
+    position: Axis
     element: Axis | None
     scale: int
     slope: int
@@ -54,10 +53,10 @@ class Spread:
 
     @property
     def length(self) -> int:
-        """Of the sums along it, margins included."""
+        """The length of the image of sums along the axis, margins included."""
         elements = self.element.extent if self.element else 1
-        reached = self.scale * (self.place.extent - 1) + self.slope * (elements - 1) + 1
-        return max(reached, self.offset + self.row.extent)
+        reached = self.scale * (self.position.extent - 1) + self.slope * (elements - 1) + 1
+        return max(reached, self.offset + self.m.extent)
 
 
 @frozen_dataclass
@@ -65,10 +64,10 @@ class Windowed:
     """A contraction over windows, as an algorithm reads it.
 
     Attributes:
-        step: with one batch axis and one column axis, and stores over the outer axis.
-        image: of the left operand; with col2im of what is spread.
+        step: with one batch axis and one N axis, and stores over the outer axis.
+        image: of the left operand; with col2im a view over output positions and channels.
         outer: the image's outer axes as one.
-        spreads: with col2im, for each axis of the rows but the outer ones.
+        spreads: with col2im, for each axis of M but the outer ones.
     """
 
     step: Contraction
@@ -78,7 +77,7 @@ class Windowed:
 
 
 def readings(step: Contraction) -> dict[str, Windowed]:
-    """The contraction as each algorithm reads it that can compute it."""
+    """The contraction as each possible algorithm reads it, by the algorithm's name."""
     step = with_single_axes(step, "batch", "n")
     found = {
         IMPLICIT_GEMM: _over_positions(step, step.m, step.k),
@@ -96,7 +95,7 @@ def readings(step: Contraction) -> dict[str, Windowed]:
 
 
 def reading(step: Contraction, algorithm: str) -> Windowed:
-    """The contraction as an algorithm reads it that can compute it."""
+    """The contraction as one algorithm, which must be a possible one, reads it."""
     return readings(step)[algorithm]
 
 
@@ -106,7 +105,7 @@ def _over_positions(
     """The contraction with an image of its left operand."""
     windows, outer = step.windows_in("left"), len(positions) - 2
     image = image_of(step.left, windows, positions, elements, direct_outer=outer)
-    return _windowed(step, image) if image is not None and image.places else None
+    return _windowed(step, image) if image is not None and image.positions else None
 
 
 def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ()) -> Windowed:
@@ -118,20 +117,20 @@ def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ())
 
 
 def _col2im(step: Contraction) -> Windowed | None:
-    """Each output position of the left operand adds to the sums of the elements that it sees."""
+    """The contraction as col2im reads it; None if it is not the gradient of a convolution."""
     load = step.left
     if not isinstance(load, Load):
         return None
     spreads: dict[Axis, Spread] = {}
     for window in step.windows_in("left"):
-        row, element_ = window.place, window.element
-        if window.kind != DATA_GRADIENT or row is None or window.stride != 1:
+        m, element_ = window.place, window.element
+        if window.kind != DATA_GRADIENT or m is None or window.stride != 1:
             return None
         slope = -window.dilation if element_ is not None else 1
         if slope < 1:
             return None
-        place = Axis(f"{row.name}_place", window.extent)
-        spreads[row] = Spread(row, place, element_, window.divisor, slope, window.offset)
+        position = Axis(f"{m.name}_position", window.extent)
+        spreads[m] = Spread(m, position, element_, window.divisor, slope, window.offset)
     ordered = tuple(spreads[axis] for axis in step.m if axis in spreads)
     outer = step.m[: len(step.m) - len(ordered)]
     elements = [one.element for one in ordered if one.element is not None]
@@ -140,7 +139,7 @@ def _col2im(step: Contraction) -> Windowed | None:
     if set(elements) != set(step.k[: len(elements)]):
         return None
     replacements = {
-        one.row: axis_index(one.place) * one.scale
+        one.m: axis_index(one.position) * one.scale
         + (axis_index(one.element) * one.slope if one.element else 0)
         - one.offset
         for one in ordered
@@ -150,10 +149,10 @@ def _col2im(step: Contraction) -> Windowed | None:
         return None
     if axes_of(left.index) & set(elements):
         return None
-    places = tuple(one.place for one in ordered)
+    positions = tuple(one.position for one in ordered)
     channels = step.k[len(elements) :]
     direct = image_of(
-        replace(left, bounds=()), (), (*outer, *places), channels, direct_outer=len(outer)
+        replace(left, bounds=()), (), (*outer, *positions), channels, direct_outer=len(outer)
     )
     return None if direct is None else _windowed(step, direct, ordered)
 
@@ -162,21 +161,21 @@ def _col2im(step: Contraction) -> Windowed | None:
 
 
 def filtering_of(image: Image) -> Filtering:
-    """That of the windows of an image."""
+    """Winograd's transforms for the windows of an image."""
     element_ = image.sides[0].element
     assert element_ is not None
     return FILTERINGS[element_.extent]
 
 
 def _tiled_image(
-    step: Contraction, places: Sequence[Axis], elements: Sequence[Axis]
+    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis]
 ) -> Image | None:
-    """The image of square windows that lie side by side, each with channels; None if it is none.
+    """The image for Winograd's algorithms; None unless windows are square and step by 1.
 
-    Its places are whole tiles, so there may be more than the view has: those show zeros.
+    Its positions are whole tiles: positions past the last one of the view read zeros.
     """
     found = [window for window in step.windows_in("left") if not window.is_axis]
-    plane = places[-2:]
+    plane = positions[-2:]
     windows = [window for axis in plane for window in found if window.place == axis]
     sizes = {window.element.extent if window.element else 1 for window in windows}
     numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
@@ -190,23 +189,22 @@ def _tiled_image(
     windows = [
         replace(one, place=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
     ]
-    places = [whole.get(axis, axis) for axis in places]
-    image = image_of(change.scalar(view), windows, places, elements, direct_outer=0)
-    if image is None or len(image.places) != 2 or len(image.sides) != 3:
+    positions = [whole.get(axis, axis) for axis in positions]
+    image = image_of(change.scalar(view), windows, positions, elements, direct_outer=0)
+    if image is None or len(image.positions) != 2 or len(image.sides) != 3:
         return None
     return image if image.sides[-1].element is not None else None
 
 
-def tiled(places: Axis) -> Axis:
-    """The places of whole tiles."""
-    return Axis(places.name, places.extent + places.extent % RESULTS)
+def tiled(positions: Axis) -> Axis:
+    """An axis of output positions, extended to whole tiles."""
+    return Axis(positions.name, positions.extent + positions.extent % RESULTS)
 
 
 def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
-    """The view with bounds that say how far its windows reach.
+    """The view with bounds at the ends of its input along the windows.
 
-    Nothing is changed where it shows something; places that there are not, behind the last ones,
-    show zeros.
+    The view's values stay as they are; positions past its last ones read zeros.
     """
     moving = {axis for window in windows for axis in window.axes}
     reached: list[Bound] = []

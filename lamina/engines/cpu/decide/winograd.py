@@ -1,11 +1,11 @@
 """Winograd's algorithm for convolutions: when it pays, its chunks, and how weights are packed.
 
-- *Forward* (a convolution, and the gradient of what goes into it): the products at one of the
-  places of a tile, summed up over channels, are a product of matrices, whose rows are tiles. Some
-  tiles at a time are copied with their padding around them, transformed, multiplied by the weights,
-  which were transformed when they were packed, and what comes out is transformed back into sums.
-- *Weight gradient*: products with transformed tiles of the right operand are summed up over tiles,
-  and transformed back at the end.
+- *Forward* (a convolution, and the gradient of its input): at each element of the transformed tile
+  the products, summed over channels, are a matrix product with a row for each tile. A chunk of
+  input tiles is copied with its padding, transformed, and multiplied by the weights, which were
+  transformed when they were packed. The products are transformed back into sums.
+- *Weight gradient*: products of transformed input tiles and transformed tiles of the right operand
+  are summed over tiles, and transformed back at the end.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from lamina.engines.cpu.processor import Processor
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
-# The share of the direct algorithm's work that Winograd's may have at most to be taken.
+# Winograd's algorithm is taken if its work is at most this share of the direct algorithm's.
 MUST_GAIN = 0.8
-# In cycles, for a vector and each place of a tile: to transform numbers, results, and the right
-# operand.
-_NUMBERS_CYCLES, _RESULTS_CYCLES, _FACTORS_CYCLES = 3.0, 4.5, 3.0
-# What is done once, for weights and for gradients of them, takes as long as so many tiles.
+# In cycles, for a vector and each element of a tile: to transform inputs, results, and the right
+# operand of a weight gradient.
+_INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
+# The transform of the weights, and of their gradients, costs as much as this many tiles.
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
-# What is transformed of some tiles takes such a share of the second cache, and sums of gradients
-# that wait such a one.
+# The transformed tiles of a chunk take one part in this many of the second cache, and the sums of
+# gradients one part in this many.
 _CACHE_SHARE, _SUMS_SHARE = 2, 8
-# Which weights are zero is said by a word for each.
+# For each weight a word of bits states in which columns it is not zero.
 _WORD_BYTES = 4
 
 
-def winograd_pays(how: Windowed, algorithm: str, panels: Panels, direct: float) -> bool:
+def winograd_pays(windowed: Windowed, algorithm: str, panels: Panels, direct: float) -> bool:
     """Whether Winograd's algorithm is worth its transforms.
 
     Args:
-        how: what it reads.
-        algorithm: which of them.
-        panels: how the columns are cut.
-        direct: how many multiplications it takes otherwise.
+        windowed: the contraction.
+        algorithm: a name of one of Winograd's algorithms.
+        panels: how N is split.
+        direct: the multiplications of the direct algorithm.
     """
-    image = how.image
-    channels, columns = image.sides[-1].axis.extent, panels.columns
-    tiles = how.outer.extent * size_of([axis.extent // RESULTS for axis in image.places])
+    image = windowed.image
+    channels, n = image.sides[-1].axis.extent, panels.n
+    tiles = windowed.outer.extent * size_of([axis.extent // RESULTS for axis in image.positions])
     if algorithm in WINOGRAD.values():
-        once, others = _WEIGHTS_TILES, _NUMBERS_CYCLES * channels + _RESULTS_CYCLES * columns
+        once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
     else:
         once = _GRADIENTS_TILES
-        others = _NUMBERS_CYCLES * channels * panels.count + _FACTORS_CYCLES * columns
-    work = (tiles + once) * channels * columns + tiles * others
+        others = _INPUT_CYCLES * channels * panels.count + _FACTOR_CYCLES * n
+    work = (tiles + once) * channels * n + tiles * others
     work *= filtering_of(image).places
-    return how.step.batch[0].extent * work < MUST_GAIN * direct
+    return windowed.step.batch[0].extent * work < MUST_GAIN * direct
 
 
 def is_winograd(algorithm: str) -> bool:
@@ -65,38 +65,40 @@ def is_winograd(algorithm: str) -> bool:
     return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
 
 
-def multiplications_left(how: Windowed) -> float:
-    """The share of the direct algorithm's multiplications that are left."""
-    filtering = filtering_of(how.image)
+def multiplications_left(windowed: Windowed) -> float:
+    """Winograd's multiplications as a share of the direct algorithm's."""
+    filtering = filtering_of(windowed.image)
     return filtering.places / (RESULTS * filtering.window) ** 2
 
 
 def tiles_that_fit(
-    how: Windowed, channels: int, panels: Panels, rows: int, processor: Processor
+    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
 ) -> int:
-    """How many tiles fit the cache, with what is made of them; at least a register tile of them."""
-    room = processor.level2_bytes // _CACHE_SHARE // how.step.dtype.itemsize
-    return max(room // (filtering_of(how.image).places * (channels + panels.width)), rows)
+    """How many tiles, with their products, fit the cache; at least `tile_m`, a register tile."""
+    room = processor.level2_bytes // _CACHE_SHARE // windowed.step.dtype.itemsize
+    return max(room // (filtering_of(windowed.image).places * (channels + panels.width)), tile_m)
 
 
-def channels_at_once(how: Windowed, panels: Panels, processor: Processor) -> int:
-    """How many channels have sums at once: whole vectors, so many as fit their share."""
-    lanes, channels = panels.lanes, how.image.sides[-1].axis.extent
-    most = processor.level2_bytes // _SUMS_SHARE // how.step.dtype.itemsize
-    most //= filtering_of(how.image).places * panels.width
+def channels_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> int:
+    """The channels whose sums are kept at once: whole vectors, as many as fit the cache share."""
+    lanes, channels = panels.lanes, windowed.image.sides[-1].axis.extent
+    most = processor.level2_bytes // _SUMS_SHARE // windowed.step.dtype.itemsize
+    most //= filtering_of(windowed.image).places * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
     return max((size for size in sizes if size <= most), default=min([*sizes, channels]))
 
 
 @frozen_dataclass
 class Chunks:
-    """How tiles are cut into chunks.
+    """How the rows of tiles are split into chunks.
+
+    A chunk is a block of rows of tiles of one outer position, or all rows of several.
 
     Attributes:
-        block: so many rows of tiles of an outer position are a chunk.
-        images: or all rows of so many outer positions.
-        whole: how many whole blocks the rows are.
-        rest: the rows that are left.
+        block: the rows of tiles of a chunk.
+        images: the outer positions of a chunk.
+        whole: the number of whole blocks of an outer position.
+        rest: the rows of its last, shorter block; 0 if there is none.
     """
 
     block: int
@@ -106,18 +108,18 @@ class Chunks:
 
     @property
     def each(self) -> int:
-        """The blocks of an outer position."""
+        """The number of blocks of an outer position."""
         return self.whole + bool(self.rest)
 
     def sizes(self) -> list[tuple[str, int, str]]:
-        """The chunks that differ: a name, the rows, and how their number compares to `whole`."""
+        """The sizes of chunks: (name, rows, comparison of the block's number with `whole`)."""
         sizes = [("whole", self.block, "slt"), ("rest", self.rest, "eq")]
         return [one for one in sizes if one[1]]
 
 
-def chunks_of(how: Windowed, block: int, images: int) -> Chunks:
-    """Chunks of so many rows of tiles, or of all rows of so many outer positions."""
-    high = how.image.places[0].extent // RESULTS
+def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
+    """Chunks of `block` rows of tiles, or of all rows of `images` outer positions."""
+    high = windowed.image.positions[0].extent // RESULTS
     return Chunks(block, images, *divmod(high, block))
 
 
@@ -129,10 +131,10 @@ class Taps:
     """Which k belong to the elements of windows.
 
     Attributes:
-        window: how many elements there are along an axis.
-        first: for each element, row by row as the image has them, that of the first channel.
-        pitch: from channel to channel.
-        channels: how many there are.
+        window: the elements of a window along an axis.
+        first: for each element of a window, row by row in the image, the k of the first channel.
+        pitch: the k between neighbouring channels.
+        channels: the number of channels.
     """
 
     window: int
@@ -141,16 +143,16 @@ class Taps:
     channels: int
 
 
-def _taps_of(how: Windowed) -> Taps:
+def _taps_of(windowed: Windowed) -> Taps:
     """The taps of a convolution by Winograd's algorithm."""
-    inner = how.step.k
+    k_axes = windowed.step.k
     pitches = {
-        axis: size_of([later.extent for later in inner[number + 1 :]])
-        for number, axis in enumerate(inner)
+        axis: size_of([later.extent for later in k_axes[number + 1 :]])
+        for number, axis in enumerate(k_axes)
     }
-    *plane, channels = how.image.sides
-    window = filtering_of(how.image).window
-    # Where windows are mirrored, weights are.
+    *plane, channels = windowed.image.sides
+    window = filtering_of(windowed.image).window
+    # Where windows are mirrored, weights are mirrored as well.
     along = [
         [pitches[side.element] * element_ for element_ in range(window)][:: side.slope]
         for side in plane
@@ -162,34 +164,34 @@ def _taps_of(how: Windowed) -> Taps:
 
 @frozen_dataclass
 class PackedWeights(PackedRight):
-    """Transformed weights: for each place of a tile a panel of all channels.
+    """Transformed weights: for each element of the transformed tile a panel with all channels as K.
 
-    Behind them is said which weights are not zero, by a word for each (`zeros.py`): first a number
-    that is not 0 if there are zeros among the weights, and only then, in the next row, the words,
-    by elements and channels.
+    A row with a flag follows, which is not 0 if some weight is zero. Only then the next rows hold,
+    by window elements and channels, a word for each weight, whose bits state in which columns the
+    weight is not zero (`zeros.py`).
 
     Attributes:
-        taps: the k that they are made of.
+        taps: the k from which the weights are transformed.
     """
 
     taps: Taps
 
     @property
     def unpacked(self) -> int:
-        """How many k the weights have before they are transformed."""
+        """The k of the weights before they are transformed."""
         return len(self.taps.first) * self.taps.channels
 
     @property
     def has_zeros(self) -> int:
-        """Where it is said whether a panel has zeros, in rows."""
+        """The row of the flag that states whether a panel has zeros."""
         return FILTERINGS[self.taps.window].places * self.taps.channels
 
 
-def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
+def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
     """The transformed weights of a convolution."""
-    taps = _taps_of(how)
+    taps = _taps_of(windowed)
     words = len(taps.first) * taps.channels * _WORD_BYTES
-    words = -(-words // (panels.width * how.step.dtype.itemsize))
-    inner = FILTERINGS[taps.window].places * taps.channels + 1 + words
-    packing = packing_of_all(as_matrix(right_alone(how.step)), panels.lanes)
-    return PackedWeights(panels, inner, packing, taps)
+    words = -(-words // (panels.width * windowed.step.dtype.itemsize))
+    k = FILTERINGS[taps.window].places * taps.channels + 1 + words
+    packing = packing_of_all(as_matrix(right_alone(windowed.step)), panels.lanes)
+    return PackedWeights(panels, k, packing, taps)

@@ -1,4 +1,4 @@
-"""What the workers of a program share, and how they do."""
+"""The work of a kernel, and how workers share it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Work:
-    """What workers share of a kernel.
+    """The work of a kernel.
 
     Attributes:
-        items: how many work items there are.
-        cycles: what all of them cost together, roughly.
+        items: the number of work items.
+        cycles: a rough estimate for all of them together.
     """
 
     items: int
@@ -28,8 +28,8 @@ class Slices:
 
     Attributes:
         work: its work items.
-        count: into how many slices these are cut, each of which a worker begins with.
-        at_once: how many of a slice are a chunk, which a worker claims at once.
+        count: the number of slices; each worker begins with a slice of its own.
+        at_once: the work items of a chunk; a worker claims a chunk at once.
     """
 
     work: Work
@@ -41,10 +41,10 @@ class Slices:
 
 
 def sliced(work: Work, workers: int) -> Slices:
-    """How so many workers share a kernel."""
+    """How `workers` workers share a kernel."""
     return Slices(work, *slices(work.items, work.cycles, workers))
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, for people."""
+    """A number and its noun, in the plural if the number is not 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

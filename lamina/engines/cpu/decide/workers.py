@@ -1,4 +1,4 @@
-"""What the kernels of a program take, and how many workers it is worth."""
+"""The work of a program's kernels, and how many workers pay for it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.processor import Processor
 from lamina.program.program import Program
 
-# Workers are worth waking for kernels of so many cycles each; once they are awake, they take their
-# share of smaller kernels as well.
+# A worker is woken for kernels that give it at least this many cycles. Once awake, workers share
+# smaller kernels as well.
 CYCLES_WORTH_WAKING = 4000.0
 
 
 def works_of(steps: Sequence[StepSchedule | FusedSum]) -> list[list[Work]]:
-    """That of the kernels of each step, in the order in which they run.
+    """For each step the work of its kernels, in the order in which they run.
 
-    A sum that is fused has none of its own: its work is that of the step that carries it.
+    The work of a fused column sum counts for the step that carries it.
     """
     sums: dict[int, list[Work]] = {}
     for step in steps:
@@ -35,13 +35,13 @@ def workers_of(
     prepackings: Sequence[Prepacking],
     processor: Processor,
 ) -> tuple[int, int]:
-    """How many workers run the program, and how many pack what is packed at load.
+    """The number of workers for the program, and for packing after parameters have changed.
 
     Args:
-        program: which one.
-        kernels: those of its steps.
+        program: the program.
+        kernels: for each step the work of its kernels.
         prepackings: the operands that are packed before they are used.
-        processor: that has the workers.
+        processor: the processor; it limits the number of workers.
     """
     works: list[Work] = []
     for number, own in enumerate(kernels):
@@ -55,10 +55,10 @@ def workers_of(
 
 
 def _works(step: StepSchedule, sums: Sequence[Work]) -> list[Work]:
-    """That of the kernels of a step, and of the sums that are fused behind it."""
+    """The work of a step's kernels, with that of its fused column sums."""
     works = list(step.works)
-    if isinstance(step, GemmSchedule) and step.row_cuts == 1:
-        # The kernel that multiplies, the last one, makes the sums of its columns.
+    if isinstance(step, GemmSchedule) and step.split_m == 1:
+        # The last kernel multiplies, and runs the column sums of its panels.
         works[-1] = Work(works[-1].items, works[-1].cycles + sum(one.cycles for one in sums))
         return works
     return [*works, *sums]
@@ -69,7 +69,7 @@ def _repeated(works: Iterable[Work], often: int) -> Iterator[Work]:
 
 
 def _most(works: Iterable[Work], processor: Processor) -> int:
-    """The most workers that a kernel is worth."""
+    """The largest number of workers that pays for one of the kernels."""
 
     def worth(work: Work) -> int:
         return max(1, min(processor.threads, work.items, int(work.cycles / CYCLES_WORTH_WAKING)))

@@ -1,4 +1,4 @@
-"""Gradients of convolutions by col2im: each position adds to the sums of what it sees."""
+"""Gradients of convolutions by col2im: each output position adds to its window's elements."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import final
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
+from lamina.engines.cpu.decide.m_tiles import MTiles, merged
 from lamina.engines.cpu.decide.windows import Spread
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.row_tiles import address, offsets, over_tiles
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import address, offsets, over_tiles
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
 from lamina.program.index import Axis
@@ -19,49 +19,49 @@ from lamina.shapes import size_of
 
 @final
 class Col2im(WindowWriter):
-    """Work items are (batch, outer position); each has the sums of all its rows in an image."""
+    """Work items are (batch, outer position); each has an image with the sums of all its M."""
 
     @property
     def _spreads(self) -> tuple[Spread, ...]:
-        return self._how.spreads
+        return self._windowed.spreads
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         lengths = [one.length for one in self._spreads]
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
-            rows = [one.row for one in self._spreads]
-            self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
+            m_axes = [one.m for one in self._spreads]
+            self._write_epilogue(f"{self._name}_{kind}", panel, m_axes, pitches)
         bytes_ = size_of(lengths) * self._panels.width * self._bytes
         self._context.workspaces.need_own(bytes_)
-        self._write_unit(lengths)
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        self._write_item(lengths)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         count = constant(self._outer.extent, I64)
         outer = code.binary("urem", loop.index, count)
         batch = code.binary("udiv", loop.index, count)
-        code.call_void(f"{self._name}_unit", table, thread, batch, outer)
+        code.call_void(f"{self._name}_item", table, thread, batch, outer)
         code.end_loop(loop)
         code.finish()
-        return [self._part(self._name)]
+        return [self._kernel(self._name)]
 
-    def _write_unit(self, lengths: Sequence[int]) -> None:
-        points = self._begin(f"{self._name}_unit", ("thread", "batch", "outer"))
+    def _write_item(self, lengths: Sequence[int]) -> None:
+        points = self._begin(f"{self._name}_item", ("thread", "batch", "outer"))
         code = points.code
         table, _, batch, outer = code.parameters
         sums = self._own(code)
         image = self._image
-        strides, _ = image.moves(image.places[0].extent)
+        strides, _ = image.layout(image.positions[0].extent)
         elements = [one for one in self._step.k if one not in image.elements]
         channels = [axis for axis in self._step.k if axis in image.elements]
         loops = merged([(axis.extent, strides[axis]) for axis in channels])
         depth = size_of([axis.extent for axis in channels])
-        along = [strides[axis] for axis in image.places]
-        tiles = RowTiles(tuple(axis.extent for axis in image.places), self._schedule.rows)
+        along = [strides[axis] for axis in image.positions]
+        tiles = MTiles(tuple(axis.extent for axis in image.positions), self._schedule.tile_m)
         with points.bound(self._batch, batch), points.bound(self._outer, outer):
             left = self._image_start(points)
 
-            for kind, panel, number, column in self._over_panels(points):
+            for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
                 vector = Type(self._element, panel.lanes)
                 fill = code.begin_loop(0, size_of(lengths) * panel.width, panel.lanes)
@@ -95,14 +95,14 @@ class Col2im(WindowWriter):
                     code.call_void(emit_tile(self._context.module, tile), at, here, to)
                 code.end_loop(taps)
                 zeros = [constant(0, I64) for _ in lengths]
-                counts = [constant(one.row.extent, I64) for one in self._spreads]
+                counts = [constant(one.m.extent, I64) for one in self._spreads]
                 margin = sum(
                     one.offset * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
                 )
                 code.call_void(
                     f"{self._name}_{kind}_epilogue",
                     *(table, code.offset(sums, margin, self._element), batch, outer),
-                    *(*zeros, *counts, column),
+                    *(*zeros, *counts, n_start),
                 )
         code.finish()
 
@@ -114,14 +114,14 @@ class Col2im(WindowWriter):
         elements: Sequence[Axis],
         pitches: Sequence[int],
     ) -> Value:
-        """Where the sums of the first place begin for one element of the windows."""
+        """The address of the sums to which the first position adds for one element of windows."""
         slopes = {
             one.element: one.slope * pitch
             for one, pitch in zip(self._spreads, pitches, strict=True)
         }
         for axis in reversed(elements):
             extent = constant(axis.extent, I64)
-            position = code.binary("urem", tap, extent)
+            number = code.binary("urem", tap, extent)
             tap = code.binary("udiv", tap, extent)
-            sums = address(code, sums, [(position, slopes[axis])], self._element)
+            sums = address(code, sums, [(number, slopes[axis])], self._element)
         return sums

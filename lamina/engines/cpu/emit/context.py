@@ -1,4 +1,4 @@
-"""What the functions of a step are written into and for."""
+"""The state that the writers of a step's functions share."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lamina.shapes import DType, uint8
 # Points of a function in LLVM's language.
 Points = points.Points[Function]
 
-# What the function of a part is called with.
-PART_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
+# The parameters of a kernel's function: its section of the table of addresses, the thread, and the
+# range of work items.
+ITEM_RANGE_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
 
 
 @frozen_dataclass
-class Part:
-    """A function that the threads share: each runs it for some of its work items.
+class WrittenKernel:
+    """A kernel as it was written: a function that each thread calls for some of its work items.
 
     Attributes:
-        function: its name; it takes the step's section of the table of addresses, the number of the
-            thread, and the first and last work item.
-        reads, writes: the buffers it uses.
+        function: its name; its parameters are `ITEM_RANGE_PARAMETERS`.
+        reads, writes: the buffers that it uses.
     """
 
     function: str
@@ -43,16 +43,15 @@ class Context:
     """One step while it is written.
 
     Attributes:
-        module: where functions are written.
-        buffers: those that it uses, in the order in which the step's section of the table of
-            addresses has them.
-        processor: what the functions are written for.
-        workspaces: where steps ask for memory that they need while they run.
-        iteration: the axis that the step is repeated for, if it is.
-        asked: the names of the buffers that the step has asked for, for the time that it runs.
+        module: receives the functions.
+        buffers: of the step, in the order of its section of the table of addresses.
+        processor: for which the functions are written.
+        workspaces: provides memory that steps need while they run.
+        iteration: the axis of the repeat that contains the step, if there is one.
+        requested: the names of the temporary buffers that the step itself has requested.
     """
 
-    # The one that all threads see, for operands and sums.
+    # The name of the temporary buffer that all threads share, for operands and sums.
     SHARED: ClassVar[str] = "shared"
 
     module: Module
@@ -60,21 +59,21 @@ class Context:
     processor: Processor
     workspaces: Workspaces
     iteration: Axis | None = None
-    asked: list[str] = field(default_factory=list[str])
+    requested: list[str] = field(default_factory=list[str])
 
     def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
-        """A buffer that is no part of the program, for a step's own use."""
+        """Requests a temporary buffer that is not in the program, for the step's own use."""
         self.buffers[name] = Buffer(name, "temporary", tuple(shape), dtype)
-        if name not in self.asked:
-            self.asked.append(name)
+        if name not in self.requested:
+            self.requested.append(name)
 
     def need_shared(self, size: int) -> None:
-        """Asks for bytes that all threads see."""
+        """Requests `size` bytes that all threads share."""
         known = self.buffers[self.SHARED].bytes if self.SHARED in self.buffers else 0
         self.need_buffer(self.SHARED, [max(known, size)], uint8)
 
     def address(self, code: Function, name: str) -> Value:
-        """Where a buffer lies; the function's first parameter is the step's section."""
+        """The address of a buffer; the function's first parameter is the step's section."""
         slot = len(SLOTS) + list(self.buffers).index(name)
         return code.load(code.offset(code.parameters[0], slot, "ptr"), POINTER)
 
@@ -86,9 +85,9 @@ class Context:
         *,
         calling: bool = False,
     ) -> Points:
-        """Begins a function that computes with buffers; its first parameter is their section.
+        """Begins a function that uses buffers; its first parameter is the step's section.
 
-        If it is `calling`, it calls others for vectors whose elements lie apart.
+        With `calling`, it calls functions to load and store vectors that are not contiguous.
         """
         code = self.module.function(name, parameters)
         used = sorted(used)

@@ -1,9 +1,9 @@
-"""Contraction steps as products of matrices: tiles of sums, each with its epilogue.
+"""Contraction steps as matrix products: register tiles of sums, each with its epilogue.
 
-Workers share the panels of columns. For a panel, the right operand is read through its view and
-packed into memory of the worker's own, unless it was packed before; then the tiles of all rows pass
-over it. The left operand is read where it lies, or was packed as a whole by an earlier part. Sums
-run over k in order, so nothing depends on the number of workers.
+Workers share the panels of N. For a panel, the right operand is read through its view and packed
+into the worker's own memory, unless it was packed before. Then the tiles of all M pass over the
+panel. The left operand is read in its buffer, or an earlier kernel has packed it as a whole. Sums
+run over k in order, so results do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lamina.engines.cpu.decide.schedule import (
     LoopSchedule,
     StepSchedule,
 )
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.engines.cpu.emit.convolutions import emit_windows
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.loops import emit_nest
@@ -38,16 +38,16 @@ def emit_contraction(
     name: str,
     step: Contraction,
     schedule: StepSchedule,
-    column_sums: Sequence[Part] = (),
-) -> list[Part]:
-    """Writes the functions of a contraction step, the parts of its column sums included.
+    column_sums: Sequence[WrittenKernel] = (),
+) -> list[WrittenKernel]:
+    """Writes the functions of a contraction step; gives its kernels, and those of its column sums.
 
     Args:
-        context: of the program.
-        name: what their names begin with.
+        context: of the step.
+        name: the common beginning of the functions' names.
         step: the contraction.
         schedule: how it is computed.
-        column_sums: loops with a work item for each panel of columns, to be run when it is done.
+        column_sums: loops with a work item for each panel, to be run when the panel is stored.
     """
     if isinstance(schedule, LoopSchedule):
         (nest,) = schedule.nests
@@ -59,16 +59,16 @@ def emit_contraction(
 
 @frozen_dataclass
 class _Pass:
-    """A chunk of k of one panel, over which the tiles of the rows pass.
+    """A chunk of k of one panel, over which the tiles of M pass.
 
     Attributes:
-        name: of the panel's function; what its epilogue's begins with.
-        panel: its columns.
-        chunk: the k.
-        table: of the buffers.
-        right: where the panel lies, and how far apart two k are.
-        sums: where tiles keep theirs.
-        column: the first one.
+        name: of the panel's function; the name of its epilogue begins with it.
+        panel: the vectors of the panel.
+        chunk: the range of k.
+        table: the section of the table of addresses.
+        right, right_stride: the address of the chunk in the panel, and the stride between two k.
+        sums: the address of the tiles' sums.
+        n_start: the first column of the panel.
     """
 
     name: str
@@ -78,11 +78,11 @@ class _Pass:
     right: Value
     right_stride: int
     sums: Value
-    column: Value
+    n_start: Value
 
 
 class _Gemm:
-    """Writes one product of matrices."""
+    """Writes one matrix product."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class _Gemm:
         name: str,
         step: Contraction,
         schedule: GemmSchedule,
-        column_sums: Sequence[Part],
+        column_sums: Sequence[WrittenKernel],
     ) -> None:
         self._context = context
         self._name = name
@@ -106,57 +106,58 @@ class _Gemm:
         # The worker's own memory: a chunk of a panel, and sums of one tile or of all of them.
         packs = schedule.right != PREPACKED and not self._dots
         panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
-        tiles = 1 if schedule.chunk == matrix.k.extent else schedule.row_tiles
-        sums_bytes = tiles * schedule.rows * panels.width * step.dtype.itemsize
+        tiles = 1 if schedule.chunk == matrix.k.extent else schedule.m_tiles
+        sums_bytes = tiles * schedule.tile_m * panels.width * step.dtype.itemsize
         self._sums_offset = -(-panel_bytes // 64) * 64
         context.workspaces.need_own(self._sums_offset + sums_bytes)
 
-    # Parts
+    # Kernels
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         matrix, schedule = self._matrix, self._schedule
-        parts: list[Part] = []
+        kernels: list[WrittenKernel] = []
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
-            parts.append(write_pack_left(self._context, name, matrix, schedule.rows))
+            kernels.append(write_pack_left(self._context, name, matrix, schedule.tile_m))
         for kind, panel, _, _ in self._panels.kinds():
             self._write_panel(kind, panel)
         self._write_compute()
-        reads = reads_of(matrix.step) | {name for part in parts for name in part.writes}
+        reads = reads_of(matrix.step) | {name for kernel in kernels for name in kernel.writes}
         if schedule.prepacked is not None:
             reads |= {schedule.prepacked.buffer}
-        part = Part(self._name, reads, writes_of(matrix.step))
-        if schedule.row_cuts > 1:
-            return [*parts, part, *self._column_sums]
+        product = WrittenKernel(self._name, reads, writes_of(matrix.step))
+        if schedule.split_m > 1:
+            return [*kernels, product, *self._column_sums]
         for one in self._column_sums:
-            part = replace(part, reads=part.reads | one.reads, writes=part.writes | one.writes)
-        return [*parts, part]
+            reads, writes = product.reads | one.reads, product.writes | one.writes
+            product = replace(product, reads=reads, writes=writes)
+        return [*kernels, product]
 
     def _begin(self, name: str, parameters: Sequence[tuple[str, Type]]) -> Points:
-        """A function of this step."""
+        """Begins a function of this step."""
         step = self._matrix.step
         return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
 
     def _write_compute(self) -> None:
-        """The part: units are (batch, panel of columns, cut of the rows)."""
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        """The kernel that multiplies: work items are (batch, panel of N, piece of M)."""
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, first, last = code.parameters
         loop = code.begin_loop(first, last)
-        cuts = constant(self._schedule.row_cuts, I64)
-        cut = code.binary("urem", loop.index, cuts)
-        panel_of_all = code.binary("udiv", loop.index, cuts)
+        pieces = constant(self._schedule.split_m, I64)
+        piece = code.binary("urem", loop.index, pieces)
+        panel_of_all = code.binary("udiv", loop.index, pieces)
         count = constant(self._panels.count, I64)
         batch = code.binary("udiv", panel_of_all, count)
         panel = code.binary("urem", panel_of_all, count)
-        tiles = constant(self._schedule.row_tiles, I64)
-        begin = code.binary("udiv", code.multiply(cut, tiles), cuts)
-        following = code.add(cut, constant(1, I64))
-        end = code.binary("udiv", code.multiply(following, tiles), cuts)
+        tiles = constant(self._schedule.m_tiles, I64)
+        begin = code.binary("udiv", code.multiply(piece, tiles), pieces)
+        following = code.add(piece, constant(1, I64))
+        end = code.binary("udiv", code.multiply(following, tiles), pieces)
         operands = (table, thread, batch, panel, begin, end)
         for kind, _, condition, limit in self._panels.kinds():
             with code.when(code.compare(condition, panel, constant(limit, I64))):
                 code.call_void(f"{self._name}_{kind}", *operands)
-        if self._schedule.row_cuts == 1:
+        if self._schedule.split_m == 1:
             following = code.add(panel, constant(1, I64))
             for one in self._column_sums:
                 code.call_void(one.function, table, thread, panel, following)
@@ -164,7 +165,7 @@ class _Gemm:
         code.finish()
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
-        """One panel of columns: packs it if need be, then passes the tiles of the rows over it."""
+        """Writes the function of a panel: packs it if need be, then passes the tiles over it."""
         matrix, workspaces = self._matrix, self._context.workspaces
         name = f"{self._name}_{kind}"
         wide, around = self._schedule.wide_epilogue, (matrix.batch,)
@@ -175,52 +176,52 @@ class _Gemm:
         table, thread, batch, number, begin, end = code.parameters
         own = workspaces.own(code, table, thread)
         sums = code.offset(own, self._sums_offset, "i8")
-        column = code.multiply(number, constant(self._panels.width, I64))
+        n_start = code.multiply(number, constant(self._panels.width, I64))
         k, longest = matrix.k.extent, self._schedule.chunk
         with points.bound(matrix.batch, batch):
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
-                right, stride = self._right_address(points, panel, own, column, chunk)
-                one = _Pass(name, panel, chunk, table, right, stride, sums, column)
+                right, stride = self._right_address(points, panel, own, n_start, chunk)
+                one = _Pass(name, panel, chunk, table, right, stride, sums, n_start)
                 self._tiles(points, one, begin, end)
         code.finish()
 
     def _right_address(
-        self, points: Points, panel: Panel, own: Value, column: Value, chunk: range
+        self, points: Points, panel: Panel, own: Value, n_start: Value, chunk: range
     ) -> tuple[Value, int]:
-        """Where a chunk of a panel is read, and the stride between two k; packs it if need be."""
+        """The address of a chunk of a panel, and its stride between two k; packs it if need be."""
         code = points.code
         _, _, batch, number, *_ = code.parameters
         packed = self._schedule.prepacked
         if packed is not None:
             before = code.multiply(batch, constant(self._panels.count, I64))
-            place = code.add(before, number)
-            whole = panel_address(self._context, code, packed, place, self._element)
+            panel_of_all = code.add(before, number)
+            whole = panel_address(self._context, code, packed, panel_of_all, self._element)
             return code.offset(whole, chunk.start * panel.width, self._element), panel.width
-        plain = self._right_as_it_lies(panel)
+        plain = self._right_in_place(panel)
         if plain is not None:
-            return self._address(points, plain, column, chunk.start), plain.k_stride
+            return self._address(points, plain, n_start, chunk.start), plain.k_stride
         packing = self._schedule.packing
         assert packing is not None
-        packed = RightPanel(points, self._matrix, packing, panel, column, own)
+        packed = RightPanel(points, self._matrix, packing, panel, n_start, own)
         packed.write_some(constant(chunk.start, I64), len(chunk))
         return own, panel.width
 
-    def _right_as_it_lies(self, panel: Panel) -> Plain | None:
-        """The right operand where it is read without packing; tiles read full vectors only."""
+    def _right_in_place(self, panel: Panel) -> Plain | None:
+        """The right operand if it is read in its buffer; tiles then need full vectors."""
         is_direct = self._schedule.right == DIRECT
         return self._right if is_direct and (self._dots or panel.last == panel.lanes) else None
 
     def _tiles(self, points: Points, one: _Pass, begin: Value, end: Value) -> None:
-        """All tiles of some rows over one chunk of k."""
+        """The tiles of M from number `begin` up to `end`, over one chunk of k."""
         code, matrix = points.code, self._matrix
-        whole, rest = divmod(matrix.m.extent, self._schedule.rows)
+        whole, rest = divmod(matrix.m.extent, self._schedule.tile_m)
         if whole:
             limit = constant(whole, I64)
             stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
             loop = code.begin_loop(begin, stop)
             with points.bound(TILE, loop.index, before=loop.before):
-                self._tile(points, one, loop.index, self._schedule.rows)
+                self._tile(points, one, loop.index, self._schedule.tile_m)
                 code.end_loop(loop)
         if rest:
             number = constant(whole, I64)
@@ -230,57 +231,56 @@ class _Gemm:
             ):
                 self._tile(points, one, number, rest)
 
-    def _tile(self, points: Points, one: _Pass, number: Value, rows: int) -> None:
+    def _tile(self, points: Points, one: _Pass, number: Value, tile_m: int) -> None:
         """One tile over one chunk: sums from zero or from the last chunk, epilogue at the end."""
         code, matrix = points.code, self._matrix
-        row = code.multiply(number, constant(self._schedule.rows, I64))
-        left, row_stride, left_stride = self._left_address(points, number, row, one.chunk.start)
+        m_start = code.multiply(number, constant(self._schedule.tile_m, I64))
+        left, m_stride, k_stride = self._left_address(points, number, m_start, one.chunk.start)
         sums = one.sums
         if self._dots:
-            self._dot_tiles(code, one, left, row_stride, rows)
+            self._dot_tiles(code, one, left, m_stride, tile_m)
         else:
             lanes, vectors = one.panel.lanes, one.panel.vectors
             if self._schedule.chunk < matrix.k.extent:
-                size = self._schedule.rows * one.panel.width
+                size = self._schedule.tile_m * one.panel.width
                 skipped = code.multiply(number, constant(size, I64))
                 sums = code.offset(sums, skipped, self._element)
             tile = Tile(
-                tuple(number * row_stride for number in range(rows)),
-                tuple(number * one.panel.width for number in range(rows)),
+                tuple(m * m_stride for m in range(tile_m)),
+                tuple(m * one.panel.width for m in range(tile_m)),
                 vectors,
                 lanes,
                 one.panel.last_lanes,
                 self._element,
-                ((0, left_stride),),
+                ((0, k_stride),),
                 one.right_stride,
                 fresh=one.chunk.start == 0,
-                fetched=self._schedule.prefetch,
+                prefetch=self._schedule.prefetch,
             )
             kernel = emit_tile(self._context.module, tile)
             code.call_void(kernel, left, one.right, sums, constant(len(one.chunk), I64))
         if one.chunk.stop == matrix.k.extent:
             batch = points.axis(matrix.batch)
-            operands = (one.table, sums, batch, row, constant(rows, I64), one.column)
+            operands = (one.table, sums, batch, m_start, constant(tile_m, I64), one.n_start)
             code.call_void(f"{one.name}_epilogue", *operands)
 
     def _dot_tiles(
-        self, code: Function, one: _Pass, left: Value, row_stride: int, rows: int
+        self, code: Function, one: _Pass, left: Value, m_stride: int, tile_m: int
     ) -> None:
-        """The sums of some rows and all columns of a panel, a few columns at a time."""
-        plain = self._right_as_it_lies(one.panel)
+        """The sums of a tile's rows and all columns of a panel, `tile_n` columns at a time."""
+        plain = self._right_in_place(one.panel)
         assert plain is not None
-        most = self._schedule.columns
-        for first in range(0, one.panel.columns, most):
-            columns = min(most, one.panel.columns - first)
+        for first in range(0, one.panel.n, self._schedule.tile_n):
+            tile_n = min(self._schedule.tile_n, one.panel.n - first)
             kernel = emit_dots(
                 self._context.module,
                 Dots(
-                    rows,
-                    columns,
+                    tile_m,
+                    tile_n,
                     one.panel.lanes,
                     self._element,
                     len(one.chunk),
-                    row_stride,
+                    m_stride,
                     plain.stride,
                     one.panel.width,
                 ),
@@ -289,30 +289,30 @@ class _Gemm:
             code.call_void(kernel, left, right, code.offset(one.sums, first, self._element))
 
     def _left_address(
-        self, points: Points, number: Value, row: Value, start: int
+        self, points: Points, number: Value, m_start: Value, k_start: int
     ) -> tuple[Value, int, int]:
-        """Where a tile reads the left operand, and the strides between rows and between k."""
+        """The address at which a tile reads the left operand, and the strides of M and of K."""
         code, matrix = points.code, self._matrix
         k = matrix.k.extent
         if self._left is not None:
             plain = self._left
-            return self._address(points, plain, row, start), plain.stride, plain.k_stride
+            return self._address(points, plain, m_start, k_start), plain.stride, plain.k_stride
         whole = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
-        tile = code.add(code.multiply(batch, constant(self._schedule.row_tiles, I64)), number)
-        rows = self._schedule.rows
-        position = code.multiply(tile, constant(k * rows, I64))
-        # The last tile may have fewer rows, and lies as close.
-        position = code.add(position, constant(start * rows, I64))
-        return code.offset(whole, position, self._element), 1, rows
+        tile = code.add(code.multiply(batch, constant(self._schedule.m_tiles, I64)), number)
+        tile_m = self._schedule.tile_m
+        offset = code.multiply(tile, constant(k * tile_m, I64))
+        # The last tile may have fewer rows, but has the same strides.
+        offset = code.add(offset, constant(k_start * tile_m, I64))
+        return code.offset(whole, offset, self._element), 1, tile_m
 
-    def _address(self, points: Points, plain: Plain, outer: Value, start: int) -> Value:
-        """Where a plain operand lies from a row or column and a k on."""
+    def _address(self, points: Points, plain: Plain, outer: Value, k_start: int) -> Value:
+        """The address of a plain operand at a row (left) or column (right) and a k."""
         code = points.code
         first = points.place(plain.start).start
-        position = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
-        position = code.add(position, constant(start * plain.k_stride, I64))
-        return code.offset(points.base(plain.buffer), position, self._element)
+        offset = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
+        offset = code.add(offset, constant(k_start * plain.k_stride, I64))
+        return code.offset(points.base(plain.buffer), offset, self._element)
 
 
 _PANEL_PARAMETERS = (

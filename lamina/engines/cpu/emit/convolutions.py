@@ -1,4 +1,4 @@
-"""Contractions over windows: each is written by its algorithm's writer."""
+"""Contractions over windows: one writer for each algorithm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lamina.engines.cpu.decide.windows import (
     reading,
 )
 from lamina.engines.cpu.emit.col2im import Col2im
-from lamina.engines.cpu.emit.context import Context, Part
+from lamina.engines.cpu.emit.context import Context, WrittenKernel
 from lamina.engines.cpu.emit.implicit_gemm import ImplicitGemm
 from lamina.engines.cpu.emit.weight_gradient import WeightGradient
 from lamina.engines.cpu.emit.windows import WindowWriter
@@ -31,7 +31,7 @@ _WRITERS: dict[str, type[WindowWriter]] = {
 
 def emit_windows(
     context: Context, name: str, step: Contraction, schedule: WindowSchedule
-) -> list[Part]:
+) -> list[WrittenKernel]:
     """Writes the functions of a contraction over windows."""
-    how = reading(step, schedule.algorithm)
-    return _WRITERS[schedule.algorithm](context, name, how, schedule).write()
+    windowed = reading(step, schedule.algorithm)
+    return _WRITERS[schedule.algorithm](context, name, windowed, schedule).write()

@@ -1,4 +1,4 @@
-"""The epilogue of a contraction: what is stored of the sums of some rows and a panel of columns."""
+"""The epilogue of a contraction: computes the outputs from sums of a panel, and stores them."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Epilogue:
-    """A loop nest over rows, each in vectors along the columns.
+    """A loop nest over axes of M, with vectors along N.
 
     Attributes:
-        step: the contraction, with one axis of a batch and one of columns.
-        around: the axes that are bound to a number: that of the batch, and perhaps others.
-        rows: the axes of the rows.
-        pitches: how far apart the sums lie along each of them.
-        panel: the columns.
+        step: the contraction, with one batch axis and one N axis.
+        around: the axes that the caller binds: the batch axis, and perhaps outer axes of M.
+        m_axes: the axes of M that the nest runs over.
+        pitches: the stride of the sums along each of them.
+        panel: the vectors of the panel.
         wide: whether several registers are computed at once.
     """
 
     step: Contraction
     around: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
+    m_axes: tuple[Axis, ...]
     pitches: tuple[int, ...]
     panel: Panel
     wide: bool
 
 
 def write_epilogue(context: Context, name: str, epilogue: Epilogue, numbers: Sequence[str]) -> None:
-    """`epilogue(table, sums, around.., firsts.., counts.., column)`: stores some rows.
+    """Writes `epilogue(table, sums, around.., firsts.., counts.., column)`, for some rows of M.
 
     Args:
-        context: where the function is written.
-        name: what its name begins with.
-        epilogue: which one.
-        numbers: what the parameters behind the sums are called.
+        context: of the step.
+        name: the beginning of the function's name.
+        epilogue: the epilogue.
+        numbers: the names of the parameters after `sums`.
     """
     step = epilogue.step
     parameters = (("table", POINTER), ("sums", POINTER), *((number, I64) for number in numbers))
     used = reads_of(step) | writes_of(step)
     points = context.begin(f"{name}_epilogue", parameters, used, calling=True)
-    _, sums, *given, column = points.code.parameters
-    rows = len(epilogue.rows)
-    around, extents = given[: -2 * rows], given[-2 * rows :]
-    ranges = list(zip(extents[:rows], extents[rows:], strict=True))
+    _, sums, *given, n_start = points.code.parameters
+    count = len(epilogue.m_axes)
+    around, extents = given[: -2 * count], given[-2 * count :]
+    ranges = list(zip(extents[:count], extents[count:], strict=True))
     with ExitStack() as stack:
         for axis, value in zip(epilogue.around, around, strict=True):
             stack.enter_context(points.bound(axis, value))
-        _write_rows(points, epilogue, ranges, sums, column)
+        _write_rows(points, epilogue, ranges, sums, n_start)
     points.code.finish()
 
 
@@ -64,29 +64,29 @@ def _write_rows(
     epilogue: Epilogue,
     ranges: Sequence[tuple[Value, Value]],
     source: Value,
-    column: Value,
+    n_start: Value,
 ) -> None:
-    """Loops over the axes that are left, from their first points on, over so many."""
+    """Loops over the remaining axes of M, each over a range of (first, count)."""
     code, kind = points.code, element(epilogue.step.dtype)
     if not ranges:
-        _write_row(points, epilogue, source, column)
+        _write_row(points, epilogue, source, n_start)
         return
     (first, count), *rest = ranges
-    number = len(epilogue.rows) - len(ranges)
+    number = len(epilogue.m_axes) - len(ranges)
     end = code.add(first, count)
-    with points.loop(epilogue.rows[number], (), first, end) as loop:
+    with points.loop(epilogue.m_axes[number], (), first, end) as loop:
         past = code.subtract(loop.index, first)
         skipped = code.multiply(past, points.position(epilogue.pitches[number]))
-        _write_rows(points, epilogue, rest, code.offset(source, skipped, kind), column)
+        _write_rows(points, epilogue, rest, code.offset(source, skipped, kind), n_start)
         code.end_loop(loop)
 
 
-def _write_row(points: Points, epilogue: Epilogue, source: Value, column: Value) -> None:
+def _write_row(points: Points, epilogue: Epilogue, source: Value, n_start: Value) -> None:
     code, step, panel = points.code, epilogue.step, epilogue.panel
     kind = element(step.dtype)
     for first, lanes in panel.runs(wide=epilogue.wide):
-        base = code.add(column, points.position(first))
-        place = code.offset(source, first, kind)
+        base = code.add(n_start, points.position(first))
+        sums = code.offset(source, first, kind)
         with points.along(step.n[0], base, lanes, multiple=panel.lanes):
-            points.define(step.result, code.load(place, Type(kind, lanes)))
+            points.define(step.result, code.load(sums, Type(kind, lanes)))
             points.store_all(step.stores)

@@ -1,4 +1,4 @@
-"""Images of views, copied: the numbers behind a block of output positions, with their padding."""
+"""Copies of images: the input of a block of output positions, with its padding."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lamina.shapes import size_of
 
 @frozen_dataclass
 class ImageCopy:
-    """The copying of the image of a block of places: a loop nest over its sides.
+    """Copies the image of a block of output positions, in a loop nest over its sides.
 
     Attributes:
         points: inside the outer axes.
-        image: which one; not read directly.
+        image: the image, which is not read directly.
         lengths: of its sides, for the block.
-        first: the first place of the block, along the first axis of places.
-        target: where the image lies.
+        first: the first position of the block, along the first axis of positions.
+        target: the address of the copy.
         along: the side along which vectors run, in the innermost loop.
         lanes: of a vector.
     """
@@ -40,10 +40,10 @@ class ImageCopy:
         others = [number for number in range(len(self.lengths)) if number != self.along]
         self._over(others, constant(0, I64))
 
-    def _over(self, sides: Sequence[int], place: Value) -> None:
-        """Loops over some sides; what is copied inside begins at a place of the image."""
+    def _over(self, sides: Sequence[int], offset: Value) -> None:
+        """Copies inside loops over some sides, to an offset of the image."""
         if not sides:
-            self._vectors(place)
+            self._vectors(offset)
             return
         number, *rest = sides
         code = self.points.code
@@ -52,30 +52,30 @@ class ImageCopy:
         axis = self.image.sides[number].axis
         with self.points.bound(axis, value, before=opened.before):
             skipped = code.multiply(opened.index, constant(self._pitch(number), I64))
-            self._over(rest, code.add(place, skipped))
+            self._over(rest, code.add(offset, skipped))
             code.end_loop(opened)
 
-    def _vectors(self, place: Value) -> None:
-        """All along the side of the vectors."""
+    def _vectors(self, offset: Value) -> None:
+        """Copies all elements along the side of the vectors."""
         code, length = self.points.code, self.lengths[self.along]
         whole = length - length % self.lanes
         if whole:
             opened = code.begin_loop(0, whole, self.lanes)
             with self.points.bound(TILE, opened.index, before=opened.before):
-                self._vector(opened.index, self.lanes, place)
+                self._vector(opened.index, self.lanes, offset)
                 code.end_loop(opened)
         if whole < length:
-            self._vector(constant(whole, I64), length - whole, place)
+            self._vector(constant(whole, I64), length - whole, offset)
 
-    def _vector(self, start: Value, width: int, place: Value) -> None:
-        """One vector."""
+    def _vector(self, start: Value, width: int, offset: Value) -> None:
+        """Copies one vector of `width` lanes."""
         code, kind = self.points.code, element(self.image.view.dtype)
         pitch = self._pitch(self.along)
-        position = self._absolute(self.along, start)
-        with self.points.along(self.image.sides[self.along].axis, position, width):
+        coordinate = self._absolute(self.along, start)
+        with self.points.along(self.image.sides[self.along].axis, coordinate, width):
             value = self.points.vector(self.image.view)
-        at = code.add(place, code.multiply(start, constant(pitch, I64)))
-        address = code.offset(self.target, at, kind)
+        offset = code.add(offset, code.multiply(start, constant(pitch, I64)))
+        address = code.offset(self.target, offset, kind)
         if pitch == 1:
             code.store(value, address)
             return
@@ -83,13 +83,13 @@ class ImageCopy:
             code.store(code.extract(value, lane), code.offset(address, lane * pitch, kind))
 
     def _pitch(self, number: int) -> int:
-        """How far apart neighbours along a side lie in the image."""
+        """The stride of a side in the image."""
         return size_of(self.lengths[number + 1 :])
 
     def _absolute(self, number: int, value: Value) -> Value:
-        """A position along a side, counted from the first place of all."""
+        """A coordinate along a side, counted from the first position of all blocks."""
         side = self.image.sides[number]
-        if not self.image.places or side.place != self.image.places[0]:
+        if not self.image.positions or side.position != self.image.positions[0]:
             return value
         code = self.points.code
         return code.add(value, code.multiply(self.first, constant(side.scale, I64)))

@@ -1,6 +1,6 @@
-"""Implicit GEMM: convolutions as products of matrices, whose rows are read where they lie.
+"""Implicit GEMM: convolutions as matrix products, without copies of the windows.
 
-Rows are output positions, K the elements of their windows.
+M is the output positions, K the elements of their windows.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import final
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Value, constant
+from lamina.engines.cpu.decide.m_tiles import MTiles, merged
 from lamina.engines.cpu.decide.panels import Panel
-from lamina.engines.cpu.decide.row_tiles import RowTiles, merged
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.row_tiles import address, offsets, over_tiles
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import address, offsets, over_tiles
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
 from lamina.records import frozen_dataclass
@@ -23,11 +23,11 @@ class _At:
     """A panel and an image, while the tiles of a block pass over them.
 
     Attributes:
-        kind, panel: the columns.
-        left, right: where the operands begin.
-        sums: where a tile keeps its own.
-        outer: which outer position it is.
-        column: the first column.
+        kind, panel: the panel.
+        left, right: the addresses of the operands.
+        sums: the address of a tile's sums.
+        outer: the outer position of the image.
+        n_start: the first column of the panel.
     """
 
     kind: str
@@ -36,17 +36,17 @@ class _At:
     right: Value
     sums: Value
     outer: Value
-    column: Value
+    n_start: Value
 
 
 @final
 class ImplicitGemm(WindowWriter):
-    """Work items are (batch, some outer places, a block along the first of the others)."""
+    """Work items are (batch, some outer positions, a block along the first inner axis)."""
 
-    def write(self) -> list[Part]:
+    def write(self) -> list[WrittenKernel]:
         image = self._image
         block, slots = self._schedule.block, self._schedule.images
-        first = image.places[0]
+        first = image.positions[0]
         whole, rest = divmod(first.extent, block)
         outer_blocks = self._outer.extent // slots
         each = whole + bool(rest)
@@ -54,13 +54,13 @@ class ImplicitGemm(WindowWriter):
         # The worker's own memory: images, and the sums of a tile.
         images_bytes = slots * max(image.size(size) for size in sizes.values()) * self._bytes
         sums_at = -(-images_bytes // 64) * 64
-        tile_bytes = self._schedule.rows * self._panels.width * self._bytes
+        tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
         self._context.workspaces.need_own(sums_at + tile_bytes)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_tile_epilogue(kind, panel)
         for label, size in sizes.items():
             self._write_block(label, size, sums_at)
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
         number = code.binary("urem", loop.index, constant(each, I64))
@@ -76,14 +76,14 @@ class ImplicitGemm(WindowWriter):
                     code.call_void(f"{self._name}_{label}", *operands)
         code.end_loop(loop)
         code.finish()
-        return [self._part(self._name)]
+        return [self._kernel(self._name)]
 
     def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
-        places, width = self._image.places, panel.width
-        pitches = [0] * (len(places) - 1) + [width]
-        if len(places) > 1:
-            pitches[-2] = places[-1].extent * width
-        self._write_epilogue(f"{self._name}_{kind}", panel, places, pitches)
+        positions, width = self._image.positions, panel.width
+        pitches = [0] * (len(positions) - 1) + [width]
+        if len(positions) > 1:
+            pitches[-2] = positions[-1].extent * width
+        self._write_epilogue(f"{self._name}_{kind}", panel, positions, pitches)
 
     def _write_block(self, label: str, block: int, sums_at: int) -> None:
         image = self._image
@@ -101,9 +101,9 @@ class ImplicitGemm(WindowWriter):
                     target = address(code, own, [(past, size)], self._element)
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
-            strides, skipped = image.moves(block)
-            first = strides[image.places[0]]
-            for kind, panel, number, column in self._over_panels(points):
+            strides, skipped = image.layout(block)
+            first = strides[image.positions[0]]
+            for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
                 with points.loop(self._outer, (), outer, end) as loop:
                     if image.is_direct:
@@ -113,7 +113,7 @@ class ImplicitGemm(WindowWriter):
                         past = code.subtract(loop.index, outer)
                         left = address(code, own, [(past, size)], self._element)
                         left = code.offset(left, skipped, self._element)
-                    at = _At(kind, panel, left, right, sums, loop.index, column)
+                    at = _At(kind, panel, left, right, sums, loop.index, n_start)
                     self._write_tiles(code, block, at)
                     code.end_loop(loop)
         code.finish()
@@ -122,17 +122,17 @@ class ImplicitGemm(WindowWriter):
         """All tiles of a block, each with its epilogue."""
         table, _, batch, _, start = code.parameters
         image, panel = self._image, at.panel
-        strides, _ = image.moves(block)
-        along = [strides[axis] for axis in image.places]
+        strides, _ = image.layout(block)
+        along = [strides[axis] for axis in image.positions]
         loops = merged([(axis.extent, strides[axis]) for axis in self._step.k])
-        extents = (block, *(axis.extent for axis in image.places[1:]))
-        tiles = RowTiles(extents, self._schedule.rows)
+        extents = (block, *(axis.extent for axis in image.positions[1:]))
+        tiles = MTiles(extents, self._schedule.tile_m)
         for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):
             left = address(code, at.left, list(zip(firsts, along, strict=True)), self._element)
-            rows = offsets(size, along)
+            left_offsets = offsets(size, along)
             tile = Tile(
-                rows,
-                tuple(number * panel.width for number in range(len(rows))),
+                left_offsets,
+                tuple(m * panel.width for m in range(len(left_offsets))),
                 panel.vectors,
                 panel.lanes,
                 panel.last_lanes,
@@ -147,5 +147,5 @@ class ImplicitGemm(WindowWriter):
             counts += [constant(size[0], I64)] * (len(firsts) > 1)
             counts.append(constant(size[1], I64))
             absolute = [code.add(firsts[0], start), *firsts[1:]]
-            operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.column)
+            operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.n_start)
             code.call_void(f"{self._name}_{at.kind}_epilogue", *operands)

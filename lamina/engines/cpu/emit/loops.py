@@ -1,4 +1,4 @@
-"""Loop steps, in explicit vectors: what `decide/loops.py` has decided, written out."""
+"""Loop steps, in explicit vectors, as `decide/loops.py` has decided."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from lamina.codegen.axes import merged_axes
 from lamina.codegen.stages import Stages, whole, write_nest
 from lamina.engines.cpu.decide.schedule import LoopSchedule, Nest
 from lamina.engines.cpu.decide.split_reductions import split_loop
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Context, Part, Points
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.program.steps import Loop, reads_of, writes_of
 
 
-def emit_loops(context: Context, name: str, loop: Loop, schedule: LoopSchedule) -> list[Part]:
-    """Writes the functions of a loop step; the last one has its name."""
-    split = split_loop(merged_axes(loop), schedule.cut, schedule.blocks)
+def emit_loops(
+    context: Context, name: str, loop: Loop, schedule: LoopSchedule
+) -> list[WrittenKernel]:
+    """Writes the functions of a loop step; the last one is called `name`."""
+    split = split_loop(merged_axes(loop), schedule.split, schedule.blocks)
     for buffer in split.buffers:
         context.need_buffer(buffer.name, buffer.shape, buffer.dtype)
     names = [*(f"{name}_{one.name}" for one in split.loops[:-1]), name]
@@ -24,13 +26,13 @@ def emit_loops(context: Context, name: str, loop: Loop, schedule: LoopSchedule) 
     ]
 
 
-def emit_nest(context: Context, name: str, loop: Loop, nest: Nest) -> Part:
+def emit_nest(context: Context, name: str, loop: Loop, nest: Nest) -> WrittenKernel:
     """Writes the function of a loop nest, with neighbouring axes merged."""
     reads, writes = reads_of(loop), writes_of(loop)
-    points = context.begin(name, PART_PARAMETERS, reads | writes)
+    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads | writes)
     _write(points, loop, nest)
     points.code.finish()
-    return Part(name, reads, writes)
+    return WrittenKernel(name, reads, writes)
 
 
 def _write(points: Points, loop: Loop, nest: Nest) -> None:

@@ -6,14 +6,16 @@ from lamina.codegen.matrix import Matrix
 from lamina.codegen.values import Value
 from lamina.engines.cpu.decide.panels import PackedRight, Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights
-from lamina.engines.cpu.emit.context import Context, Part, Points
+from lamina.engines.cpu.emit.context import Context, Points, WrittenKernel
 from lamina.engines.cpu.emit.packing import Fill, RightPanel, write_prepacking
 from lamina.engines.cpu.emit.winograd_weights import WeightsFill
 from lamina.records import frozen_dataclass
 
 
-def emit_prepacking(context: Context, name: str, packed: PackedRight, matrix: Matrix) -> Part:
-    """Writes the part that packs a right operand as a whole."""
+def emit_prepacking(
+    context: Context, name: str, packed: PackedRight, matrix: Matrix
+) -> WrittenKernel:
+    """Writes the kernel that packs a right operand as a whole."""
     fill: Fill = PlainFill(packed, matrix)
     if isinstance(packed, PackedWeights):
         fill = WeightsFill(context, packed, matrix)
@@ -22,17 +24,17 @@ def emit_prepacking(context: Context, name: str, packed: PackedRight, matrix: Ma
 
 @frozen_dataclass
 class PlainFill:
-    """Packs a panel as it is.
+    """Packs a panel without a transform.
 
     Attributes:
-        packed: the operand.
-        matrix: whose it is.
+        packed: the layout of the operand.
+        matrix: the contraction.
     """
 
     packed: PackedRight
     matrix: Matrix
 
-    def write(self, points: Points, panel: Panel, column: Value, target: Value) -> None:
-        """Packs all k of a panel, from a column on, to a place."""
-        right = RightPanel(points, self.matrix, self.packed.packing, panel, column, target)
-        right.write_all(self.packed.inner)
+    def write(self, points: Points, panel: Panel, n_start: Value, target: Value) -> None:
+        """Packs all k of the panel whose first column is `n_start` to the address `target`."""
+        right = RightPanel(points, self.matrix, self.packed.packing, panel, n_start, target)
+        right.write_all(self.packed.k)

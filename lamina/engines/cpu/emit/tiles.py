@@ -1,9 +1,9 @@
-"""Micro-kernels of contractions: a tile of sums that stays in registers while k runs.
+"""Micro-kernels of contractions: a register tile of sums, updated for each k.
 
-A tile is some rows by some vectors of columns. For each k one vector of the right operand is
-multiplied by one broadcast number of the left one for every row: rows * vectors multiply-adds for
-rows + vectors loads (the outer-product form of Goto and van de Geijn, Anatomy of high-performance
-matrix multiplication, 2008).
+A tile is `tile_m` rows by some vectors along N. For each k every vector of the right operand is
+multiplied by a broadcast element of the left operand for every row: tile_m * vectors multiply-adds
+for tile_m + vectors loads (the outer-product form of Goto and van de Geijn, Anatomy of
+high-performance matrix multiplication, 2008).
 """
 
 from __future__ import annotations
@@ -19,74 +19,74 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Tile:
-    """A tile of sums, and how a kernel finds its operands.
+    """A register tile, and where its micro-kernel finds the operands; all strides in elements.
 
     Attributes:
-        rows: where each row of the left operand begins, in elements.
-        sums: the same of the sums, whose columns are contiguous.
-        vectors: of columns.
+        left: the offset of each row of the left operand.
+        sums: the offset of each row of the sums, which are contiguous along N.
+        vectors: of a row.
         lanes: of a vector.
-        last: of the last one, which may have fewer: processors that make wide vectors of narrow
-            ones are then done sooner.
+        last_lanes: of the last vector; fewer lanes are faster on processors that split wide vectors
+            into narrow ones.
         element: `"float"` or `"double"`.
-        loops: over k, outermost first: how often, and elements between two k of the left operand.
-            0 says that the caller gives the number; k is contiguous in the right operand.
-        right_stride: elements between two k of the right operand; its columns are contiguous.
-        unrolled: the innermost loop is written out if it has so few k, and their number is known.
-        fresh: whether sums begin at zero, and not with what is there.
-        fetched: how many elements beyond what it reads of the left operand a kernel has the caches
-            fetch; 0 if nothing.
+        loops: over k, outermost first, as (extent, stride in the left operand). With extent 0 the
+            caller passes the extent. In the right operand all k are one run.
+        right_stride: between two k of the right operand, which is contiguous along N.
+        unrolled: the innermost loop is unrolled if its extent is known, and at most this.
+        fresh: whether sums begin at zero, and not with the sums in memory.
+        prefetch: the prefetch distance of the left operand; 0 for no prefetch.
     """
 
-    rows: tuple[int, ...]
+    left: tuple[int, ...]
     sums: tuple[int, ...]
     vectors: int
     lanes: int
-    last: int
+    last_lanes: int
     element: str
     loops: tuple[tuple[int, int], ...]
     right_stride: int
     unrolled: int = 0
     fresh: bool = False
-    fetched: int = 0
+    prefetch: int = 0
 
     @property
     def name(self) -> str:
-        """The same for equal tiles; nobody reads all that there is to say."""
-        said = hashlib.sha256(repr(self).encode()).hexdigest()[:12]
-        return f"tile_{self.element}_{len(self.rows)}x{self.vectors}x{self.lanes}_{said}"
+        """The function's name: the same for equal tiles, with a hash of all fields."""
+        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:12]
+        return f"tile_{self.element}_{len(self.left)}x{self.vectors}x{self.lanes}_{digest}"
 
     def vector(self, number: int) -> Type:
         """The type of one of the vectors."""
-        return Type(self.element, self.last if number == self.vectors - 1 else self.lanes)
+        return Type(self.element, self.last_lanes if number == self.vectors - 1 else self.lanes)
 
 
 @frozen_dataclass
 class Dots:
-    """A tile whose sums run along k in the lanes, for operands that lie contiguous along k.
+    """A register tile of dot products along K, for operands that are contiguous along K.
 
     Attributes:
-        rows, columns: of the tile.
-        lanes: of a vector.
+        m, n: the rows and columns of the tile.
+        lanes: of a vector, which runs along K.
         element: `"float"` or `"double"`.
-        inner: the extent of k.
-        row_stride, column_stride: elements between two rows and two columns of the operands.
+        k: the extent of K.
+        m_stride, n_stride: elements between two rows of the left operand, and between two columns
+            of the right one.
         width: elements between two rows of the sums.
     """
 
-    rows: int
-    columns: int
+    m: int
+    n: int
     lanes: int
     element: str
-    inner: int
-    row_stride: int
-    column_stride: int
+    k: int
+    m_stride: int
+    n_stride: int
     width: int
 
     @property
     def name(self) -> str:
-        size = f"{self.rows}x{self.columns}x{self.lanes}_{self.inner}"
-        return f"dots_{self.element}_{size}_{self.row_stride}_{self.column_stride}_{self.width}"
+        size = f"{self.m}x{self.n}x{self.lanes}_{self.k}"
+        return f"dots_{self.element}_{size}_{self.m_stride}_{self.n_stride}_{self.width}"
 
 
 def emit_dots(module: Module, tile: Dots) -> str:
@@ -96,18 +96,18 @@ def emit_dots(module: Module, tile: Dots) -> str:
     code = module.function(tile.name, (("left", POINTER), ("right", POINTER), ("sums", POINTER)))
     left, right, sums = code.parameters
     dots = _DotKernel(code, tile, left, right)
-    totals = [constant(0, Type(tile.element, tile.lanes)) for _ in range(tile.rows * tile.columns)]
-    whole = tile.inner - tile.inner % tile.lanes
+    totals = [constant(0, Type(tile.element, tile.lanes)) for _ in range(tile.m * tile.n)]
+    whole = tile.k - tile.k % tile.lanes
     if whole:
         loop = code.begin_loop(0, whole, tile.lanes, totals)
         totals = list(code.end_loop(loop, dots.added(loop.index, tile.lanes, loop.carried)))
-    if whole < tile.inner:
-        totals = dots.added(constant(whole, I64), tile.inner - whole, totals)
-    for row in range(tile.rows):
-        of_row = totals[row * tile.columns : (row + 1) * tile.columns]
-        for first in range(0, tile.columns, tile.lanes):
-            place = code.offset(sums, row * tile.width + first, tile.element)
-            code.store(_sums_of_lanes(code, of_row[first : first + tile.lanes]), place)
+    if whole < tile.k:
+        totals = dots.added(constant(whole, I64), tile.k - whole, totals)
+    for m in range(tile.m):
+        of_row = totals[m * tile.n : (m + 1) * tile.n]
+        for first in range(0, tile.n, tile.lanes):
+            target = code.offset(sums, m * tile.width + first, tile.element)
+            code.store(_sums_of_lanes(code, of_row[first : first + tile.lanes]), target)
     code.finish()
     return tile.name
 
@@ -118,8 +118,8 @@ class _DotKernel:
 
     Attributes:
         code: of the kernel.
-        tile: which one.
-        left, right: where the operands begin.
+        tile: the tile.
+        left, right: the addresses of the operands.
     """
 
     code: Function
@@ -127,11 +127,11 @@ class _DotKernel:
     left: Value
     right: Value
 
-    def added(self, position: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
-        """The sums after some more k, from a position on."""
+    def added(self, k_start: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
+        """The sums with the products of `lanes` more k."""
         tile = self.tile
-        columns = self._vectors(self.right, tile.columns, tile.column_stride, position, lanes)
-        rows = self._vectors(self.left, tile.rows, tile.row_stride, position, lanes)
+        columns = self._vectors(self.right, tile.n, tile.n_stride, k_start, lanes)
+        rows = self._vectors(self.left, tile.m, tile.m_stride, k_start, lanes)
         pairs = ((row, column) for row in rows for column in columns)
         return [
             self.code.multiply_add(row, column, total)
@@ -139,23 +139,23 @@ class _DotKernel:
         ]
 
     def _vectors(
-        self, base: Value, count: int, stride: int, position: Value, lanes: int
+        self, base: Value, count: int, stride: int, k_start: Value, lanes: int
     ) -> list[Value]:
-        """Some k of each row of the left operand, or of each column of the right one."""
+        """`lanes` k of each row of the left operand, or of each column of the right one."""
         code, tile = self.code, self.tile
         found: list[Value] = []
         for number in range(count):
-            place = code.offset(base, position, tile.element)
-            place = code.offset(place, number * stride, tile.element)
-            vector = code.load(place, Type(tile.element, lanes))
+            source = code.offset(base, k_start, tile.element)
+            source = code.offset(source, number * stride, tile.element)
+            vector = code.load(source, Type(tile.element, lanes))
             found.append(code.padded(vector, tile.lanes, 0))
         return found
 
 
 def _sums_of_lanes(code: Function, vectors: Sequence[Value]) -> Value:
-    """One vector with the sum of the lanes of each: neighbours are added, of two at once.
+    """One vector with the sum of the lanes of each of the vectors.
 
-    There are at most as many vectors as lanes.
+    Neighbouring lanes of two vectors are added at once. There are at most as many vectors as lanes.
     """
     count, current = len(vectors), list(vectors)
     lanes = current[0].type.lanes
@@ -175,7 +175,7 @@ def _sums_of_lanes(code: Function, vectors: Sequence[Value]) -> Value:
 def emit_tile(module: Module, tile: Tile) -> str:
     """Writes the kernel `(left, right, sums, counts...)`, once in a module; gives its name.
 
-    It adds the products of all k to the sums. There is a count for each loop that has none itself.
+    It adds the products of all k to the sums. It has a count for each loop without an extent.
     """
     if module.has(tile.name):
         return tile.name
@@ -189,23 +189,24 @@ def emit_tile(module: Module, tile: Tile) -> str:
     )
     left, right, sums, *given = code.parameters
     counts = dict(zip(open_loops, given, strict=True))
-    places = [
+    targets = [
         (code.offset(sums, row + number * tile.lanes, tile.element), tile.vector(number))
         for row in tile.sums
         for number in range(tile.vectors)
     ]
     totals: Sequence[Value] = [
-        constant(0, vector) if tile.fresh else code.load(place, vector) for place, vector in places
+        constant(0, vector) if tile.fresh else code.load(target, vector)
+        for target, vector in targets
     ]
-    kernel = _Kernel(code, tile, counts)
+    kernel = _TileKernel(code, tile, counts)
     totals = kernel.over(0, left, right, totals)
-    for (place, _), total in zip(places, totals, strict=True):
-        code.store(total, place)
+    for (target, _), total in zip(targets, totals, strict=True):
+        code.store(total, target)
     code.finish()
     return tile.name
 
 
-class _Kernel:
+class _TileKernel:
     """Writes the loops over k."""
 
     def __init__(self, code: Function, tile: Tile, counts: Mapping[int, Value]) -> None:
@@ -216,40 +217,41 @@ class _Kernel:
     def over(
         self, depth: int, left: Value, right: Value, totals: Sequence[Value]
     ) -> Sequence[Value]:
-        """The totals after all turns of the loops from some depth on."""
+        """The totals after all iterations of the loops from some depth on."""
         code, tile = self._code, self._tile
         if depth == len(tile.loops):
             return self._products(left, right, totals)
         extent, left_step = tile.loops[depth]
         right_step = self._right_step(depth)
         if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
-            for turn in range(extent):
-                one = code.offset(left, turn * left_step, tile.element)
-                another = self._ahead(right, constant(turn, I64), right_step)
+            for iteration in range(extent):
+                one = code.offset(left, iteration * left_step, tile.element)
+                another = self._advanced(right, constant(iteration, I64), right_step)
                 totals = self.over(depth + 1, one, another, totals)
             return totals
         count = self._counts.get(depth) or constant(extent, I64)
         loop = code.begin_loop(constant(0, I64), count, 1, totals)
         skipped = code.multiply(loop.index, constant(left_step, I64))
         one = code.offset(left, skipped, tile.element)
-        if tile.fetched and depth == len(tile.loops) - 1:
-            _fetch(code, tile, code.offset(one, tile.fetched, tile.element), loop.index)
-        another = self._ahead(right, loop.index, right_step)
+        if tile.prefetch and depth == len(tile.loops) - 1:
+            _prefetch(code, tile, code.offset(one, tile.prefetch, tile.element), loop.index)
+        another = self._advanced(right, loop.index, right_step)
         return code.end_loop(loop, self.over(depth + 1, one, another, loop.carried))
 
     def _right_step(self, depth: int) -> Value:
-        """Elements between two turns of a loop in the right operand."""
+        """The elements of the right operand between two iterations of a loop."""
         step = constant(self._tile.right_stride, I64)
         for number in range(depth + 1, len(self._tile.loops)):
             extent = self._tile.loops[number][0]
-            turns = constant(extent, I64) if extent else self._counts[number]
-            step = self._code.multiply(step, turns)
+            count = constant(extent, I64) if extent else self._counts[number]
+            step = self._code.multiply(step, count)
         return step
 
-    def _ahead(self, right: Value, turn: Value, step: Value) -> Value:
-        if turn.is_integer(0):
+    def _advanced(self, right: Value, iteration: Value, step: Value) -> Value:
+        """The address in the right operand at an iteration of a loop."""
+        if iteration.is_integer(0):
             return right
-        return self._code.offset(right, self._code.multiply(turn, step), self._tile.element)
+        return self._code.offset(right, self._code.multiply(iteration, step), self._tile.element)
 
     def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
         """The totals after one k."""
@@ -259,29 +261,31 @@ class _Kernel:
             for number in range(tile.vectors)
         ]
         received: list[Value] = []
-        for row, skipped in enumerate(tile.rows):
-            place = code.offset(left, skipped, tile.element)
-            number = code.load(place, Type(tile.element))
-            spread = {lanes: code.splat(number, lanes) for lanes in (tile.lanes, tile.last)}
-            for position, column in enumerate(columns):
-                total = totals[row * tile.vectors + position]
-                factor = spread[column.type.lanes]
+        for row, skipped in enumerate(tile.left):
+            source = code.offset(left, skipped, tile.element)
+            scalar = code.load(source, Type(tile.element))
+            broadcast = {
+                lanes: code.splat(scalar, lanes) for lanes in (tile.lanes, tile.last_lanes)
+            }
+            for number, column in enumerate(columns):
+                total = totals[row * tile.vectors + number]
+                factor = broadcast[column.type.lanes]
                 received.append(code.multiply_add(factor, column, total))
         return received
 
 
-def _fetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
-    """Has the caches fetch one k of numbers, or, where rows are contiguous, lines of some rows.
+def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
+    """Prefetches the left operand: one k of all rows if it is contiguous along M, else some rows.
 
-    A line has many k of a row: at each k other rows have their turn.
+    Along K a cache line holds many k of a row, so each k prefetches the lines of other rows.
     """
     line = LINE_BYTES // (4 if tile.element == "float" else 8)
-    row_stride = tile.rows[1] - tile.rows[0] if len(tile.rows) > 1 else 1
-    if row_stride == 1:
+    m_stride = tile.left[1] - tile.left[0] if len(tile.left) > 1 else 1
+    if m_stride == 1:
         code.fetch(start, level=1)
         return
-    turn = code.binary("and", k, constant(line - 1, I64))
-    for first in range(0, len(tile.rows), line):
-        row = code.add(turn, constant(first, I64))
-        skipped = code.multiply(row, constant(row_stride, I64))
+    within_line = code.binary("and", k, constant(line - 1, I64))
+    for first in range(0, len(tile.left), line):
+        row = code.add(within_line, constant(first, I64))
+        skipped = code.multiply(row, constant(m_stride, I64))
         code.fetch(code.offset(start, skipped, tile.element), level=2)

@@ -1,4 +1,4 @@
-"""The transforms of Winograd's algorithms, written out: matrices of known numbers times vectors."""
+"""The transforms of Winograd's algorithms, unrolled: constant matrices times vectors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lamina.records import frozen_dataclass
 
 
 def _transformed(code: Function, matrix: Rows, values: Sequence[Value]) -> list[Value]:
-    """A matrix times a vector; of rows that are each other's mirror, halves are shared."""
+    """A matrix times a vector; two rows that differ in the sign of one half share both halves."""
     results: list[Value] = []
     for number, row in enumerate(matrix):
         if len(results) > number:
             continue
         following = matrix[number + 1] if number + 1 < len(matrix) else ()
-        even = tuple(value if place % 2 == 0 else 0.0 for place, value in enumerate(row))
+        even = tuple(value if index % 2 == 0 else 0.0 for index, value in enumerate(row))
         odd = tuple(value - half for value, half in zip(row, even, strict=True))
         mirrored = tuple(half - other for half, other in zip(even, odd, strict=True))
         swapped = tuple(-value for value in mirrored)
@@ -33,7 +33,7 @@ def _transformed(code: Function, matrix: Rows, values: Sequence[Value]) -> list[
 
 
 def _combined(code: Function, factors: Sequence[float], values: Sequence[Value]) -> Value:
-    """A sum of products with numbers that are known; those that are 1 come first."""
+    """A sum of products with constant factors; terms with factor 1 come first."""
     terms = [term for term in zip(factors, values, strict=True) if term[0]]
     terms.sort(key=lambda term: term[0] != 1)
     (factor, total), *rest = terms
@@ -50,7 +50,7 @@ def _combined(code: Function, factors: Sequence[float], values: Sequence[Value])
 
 
 def along_both(code: Function, matrix: Rows, square: Square) -> list[list[Value]]:
-    """A transform along both axes of a square of numbers; gives its rows."""
+    """A transform along both axes of a square; gives the rows of the result."""
     size = range(len(matrix[0]))
     columns = [
         _transformed(code, matrix, [square.number(row, column) for row in size]) for column in size
@@ -59,40 +59,40 @@ def along_both(code: Function, matrix: Rows, square: Square) -> list[list[Value]
 
 
 class Square(Protocol):
-    """A square of numbers, or of vectors of them, which are asked for when they are needed."""
+    """A square of values or vectors, which are loaded or computed when they are needed."""
 
     def number(self, row: int, column: int) -> Value:
-        """One of them."""
+        """The value in a row and a column."""
         ...
 
 
 @frozen_dataclass
 class Listed:
-    """Numbers that are there already.
+    """A square of values that exist already.
 
     Attributes:
-        numbers: row by row.
-        width: of a row.
+        numbers: the values, row by row.
+        width: the values of a row.
     """
 
     numbers: Sequence[Value]
     width: int
 
     def number(self, row: int, column: int) -> Value:
-        """One of them."""
+        """The value in a row and a column."""
         return self.numbers[row * self.width + column]
 
 
 @frozen_dataclass
 class Stored:
-    """Numbers that lie in memory.
+    """A square of values in memory.
 
     Attributes:
-        code: where they are loaded.
+        code: of the function that loads them.
         start: an address.
-        first: where the first one lies, in elements behind it.
-        down, right: how many elements lie between two rows, and between two columns.
-        type: of what is loaded.
+        first: the offset of the first value from `start`, in elements.
+        down, right: the elements between two rows, and between two columns.
+        type: of a value.
     """
 
     code: Function
@@ -103,6 +103,6 @@ class Stored:
     type: Type
 
     def number(self, row: int, column: int) -> Value:
-        """One of them."""
-        place = self.first + row * self.down + column * self.right
-        return self.code.load(self.code.offset(self.start, place, self.type.element), self.type)
+        """The value in a row and a column."""
+        offset = self.first + row * self.down + column * self.right
+        return self.code.load(self.code.offset(self.start, offset, self.type.element), self.type)

@@ -1,4 +1,4 @@
-"""What the writers of contractions over windows share."""
+"""The base class of the writers of contractions over windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
-from lamina.engines.cpu.emit.context import Context, Part, Points
+from lamina.engines.cpu.emit.context import Context, Points, WrittenKernel
 from lamina.engines.cpu.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.cpu.emit.images import ImageCopy
 from lamina.engines.cpu.emit.packing import TILE, panel_address
@@ -24,42 +24,42 @@ class WindowWriter(ABC):
     """Writes one contraction over windows."""
 
     def __init__(
-        self, context: Context, name: str, how: Windowed, schedule: WindowSchedule
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
     ) -> None:
         self._context = context
         self._name = name
-        self._how = how
+        self._windowed = windowed
         self._schedule = schedule
-        self._step, self._image, self._outer = how.step, how.image, how.outer
+        self._step, self._image, self._outer = windowed.step, windowed.image, windowed.outer
         self._panels = schedule.panels
-        self._batch, self._column = how.step.batch[0], how.step.n[0]
-        self._element = element(how.step.dtype)
-        self._bytes = how.step.dtype.itemsize
+        self._batch, self._n = windowed.step.batch[0], windowed.step.n[0]
+        self._element = element(windowed.step.dtype)
+        self._bytes = windowed.step.dtype.itemsize
 
     @abstractmethod
-    def write(self) -> list[Part]:
-        """Writes the functions; gives the parts."""
+    def write(self) -> list[WrittenKernel]:
+        """Writes the functions; gives the kernels."""
 
     def _begin(self, name: str, numbers: Sequence[str]) -> Points:
         step = self._step
         parameters = (("table", POINTER), *((number, I64) for number in numbers))
         return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
 
-    def _part(self, name: str) -> Part:
+    def _kernel(self, name: str) -> WrittenKernel:
         reads = reads_of(self._step)
         if self._schedule.prepacked is not None:
             reads |= {self._schedule.prepacked.buffer}
-        return Part(name, reads, writes_of(self._step))
+        return WrittenKernel(name, reads, writes_of(self._step))
 
     def _own(self, code: Function) -> Value:
-        """The thread's own memory; its number is the second parameter."""
+        """The address of the thread's own memory; the function's second parameter is the thread."""
         table, thread, *_ = code.parameters
         return self._context.workspaces.own(code, table, thread)
 
     def _over_panels(self, points: Points) -> Iterator[tuple[str, Panel, Value, Value]]:
-        """Opens loops over all panels: for each kind of them, the panel, number, first column."""
+        """Opens a loop over the panels of each kind; yields (kind, panel, number, first column)."""
         code = points.code
-        full = self._panels.columns // self._panels.width
+        full = self._panels.n // self._panels.width
         width = constant(self._panels.width, I64)
         for kind, panel, condition, _ in self._panels.kinds():
             if condition == "slt":
@@ -72,7 +72,7 @@ class WindowWriter(ABC):
                 yield kind, panel, number, constant(full * self._panels.width, I64)
 
     def _right(self, code: Function, number: Value) -> Value:
-        """Where a panel of the right operand lies that is prepacked."""
+        """The address of a panel of the prepacked right operand."""
         packed = self._schedule.prepacked
         assert packed is not None
         batch = code.parameters[2]
@@ -80,14 +80,14 @@ class WindowWriter(ABC):
         return panel_address(self._context, code, packed, code.add(before, number), self._element)
 
     def _copy_image(self, points: Points, block: int, first: Value, target: Value) -> None:
-        """Copies the image of a block of places, from the first one on, inside the outer axes."""
+        """Copies the image of a block of positions from `first` on, inside the outer axes."""
         along = self._schedule.copied
         assert along is not None
         lengths = self._image.lengths(block)
         ImageCopy(points, self._image, lengths, first, target, along, self._panels.lanes).write()
 
     def _image_start(self, points: Points) -> Value:
-        """Where a view that is read directly begins."""
+        """The address of the first element of a view that is read directly."""
         load = self._image.view
         assert isinstance(load, Load)
         return points.code.offset(
@@ -95,13 +95,13 @@ class WindowWriter(ABC):
         )
 
     def _write_epilogue(
-        self, name: str, panel: Panel, rows: Sequence[Axis], pitches: Sequence[int]
+        self, name: str, panel: Panel, m_axes: Sequence[Axis], pitches: Sequence[int]
     ) -> None:
-        """`epilogue(table, sums, batch, outer, firsts.., counts.., column)`: what is stored.
+        """Writes `epilogue(table, sums, batch, outer, firsts.., counts.., column)`.
 
-        The sums of a row lie at the pitches of its axes, counted from the first one.
+        `pitches` are the strides of the sums along the axes of M, from the first row on.
         """
-        numbers = [f"{word}{n}" for word in ("first", "count") for n in range(len(rows))]
+        numbers = [f"{word}{n}" for word in ("first", "count") for n in range(len(m_axes))]
         around, wide = (self._batch, self._outer), self._schedule.wide_epilogue
-        epilogue = Epilogue(self._step, around, tuple(rows), tuple(pitches), panel, wide)
+        epilogue = Epilogue(self._step, around, tuple(m_axes), tuple(pitches), panel, wide)
         write_epilogue(self._context, name, epilogue, ("batch", "outer", *numbers, "column"))

@@ -9,8 +9,8 @@ from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights
-from lamina.engines.cpu.emit.context import PART_PARAMETERS, Part
-from lamina.engines.cpu.emit.row_tiles import address
+from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.transforms import Stored, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
 from lamina.engines.cpu.emit.zeros import cleared, columns_set
@@ -20,77 +20,77 @@ from lamina.engines.cpu.emit.zeros import cleared, columns_set
 class WinogradForward(TransformedTiles):
     """Work items are (batch, chunk of tiles)."""
 
-    def write(self) -> list[Part]:
-        cut, rows = self._chunks, self._step.m[-2:]
+    def write(self) -> list[WrittenKernel]:
+        chunks, m_axes = self._chunks, self._step.m[-2:]
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [RESULTS * self._wide * panel.width, panel.width]
-            self._write_epilogue(f"{self._name}_{kind}", panel, rows, pitches)
-        for label, block, _ in cut.sizes():
-            self._write_chunk(label, block, cut.images)
-        code = self._context.module.function(self._name, PART_PARAMETERS)
+            self._write_epilogue(f"{self._name}_{kind}", panel, m_axes, pitches)
+        for label, block, _ in chunks.sizes():
+            self._write_chunk(label, block, chunks.images)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
         loop = code.begin_loop(begin, end)
-        chunks = self._outer.extent // cut.images * cut.each
-        chunk, batch = divided(code, loop.index, chunks)
+        count = self._outer.extent // chunks.images * chunks.each
+        chunk, batch = divided(code, loop.index, count)
 
         for label, outer, start in self._over_chunk(code, chunk):
             code.call_void(f"{self._name}_{label}", table, thread, batch, outer, start)
         code.end_loop(loop)
         code.finish()
-        return [self._part(self._name)]
+        return [self._kernel(self._name)]
 
     def _write_chunk(self, label: str, block: int, slots: int) -> None:
-        """`chunk(table, thread, batch, outer, start)`: all results of some rows of tiles."""
+        """Writes `chunk(table, thread, batch, outer, start)`: the results of some rows of tiles."""
         width, tiles = self._panels.width, slots * block * self._wide
-        numbers_apart, products_apart = (
-            self._apart(tiles * size) for size in (self._channels, width)
+        inputs_stride, products_stride = (
+            self._matrix_stride(tiles * size) for size in (self._channels, width)
         )
         image = slots * self._image.size(RESULTS * block)
         sizes = (
             image,
-            self._products * numbers_apart,
-            self._products * products_apart,
+            self._products * inputs_stride,
+            self._products * products_stride,
         )
-        *places, _ = self._places((*sizes, RESULTS**2 * self._wide * width))
+        *offsets, _ = self._own_offsets((*sizes, RESULTS**2 * self._wide * width))
         points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
         code = points.code
         table, _, batch, outer, start = code.parameters
         own = self._own(code)
-        copied, numbers, products, out = (code.offset(own, at, self._element) for at in places)
-        left = Matrices(numbers, numbers_apart)
+        copied, inputs, products, out = (code.offset(own, at, self._element) for at in offsets)
+        left = Matrices(inputs, inputs_stride)
         with points.bound(self._batch, batch):
-            self._numbers(points, Chunk(outer, start, slots, block), copied, left)
-        strides, _ = self._image.moves(RESULTS * block)
-        down, right = (strides[axis] for axis in self._image.places)
+            self._transform_chunk(points, Chunk(outer, start, slots, block), copied, left)
+        strides, _ = self._image.layout(RESULTS * block)
+        down, right = (strides[axis] for axis in self._image.positions)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
-        apart = self._image.size(RESULTS * block)
+        image_size = self._image.size(RESULTS * block)
 
-        for kind, panel, number, column in self._over_panels(points):
+        for kind, panel, number, n_start in self._over_panels(points):
             packed = self._packed_weights
             right = Matrices(self._right(code, number), self._channels * panel.width)
-            said = code.offset(right.start, packed.has_zeros * panel.width, self._element)
-            has_zeros = code.compare("ne", code.load(said, I32), constant(0, I32))
-            words = code.offset(said, panel.width, self._element)
-            sums = Matrices(products, products_apart)
-            rows, inner = (tiles, self._channels), (self._channels, 1)
-            self._multiply(code, panel, (left, right, sums), rows, inner, fresh=True)
+            flag = code.offset(right.start, packed.has_zeros * panel.width, self._element)
+            has_zeros = code.compare("ne", code.load(flag, I32), constant(0, I32))
+            words = code.offset(flag, panel.width, self._element)
+            sums = Matrices(products, products_stride)
+            m_loop, k_loop = (tiles, self._channels), (self._channels, 1)
+            self._multiply(code, panel, (left, right, sums), m_loop, k_loop, fresh=True)
             outers = code.begin_loop(0, slots)
             loop = code.begin_loop(0, block)
             row = code.add(code.multiply(outers.index, constant(block, I64)), loop.index)
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
-            self._transform_back(code, panel, Matrices(source, products_apart), out)
+            self._transform_back(code, panel, Matrices(source, products_stride), out)
             with code.when(has_zeros):
-                moves = [(outers.index, apart), (loop.index, RESULTS * down)]
-                seen = address(code, copied, moves, self._element)
-                code.call_void(f"{self._name}_{kind}_{label}_zeros", seen, words, out)
+                moves = [(outers.index, image_size), (loop.index, RESULTS * down)]
+                source = address(code, copied, moves, self._element)
+                code.call_void(f"{self._name}_{kind}_{label}_zeros", source, words, out)
             first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
             high, wide = (constant(axis.extent, I64) for axis in self._step.m[-2:])
             present = code.minimum(code.subtract(high, first), constant(RESULTS, I64))
             code.call_void(
                 f"{self._name}_{kind}_epilogue",
                 *(table, out, batch, code.add(outer, outers.index)),
-                *(first, constant(0, I64), present, wide, column),
+                *(first, constant(0, I64), present, wide, n_start),
             )
             code.end_loop(loop)
             code.end_loop(outers)
@@ -103,30 +103,31 @@ class WinogradForward(TransformedTiles):
         return packed
 
     def _write_zeros(self, name: str, panel: Panel, steps: tuple[int, int]) -> None:
-        """`zeros(numbers, words, results)`: exact zeros in two rows of sums of a row of tiles.
+        """Writes `zeros(numbers, words, results)`: exact zeros in the results of a row of tiles.
 
-        Where no weight is zero, tiles have them: no sum sees numbers outside its window. A weight
-        that is zero cancels only in theory, among those that are transformed with it.
+        The function is called only where some weight is zero: rounding errors of the transform can
+        leave a small number where the terms cancel. Without zero weights a result depends on no
+        input outside its window, so results whose terms are all zero are exactly zero already.
 
         Args:
             name: of the function.
-            panel: the columns.
-            steps: how far apart the numbers of places lie, down and to the right.
+            panel: the vectors of the panel.
+            steps: the elements between the inputs of two positions, down and to the right.
         """
         parameters = (("numbers", POINTER), ("words", POINTER), ("results", POINTER))
         code = self._context.module.function(name, parameters)
         numbers, words, results = code.parameters
         row = code.begin_loop(0, RESULTS)
         column = code.begin_loop(0, RESULTS * self._wide)
-        place = code.multiply(row.index, constant(RESULTS * self._wide, I64))
-        place = code.add(place, column.index)
-        result = address(code, results, [(place, panel.width)], self._element)
+        position = code.multiply(row.index, constant(RESULTS * self._wide, I64))
+        position = code.add(position, column.index)
+        result = address(code, results, [(position, panel.width)], self._element)
         sums = self._vectors(code, panel, result)
         word = columns_set(code, panel, sums)
         with code.when(code.compare("ne", word, constant(0, I32))):
             moves = [(row.index, steps[0]), (column.index, steps[1])]
-            seen = address(code, numbers, moves, self._element)
-            word = self._zeros_of_window(code, word, seen, words, steps)
+            window = address(code, numbers, moves, self._element)
+            word = self._zeros_of_window(code, word, window, words, steps)
             with code.when(code.compare("ne", word, constant(0, I32))):
                 for number, value in enumerate(sums):
                     target = code.offset(result, number * panel.lanes, self._element)
@@ -138,7 +139,7 @@ class WinogradForward(TransformedTiles):
     def _zeros_of_window(
         self, code: Function, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
     ) -> Value:
-        """The bits of a word whose results have no number and weight that are both not zero."""
+        """The bits of a word that belong to results whose terms all have a zero factor."""
         lanes, channels = self._panels.lanes, self._channels
         whole = channels - channels % lanes
         down = code.begin_loop(0, self._window, 1, [code.splat(word, lanes)])
@@ -167,14 +168,14 @@ class WinogradForward(TransformedTiles):
     def _zeros_of(
         self, code: Function, zeros: Value, start: Value, factors: Value, present: int
     ) -> Value:
-        """The bits whose results have no number and weight that are both not zero in some channels.
+        """The bits that belong to results whose terms of some channels all have a zero factor.
 
         Args:
-            code: where to write.
+            code: of the function.
             zeros: the bits for each lane.
-            start: the numbers.
-            factors: for each a word that says in which columns weights are not zero.
-            present: how many there are.
+            start: the address of the inputs.
+            factors: for each input a word whose bits state in which columns the weight is not zero.
+            present: the number of channels.
         """
         number = code.load(start, Type(self._element, present))
         weights = code.load(factors, Type("i32", present))
@@ -186,7 +187,7 @@ class WinogradForward(TransformedTiles):
     def _transform_back(
         self, code: Function, panel: Panel, products: Matrices, results: Value
     ) -> None:
-        """Makes two rows of sums of a row of tiles."""
+        """Transforms the products of a row of tiles to two rows of sums."""
         columns = code.begin_loop(0, self._wide)
         source = address(code, products.start, [(columns.index, panel.width)], self._element)
         target = address(code, results, [(columns.index, RESULTS * panel.width)], self._element)
@@ -194,10 +195,10 @@ class WinogradForward(TransformedTiles):
             last = number == panel.vectors - 1
             vector = Type(self._element, panel.last_lanes if last else panel.lanes)
             skipped = number * panel.lanes
-            down = self._filtering.numbers * products.apart
-            square = Stored(code, source, skipped, down, products.apart, vector)
+            down = self._filtering.numbers * products.stride
+            square = Stored(code, source, skipped, down, products.stride, vector)
             for row, values in enumerate(along_both(code, self._filtering.of_products, square)):
                 for column, value in enumerate(values):
-                    place = (row * RESULTS * self._wide + column) * panel.width + skipped
-                    code.store(value, code.offset(target, place, self._element))
+                    offset = (row * RESULTS * self._wide + column) * panel.width + skipped
+                    code.store(value, code.offset(target, offset, self._element))
         code.end_loop(columns)

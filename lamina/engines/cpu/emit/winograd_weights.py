@@ -1,4 +1,4 @@
-"""Weights for Winograd's algorithm, transformed as they are packed."""
+"""Weights for Winograd's algorithm, which are transformed as they are packed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights, Taps
 from lamina.engines.cpu.emit.context import Context, Points
+from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.packing import RightPanel
-from lamina.engines.cpu.emit.row_tiles import address
 from lamina.engines.cpu.emit.transforms import Listed, along_both
 from lamina.engines.cpu.emit.zeros import columns_set
 from lamina.records import frozen_dataclass
@@ -19,31 +19,31 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class WeightsFill:
-    """Packs a panel of weights, transformed.
+    """Packs a panel of transformed weights.
 
     Attributes:
-        context: where functions are written.
-        packed: the operand.
-        matrix: whose it is.
+        context: of the step.
+        packed: the layout of the operand.
+        matrix: the contraction.
     """
 
     context: Context
     packed: PackedWeights
     matrix: Matrix
 
-    def write(self, points: Points, panel: Panel, column: Value, target: Value) -> None:
-        """Packs all k of a panel, from a column on, to a place."""
+    def write(self, points: Points, panel: Panel, n_start: Value, target: Value) -> None:
+        """Packs all k of the panel whose first column is `n_start` to the address `target`."""
         code, packed, matrix = points.code, self.packed, self.matrix
         kind, taps = element(matrix.step.dtype), packed.taps
         table, thread, *_ = code.parameters
         size = packed.unpacked * packed.panels.width * matrix.step.dtype.itemsize
         self.context.workspaces.need_own(size)
         own = self.context.workspaces.own(code, table, thread)
-        RightPanel(points, matrix, packed.packing, panel, column, own).write_all(packed.unpacked)
+        RightPanel(points, matrix, packed.packing, panel, n_start, own).write_all(packed.unpacked)
         vector = Type(kind, panel.lanes)
         with_zeros = _transform(taps, code, panel, own, target, vector)
-        # Columns that are not there are zeros.
-        present = constant((1 << panel.columns) - 1, I64)
+        # Padding columns are zeros and do not count.
+        present = constant((1 << panel.n) - 1, I64)
         word = code.convert("zext", columns_set(code, panel, with_zeros), "i64")
         word = code.binary("and", word, present)
         at = code.offset(target, packed.has_zeros * panel.width, kind)
@@ -58,10 +58,10 @@ def _transform(
     """Transforms the weights of all channels.
 
     Returns:
-        For each vector of columns, which of them have a weight that is zero: 1, and otherwise 0.
+        For each vector of the panel a vector with 1 in columns with a zero weight, and otherwise 0.
     """
     kind = vector.element
-    apart = taps.channels * panel.width
+    matrix_stride = taps.channels * panel.width
     none, one = constant(0, vector), constant(1, vector)
     loop = code.begin_loop(0, taps.channels, 1, [none] * panel.vectors)
     source = address(code, weights, [(loop.index, taps.pitch * panel.width)], kind)
@@ -71,21 +71,21 @@ def _transform(
         skipped = number * panel.lanes
         loaded: list[Value] = []
         for tap in taps.first:
-            place = code.offset(source, tap * panel.width + skipped, kind)
-            loaded.append(code.load(place, vector))
+            weight = code.offset(source, tap * panel.width + skipped, kind)
+            loaded.append(code.load(weight, vector))
             found = code.select(code.compare("oeq", loaded[-1], none), one, found)
         with_zeros.append(found)
         square = Listed(loaded, taps.window)
         rows = along_both(code, FILTERINGS[taps.window].of_weights, square)
-        for place, value in enumerate(value for row in rows for value in row):
-            code.store(value, code.offset(here, place * apart + skipped, kind))
+        for index, value in enumerate(value for row in rows for value in row):
+            code.store(value, code.offset(here, index * matrix_stride + skipped, kind))
     return list(code.end_loop(loop, with_zeros))
 
 
 def _write_words(
     taps: Taps, code: Function, panel: Panel, weights: Value, words: Value, vector: Type
 ) -> None:
-    """Which weights are not zero."""
+    """Writes for each weight the word whose bits state in which columns it is not zero."""
     first, window, width = taps.first, taps.window, panel.width
     row, column, channel = (
         code.begin_loop(0, extent) for extent in (window, window, taps.channels)

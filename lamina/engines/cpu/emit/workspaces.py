@@ -1,8 +1,8 @@
-"""Memory that steps use while they run, for operands in another order and for sums.
+"""Memory that steps use while they run, for packed operands and for sums.
 
-What is needed at different times shares its place. Functions find it, and their buffers, in a
-section of the table of addresses: each step has a section of its own, so that steps of one form can
-share their functions.
+Memory that is needed at different times is shared. Functions read the addresses of workspaces and
+of their buffers from a section of the table of addresses. Each step has a section of its own, so
+that steps of one signature share their functions.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, POINTER, Value
 
 _ALIGNMENT = 64
-# Every section of the table of addresses begins with these places, and buffers follow.
+# Every section of the table of addresses begins with these entries; buffers follow.
 SLOTS = ("own", "own bytes", "iteration")
 _OWN, _OWN_BYTES, _ITERATION = range(len(SLOTS))
 
 
 @final
 class Workspaces:
-    """Collects what the steps of a program need, and says where they find it.
+    """Collects the workspaces of a program's steps, and generates code that finds them.
 
-    A section of the table of addresses begins with the memory of the single threads, how many
-    bytes each of them has, and where the iteration of the steps that are repeated is noted.
+    A section of the table of addresses begins with the address of the threads' own memory, the
+    bytes that each thread has, and the address of the number of the current iteration.
     """
 
     def __init__(self) -> None:
         self.thread_bytes = 0
         self.placed_bytes = 0
-        # Where each place that was asked for begins and ends, by name: those that meet are used at
-        # different times.
+        # By name the start and end of each allocation; those that overlap are used at different
+        # times.
         self.extents: dict[str, tuple[int, int]] = {}
-        # The same in the order of memory, with the steps that need the place.
+        # The same in the order of memory, with the steps that need the allocation.
         self._in_order: list[tuple[int, int, range]] = []
 
     def need_own(self, size: int) -> None:
-        """Asks for bytes for every thread."""
+        """Requests at least `size` bytes for each thread."""
         self.thread_bytes = max(self.thread_bytes, -(-size // _ALIGNMENT) * _ALIGNMENT)
 
-    def place(self, name: str, size: int, steps: range) -> int:
-        """Asks for bytes of a packed operand, or of a step, which are its alone during some steps.
+    def allocate(self, name: str, size: int, steps: range) -> int:
+        """Reserves `size` bytes for a packed operand, or for a step's own use, during some steps.
 
         Returns:
-            Where they begin in the memory that is for those.
+            Their offset in the memory for such allocations.
         """
         size = -(-size // _ALIGNMENT) * _ALIGNMENT
         start = 0
@@ -59,16 +59,16 @@ class Workspaces:
         return start
 
     def iteration(self, code: Function, table: Value) -> Value:
-        """The iteration of the steps that are repeated."""
-        return code.load(self.iteration_place(code, table), I64)
+        """The number of the current iteration of a repeat."""
+        return code.load(self.iteration_address(code, table), I64)
 
-    def iteration_place(self, code: Function, table: Value) -> Value:
-        """Where it is noted."""
+    def iteration_address(self, code: Function, table: Value) -> Value:
+        """The address of the number of the current iteration."""
         return code.load(code.offset(table, _ITERATION, "ptr"), POINTER)
 
     def own(self, code: Function, table: Value, thread: Value) -> Value:
         """The address of a thread's own memory."""
         base = code.load(code.offset(table, _OWN, "ptr"), POINTER)
-        # How much each has is known only when all steps are written.
+        # The size is known only when all steps are written, so the table has it.
         size = code.load(code.offset(table, _OWN_BYTES, "ptr"), I64)
         return code.offset(base, code.multiply(size, thread), "i8")

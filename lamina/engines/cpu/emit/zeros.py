@@ -1,14 +1,14 @@
-"""Exact zeros in results of minimal filtering.
+"""Exact zeros in results of Winograd's algorithms.
 
-A result is zero by its terms if at least one factor of each is zero. Sums of products are then
-zero, whatever their order. Minimal filtering multiplies sums of numbers, and what should cancel
-leaves a rounding error, which optimizers that divide by a gradient's own size take for a gradient.
-No threshold tells such errors from small results: they grow with terms that are no longer seen.
-So the factors themselves are looked at. One bit stands for a result: a word has the bits of a
-panel's columns, and it is combined with the numbers of a vector of rows at once. The first terms
-decide nearly always, as a term with two factors is enough to keep a result.
+A result is zero by its terms if each of its products has a zero factor. Sums of such products are
+zero in any order. Winograd's algorithms multiply transformed values instead. Rounding errors remain
+where these should cancel, and optimizers that divide by a gradient's own size take them for
+gradients. No threshold separates such errors from small results: they grow with terms that have
+cancelled. So the factors themselves are examined. A bit stands for each result: a word has the bits
+of a panel's columns, and is combined with a vector of rows at once. A single term with two nonzero
+factors decides a result, so the first few terms decide nearly all.
 
-NaN and infinity count as factors that are not zero, and a result that is not finite stays so.
+NaN and infinity count as nonzero factors, and results that are not finite stay as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lamina.records import frozen_dataclass
 
 
 def columns_set(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
-    """A word whose bits say which numbers of a panel's vectors are not zero."""
+    """A word whose bits state in which columns of a panel the vectors are not zero."""
     word: Value | None = None
     for number, vector in enumerate(vectors):
         relation = "une" if vector.type.is_float else "ne"
@@ -42,7 +42,7 @@ def columns_set(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value
 
 
 def cleared(code: Function, panel: Panel, number: int, vector: Value, word: Value) -> Value:
-    """One of a panel's vectors, with zeros for the columns in the word, if they are finite."""
+    """One of a panel's vectors, with zeros in the columns of the word where it is finite."""
     bits = code.binary("lshr", word, constant(number * panel.lanes, I32))
     zero = constant(0, vector.type)
     # NaN and infinity times zero are NaN. The sum has no negative zeros.
@@ -51,7 +51,7 @@ def cleared(code: Function, panel: Panel, number: int, vector: Value, word: Valu
 
 
 def columns_seen(code: Function, panel: Panel, rows: Sequence[Sequence[Value]]) -> Value:
-    """A word whose bits say in which columns some row of a panel has a number but zero."""
+    """A word whose bits state in which columns of a panel some row is not zero."""
     vectors: list[Value] = []
     for column in zip(*rows, strict=True):
         kind = column[0].type
@@ -59,7 +59,7 @@ def columns_seen(code: Function, panel: Panel, rows: Sequence[Sequence[Value]]) 
         first, *others = [code.convert("bitcast", one, integer) for one in column]
         for other in others:
             first = code.binary("or", first, other)
-        # Infinity and NaN are made of bits, too; the sign alone is none.
+        # Infinity and NaN have bits as well; the sign bit alone does not count.
         magnitude = constant((1 << (kind.bits - 1)) - 1, first.type)
         vectors.append(code.binary("and", first, magnitude))
     return columns_set(code, panel, vectors)
@@ -71,21 +71,21 @@ def write_narrowing(
     step: Contraction,
     along: tuple[Axis, int],
     panel: Panel,
-    places: Sequence[Axis],
+    positions: Sequence[Axis],
 ) -> None:
-    """`name(table, batch, first, column, words)`: keeps the bits of results that are exact zeros.
+    """Writes `name(table, batch, first, column, words)`: keeps the bits of exact zeros.
 
-    There is a word for each of some rows, from the first one along an axis on, for all places of
-    the other axes of the rows. Bits are cleared whose results have a term that is not zero. It is
-    over when none is left.
+    It has a word for each of `lanes` rows from `first` on along one axis of M, for all points of
+    the other axes of M. It clears the bits of results with a nonzero term, and ends when no bit is
+    left.
 
     Args:
-        context: where the function is written.
-        name: its name.
-        step: the contraction, with one axis of a batch and one of columns.
-        along: the axis of the rows that lanes run along, and how many.
-        panel: the columns.
-        places: axes of k that windows move along, each of which is begun in the middle.
+        context: of the step.
+        name: of the function.
+        step: the contraction, with one batch axis and one N axis.
+        along: the axis of M along the lanes, and the number of lanes.
+        panel: the vectors of the panel.
+        positions: axes of K that windows move along; their loops begin in the middle.
     """
     axis_along, lanes = along
     others = [axis for axis in step.m if axis != axis_along]
@@ -93,13 +93,13 @@ def write_narrowing(
     used = {load.buffer for view in (step.left, step.right) for load in loads(view)}
     points = context.begin(name, (("table", POINTER), *numbers, ("words", POINTER)), used)
     code = points.code
-    _, batch, first, column, words = code.parameters
-    # What does not depend on the innermost axis of k is found in front of its loop.
+    _, batch, first, n_start, words = code.parameters
+    # With constant coordinates, index terms without the innermost axis of K leave its loop.
     lefts = [
-        Rewrite(dict(zip(others, map(Index, place), strict=True))).scalar(step.left)
-        for place in product(*(range(axis.extent) for axis in others))
+        Rewrite(dict(zip(others, map(Index, indices), strict=True))).scalar(step.left)
+        for indices in product(*(range(axis.extent) for axis in others))
     ]
-    terms = _Terms(points, step, along, first, panel, column, places, lefts)
+    terms = _Terms(points, step, along, first, panel, n_start, positions, lefts)
     with points.bound(step.batch[0], batch):
         starts = [code.offset(words, number * lanes, "i32") for number in range(len(lefts))]
         zeros = [code.load(start, Type("i32", lanes)) for start in starts]
@@ -110,17 +110,17 @@ def write_narrowing(
 
 @frozen_dataclass
 class _Terms:
-    """The terms of some results, while the loops over k that look at them are written.
+    """The terms of some results, while the loops over k that examine them are written.
 
     Attributes:
-        points: where they are written, inside the batch.
+        points: of the function, inside the batch.
         step: the contraction.
-        along: the axis of the rows that lanes run along, and how many.
+        along: the axis of M along the lanes, and the number of lanes.
         first: the first row.
-        panel: the columns.
-        column: the first one.
-        places: axes of k that windows move along, each of which is begun in the middle.
-        lefts: the left operand at all places of the other axes of the rows.
+        panel: the vectors of the panel.
+        n_start: its first column.
+        positions: axes of K that windows move along; their loops begin in the middle.
+        lefts: the left operand at all points of the other axes of M.
     """
 
     points: Points
@@ -128,21 +128,21 @@ class _Terms:
     along: tuple[Axis, int]
     first: Value
     panel: Panel
-    column: Value
-    places: Sequence[Axis]
+    n_start: Value
+    positions: Sequence[Axis]
     lefts: Sequence[Scalar]
 
     def over(self, axes: Sequence[Axis], zeros: Sequence[Value]) -> Sequence[Value]:
-        """What is left of the bits after loops over some axes of k."""
+        """The bits that are left after loops over some axes of K."""
         if not axes:
             return self._narrowed(zeros)
         code, (axis, *rest) = self.points.code, axes
         loop = code.begin_loop(0, axis.extent, 1, zeros)
-        place = loop.index
-        if axis in self.places:
-            place = code.add(place, constant(axis.extent // 2, I64))
-            place = code.binary("urem", place, constant(axis.extent, I64))
-        with self.points.bound(axis, place):
+        index = loop.index
+        if axis in self.positions:
+            index = code.add(index, constant(axis.extent // 2, I64))
+            index = code.binary("urem", index, constant(axis.extent, I64))
+        with self.points.bound(axis, index):
             following = self.over(rest, loop.carried)
             left = following[0]
             for one in following[1:]:
@@ -150,7 +150,7 @@ class _Terms:
             return code.end_loop(loop, following, code.any_of(left))
 
     def _narrowed(self, zeros: Sequence[Value]) -> list[Value]:
-        """What is left of the bits after the current k."""
+        """The bits that are left after the current k."""
         code, (axis, lanes) = self.points.code, self.along
         kept = code.splat(code.binary("xor", self._columns(), constant(-1, I32)), lanes)
         results: list[Value] = []
@@ -162,11 +162,11 @@ class _Terms:
         return results
 
     def _columns(self) -> Value:
-        """Which numbers of the right operand are not zero, at the current k."""
+        """A word whose bits state in which columns the right operand is not zero, at this k."""
         code, panel, axis = self.points.code, self.panel, self.step.n[0]
         vectors: list[Value] = []
         for number in range(panel.vectors):
-            base = code.add(self.column, constant(number * panel.lanes, I64))
+            base = code.add(self.n_start, constant(number * panel.lanes, I64))
             with self.points.along(axis, base, panel.present(number)):
                 vectors.append(self.points.vector(self.step.right))
         return columns_set(code, panel, vectors)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, POINTER, constant
-from lamina.engines.cpu.decide.tiles import VECTORS, most_rows
+from lamina.engines.cpu.decide.tiles import VECTORS, largest_tile_m
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.run.executable import CpuProgram
@@ -40,7 +40,7 @@ def measured_peaks(processor: Processor, dtype: DType) -> Peaks:
 def _operations(processor: Processor, dtype: DType) -> float:
     lanes = processor.vector_bytes // dtype.itemsize
     name = {4: "float", 8: "double"}[dtype.itemsize]
-    tile_m, tile_n = most_rows(processor, VECTORS), VECTORS * lanes
+    tile_m, tile_n = largest_tile_m(processor, VECTORS), VECTORS * lanes
     module = Module(fused=processor.fused)
     own_sums = tuple(row * tile_n for row in range(tile_m))
     loops = ((_K, tile_m),)

@@ -1,7 +1,7 @@
-"""The parts of a program: functions for its steps, and what each step calls them with.
+"""The kernels of a program: functions for its steps, and the arguments of each step's calls.
 
 Steps of one signature share their functions. The table of addresses has a section for each step:
-the places of workspaces, then the addresses of its own buffers.
+the addresses of workspaces, then those of its own buffers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lamina.engines.cpu.decide.schedule import (
     StepSchedule,
 )
 from lamina.engines.cpu.decide.work import Slices
-from lamina.engines.cpu.emit.context import Context, Part
+from lamina.engines.cpu.emit.context import Context, WrittenKernel
 from lamina.engines.cpu.emit.contractions import emit_contraction
 from lamina.engines.cpu.emit.loops import emit_loops, emit_nest
 from lamina.engines.cpu.emit.prepacking import emit_prepacking
@@ -38,32 +38,32 @@ from lamina.program.steps import Contraction, Loop
 from lamina.records import frozen_dataclass
 from lamina.shapes import float32
 
-# Of steps with how each is run; or with how a right operand is packed, if that is all.
+# Of steps and their schedules; or of a right operand and the layout in which it is packed.
 StepSignature = Signature[tuple[StepSchedule, ...] | PackedRight]
 
 
 @frozen_dataclass
-class RepeatedParts:
-    """Parts that are run for every turn of an axis.
+class RepeatedCalls:
+    """Calls that are repeated in each iteration of an axis.
 
     Attributes:
-        first, last: the first part, and the one behind the last.
-        turns: how many there are.
+        first, last: the number of the first call, and of the one after the last.
+        iterations: how often they run.
     """
 
     first: int
     last: int
-    turns: int
+    iterations: int
 
 
 @frozen_dataclass
-class PlacedPart:
-    """A part, as one step calls it.
+class KernelCall:
+    """A kernel, as one step calls it.
 
     Attributes:
         function: its name.
-        section: where the addresses of the step begin in the table, in words.
-        reads, writes: the buffers it uses.
+        section: the offset of the step's section in the table of addresses, in words.
+        reads, writes: the buffers that it uses.
         slices: how threads share its work items.
     """
 
@@ -75,59 +75,59 @@ class PlacedPart:
 
 
 @dataclass
-class Parts:
-    """What was written of a program.
+class WrittenProgram:
+    """The kernels of a program, and their calls.
 
     Attributes:
-        schedule: how its steps are run.
+        schedule: how the steps are run.
         module: with the functions.
-        workspaces: what they need while they run.
-        load: the parts that are run once after the parameters were changed.
-        parts: those that are run each time.
-        steps: for each of them the number of its step.
-        loops: which of them are repeated.
-        sections: of the table of addresses: the names of the buffers in each, behind the places
-            of the workspaces.
-        placed: where operands that are prepacked, and buffers that steps have asked for, begin
-            in the memory for those, by name.
+        workspaces: the memory that the functions need while they run.
+        load: the calls that run once after the parameters were changed.
+        calls: the calls of each run of the program.
+        steps: for each of `calls` the number of its step.
+        loops: the repeated ranges of `calls`.
+        sections: of the table of addresses: the names of the buffers in each, which follow the
+            addresses of the workspaces.
+        placed: by name, the offsets of prepacked operands, and of buffers that steps have
+            requested, in the memory for both.
     """
 
     schedule: Schedule
     module: Module
     workspaces: Workspaces
-    load: list[PlacedPart] = field(default_factory=list[PlacedPart])
-    parts: list[PlacedPart] = field(default_factory=list[PlacedPart])
+    load: list[KernelCall] = field(default_factory=list[KernelCall])
+    calls: list[KernelCall] = field(default_factory=list[KernelCall])
     steps: list[int] = field(default_factory=list[int])
-    loops: list[RepeatedParts] = field(default_factory=list[RepeatedParts])
-    # The first one, without buffers, is for what is no step.
+    loops: list[RepeatedCalls] = field(default_factory=list[RepeatedCalls])
+    # The first section, without buffers, is for kernels that belong to no step.
     sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
     placed: dict[str, int] = field(default_factory=dict[str, int])
-    # How long the table is.
+    # The length of the table.
     words: int = len(SLOTS)
 
     def add_section(self, names: tuple[str, ...]) -> None:
-        """Puts a section behind the others."""
+        """Appends a section."""
         self.sections.append(names)
         self.words += len(SLOTS) + len(names)
 
 
-def write_parts(
+def write_kernels(
     program: Program,
     processor: Processor,
     schedule: Schedule | None = None,
     only: int | None = None,
-) -> Parts:
-    """Writes all steps, or one and what it needs.
+) -> WrittenProgram:
+    """Writes all steps, or one with the packing of its operand.
 
     Args:
-        program: what to write.
-        processor: what it is written for.
-        schedule: how each step is run; by default that is decided.
-        only: the number of the step.
+        program: the program.
+        processor: for which it is written.
+        schedule: how each step is run; by default `decide` makes one.
+        only: the number of the one step, if not all are written.
     """
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
-    written = Parts(schedule, Module(fused=processor.fused), Workspaces())
+    written = WrittenProgram(schedule, Module(fused=processor.fused), Workspaces())
     _Writer(program, processor, signatures, written).write(only)
     return written
 
@@ -141,15 +141,15 @@ class _Writer:
         program: Program,
         processor: Processor,
         signatures: Signatures,
-        written: Parts,
+        written: WrittenProgram,
     ) -> None:
         self._program = program
         self._processor = processor
         self._schedule = written.schedule
         self._written = written
         self._signatures = signatures
-        # What was written for a signature: the parts, and the context with the buffers' order.
-        self._known: dict[StepSignature, tuple[list[Part], Context]] = {}
+        # By signature the kernels that were written, and the context with the order of buffers.
+        self._known: dict[StepSignature, tuple[list[WrittenKernel], Context]] = {}
         self._prepacked = {
             number: one for one in written.schedule.prepackings for number in one.users
         }
@@ -163,15 +163,15 @@ class _Writer:
         program, written = self._program, self._written
         # The largest first, as smaller ones then fit between them.
         for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
-            place = written.workspaces.place(one.name, one.bytes, range(*one.needed))
-            written.placed[one.name] = place
+            offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
+            written.placed[one.name] = offset
         if only is not None:
-            how = self._schedule.steps[only]
-            only = how.carrier if isinstance(how, FusedSum) else only
+            scheduled = self._schedule.steps[only]
+            only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
         prepackings: dict[int, list[Prepacking]] = {}
         for one in self._schedule.prepackings:
             prepackings.setdefault(one.before, []).append(one)
-        first_part = 0
+        first_call = 0
         for number in range(len(program.steps)):
             repeat = program.repeated(number)
             before = prepackings.get(number, []) if only in (None, number) else []
@@ -179,15 +179,15 @@ class _Writer:
                 if one.iteration is None:
                     self._prepacking(number, one)
             if repeat is not None and repeat.first == number:
-                first_part = len(written.parts)
+                first_call = len(written.calls)
             for one in before:
                 if one.iteration is not None:
                     self._prepacking(number, one)
             if only in (None, number):
                 self._step(number, repeat.axis if repeat is not None else None)
             if repeat is not None and repeat.last == number + 1:
-                last = len(written.parts)
-                written.loops.append(RepeatedParts(first_part, last, repeat.axis.extent))
+                last = len(written.calls)
+                written.loops.append(RepeatedCalls(first_call, last, repeat.axis.extent))
 
     def _prepacking(self, number: int, one: Prepacking) -> None:
         """Packs an operand in front of a step."""
@@ -196,15 +196,15 @@ class _Writer:
         operand = right_alone(step)
         signature, used = self._signatures.of([operand], one.packed, one.iteration)
         write = partial(_prepacking, one.name, one.packed)
-        kernels = [self._packing_kernels[one]]
-        parts = self._placed(number, signature, used, kernels, one, write)
+        shares = [self._packing_kernels[one]]
+        calls = self._calls(number, signature, used, shares, one, write)
         if one.at_load:
-            self._written.load += parts
+            self._written.load += calls
         else:
-            self._add(number, parts)
+            self._add(number, calls)
 
     def _step(self, number: int, iteration: Axis | None) -> None:
-        """Writes the parts of a step, and of those that are fused behind it."""
+        """Writes the kernels of a step, and of the column sums that are fused after it."""
         schedule = self._schedule.steps[number]
         if isinstance(schedule, FusedSum):
             return
@@ -215,33 +215,33 @@ class _Writer:
         steps = [self._program.steps[one] for one in (number, *fused)]
         schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
         signature, used = self._signatures.of(steps, schedules, iteration)
-        write = partial(_parts, names, schedule, nests)
+        write = partial(_kernels, names, schedule, nests)
         prepacked = self._prepacked.get(number)
-        kernels = self._schedule.kernels[number]
-        self._add(number, self._placed(number, signature, used, kernels, prepacked, write))
+        shares = self._schedule.kernels[number]
+        self._add(number, self._calls(number, signature, used, shares, prepacked, write))
 
-    def _add(self, number: int, parts: list[PlacedPart]) -> None:
-        self._written.parts += parts
-        self._written.steps += [number] * len(parts)
+    def _add(self, number: int, calls: list[KernelCall]) -> None:
+        self._written.calls += calls
+        self._written.steps += [number] * len(calls)
 
-    def _placed(
+    def _calls(
         self,
         number: int,
         signature: StepSignature,
         used: Sequence[str],
-        kernels: Sequence[Slices],
+        shares: Sequence[Slices],
         prepacked: Prepacking | None,
-        write: Callable[[Context, StepSignature], list[Part]],
-    ) -> list[PlacedPart]:
-        """The parts of some steps, with a section of their own in the table of addresses.
+        write: Callable[[Context, StepSignature], list[WrittenKernel]],
+    ) -> list[KernelCall]:
+        """The calls of a signature's kernels, with a section of the address table of their own.
 
         Args:
-            number: of the step of the program when that happens.
-            signature: of what is done.
-            used: the buffers that it names by numbers.
-            kernels: how threads share the parts.
-            prepacked: the operand that was, or is to be, packed before it is used, if there is one.
-            write: writes the functions, where no others of the same signature were written before.
+            number: of the step, or of the step in front of which an operand is packed.
+            signature: of the step and the column sums fused after it, or of the operand.
+            used: the buffers that the signature names by numbers.
+            shares: how threads share each kernel.
+            prepacked: the operand that these kernels pack, or use packed, if there is one.
+            write: writes the kernels of a new signature.
         """
         written = self._written
         if signature not in self._known:
@@ -256,25 +256,25 @@ class _Writer:
                 iteration=signature.iteration,
             )
             self._known[signature] = write(context, signature), context
-        parts, context = self._known[signature]
+        kernels, context = self._known[signature]
         section = written.words
         names = [*used, *([prepacked.name] if prepacked is not None else ())]
-        for asked in context.asked:
-            names.append(f"{asked} of section {section}")
+        for requested in context.requested:
+            names.append(f"{requested} of section {section}")
             needed = range(number, number + 1)
-            place = written.workspaces.place(names[-1], context.buffers[asked].bytes, needed)
-            written.placed[names[-1]] = place
+            size = context.buffers[requested].bytes
+            written.placed[names[-1]] = written.workspaces.allocate(names[-1], size, needed)
         written.add_section(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
         return [
-            PlacedPart(
-                part.function,
+            KernelCall(
+                kernel.function,
                 section,
-                _renamed(part.reads, called),
-                _renamed(part.writes, called),
+                _renamed(kernel.reads, called),
+                _renamed(kernel.writes, called),
                 slices,
             )
-            for part, slices in zip(parts, kernels, strict=True)
+            for kernel, slices in zip(kernels, shares, strict=True)
         ]
 
 
@@ -282,27 +282,27 @@ def _renamed(buffers: frozenset[str], called: Mapping[str, str]) -> frozenset[st
     return frozenset(called.get(name, name) for name in buffers)
 
 
-# How long it is is written where it is used.
+# Its size is not used: the functions that read it contain the size.
 _PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
 
 
 def _prepacking(
     name: str, packed: PackedRight, context: Context, signature: StepSignature
-) -> list[Part]:
+) -> list[WrittenKernel]:
     """Writes the packing of a right operand."""
     (step,) = signature.steps
     assert isinstance(step, Contraction)
     return [emit_prepacking(context, name, packed, as_matrix(step))]
 
 
-def _parts(
+def _kernels(
     names: Sequence[str],
     schedule: StepSchedule,
     nests: Sequence[Nest],
     context: Context,
     signature: StepSignature,
-) -> list[Part]:
-    """Writes a step, and column sums behind it; the names are of their functions."""
+) -> list[WrittenKernel]:
+    """Writes a step, and the column sums fused after it; the names are of their functions."""
     step, *sums = signature.steps
     name, *others = names
     if isinstance(step, Loop):

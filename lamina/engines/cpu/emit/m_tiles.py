@@ -1,4 +1,4 @@
-"""Loops over the tiles of rows, and where their rows lie."""
+"""Loops over the register tiles of M, and the offsets of their rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Value, constant
-from lamina.engines.cpu.decide.row_tiles import RowTiles
+from lamina.engines.cpu.decide.m_tiles import MTiles
 from lamina.shapes import size_of
 
 
-def row_of(code: Function, tiles: RowTiles, tile: Value) -> Value:
-    """The first row of a tile, if all lie one after the other."""
-    axis, piece = tiles.cut
+def row_of(code: Function, tiles: MTiles, tile: Value) -> Value:
+    """The number of the first row of a tile, if rows are numbered in row-major order."""
+    axis, piece = tiles.split
     each = constant(-(-tiles.extents[axis] // piece), I64)
     past = size_of(tiles.extents[axis + 1 :])
     runs = code.multiply(code.binary("udiv", tile, each), constant(tiles.extents[axis] * past, I64))
@@ -21,49 +21,49 @@ def row_of(code: Function, tiles: RowTiles, tile: Value) -> Value:
 
 
 def over_tiles(
-    code: Function, tiles: RowTiles, begin: Value, end: Value
+    code: Function, tiles: MTiles, begin: Value, end: Value
 ) -> Iterator[tuple[tuple[int, int], list[Value]]]:
-    """Opens a loop over some tiles: for each size of them, that and the first coordinates."""
-    axis, piece = tiles.cut
+    """Opens a loop over tiles; yields each size of a tile with its first coordinates."""
+    axis, piece = tiles.split
     full, rest = divmod(tiles.extents[axis], piece)
     each = constant(full + bool(rest), I64)
     loop = code.begin_loop(begin, end)
-    position = code.binary("urem", loop.index, each)
+    number = code.binary("urem", loop.index, each)
     remaining = code.binary("udiv", loop.index, each)
     before: list[Value] = []
     for extent in reversed(tiles.extents[:axis]):
         before.insert(0, code.binary("urem", remaining, constant(extent, I64)))
         remaining = code.binary("udiv", remaining, constant(extent, I64))
-    start = code.multiply(position, constant(piece, I64))
+    start = code.multiply(number, constant(piece, I64))
     after = [constant(0, I64)] * (len(tiles.extents) - 1 - axis)
     runs, rows = tiles.size
     for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
         if not present:
             continue
-        tile = (size, rows) if tiles.groups else (runs, size)
+        tile = (size, rows) if tiles.has_several_runs else (runs, size)
         if not (full and rest):
             yield tile, [*before, start, *after]
             continue
-        with code.when(code.compare(condition, position, constant(full, I64))):
+        with code.when(code.compare(condition, number, constant(full, I64))):
             yield tile, [*before, start, *after]
     code.end_loop(loop)
 
 
-def start_of_part(code: Function, number: Value, whole: int, parts: int) -> Value:
-    """Where a part begins of a whole that is cut into parts about equally long."""
+def start_of_piece(code: Function, number: Value, whole: int, pieces: int) -> Value:
+    """The start of piece `number` if `whole` is split into pieces of about equal length."""
     of_all = code.multiply(number, constant(whole, I64))
-    return code.binary("udiv", of_all, constant(parts, I64))
+    return code.binary("udiv", of_all, constant(pieces, I64))
 
 
-def address(code: Function, base: Value, places: Sequence[tuple[Value, int]], kind: str) -> Value:
-    """The base moved by some numbers of strides."""
-    for value, stride in places:
+def address(code: Function, base: Value, moves: Sequence[tuple[Value, int]], kind: str) -> Value:
+    """The address `base` plus the sum of index * stride, in elements, over all moves."""
+    for value, stride in moves:
         base = code.offset(base, code.multiply(value, constant(stride, I64)), kind)
     return base
 
 
 def offsets(size: tuple[int, int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Where the rows of a tile begin, for the strides of all axes."""
+    """The offsets of the rows of a tile, by the strides of the axes of M."""
     along, across = strides[-1], strides[-2] if len(strides) > 1 else 0
     runs, rows = size
     return tuple(run * across + row * along for run in range(runs) for row in range(rows))
