@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import indices_of, parts
+from lamina.program.scalar import indices_of, postorder
 from lamina.program.steps import Loop, Reduce, Stage, Write, stage_stores, stage_values
 from lamina.shapes import size_of
 
@@ -70,7 +70,7 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
     pending: list[Index] = []
     for stage in stages:
         pending += [store.index for store in stage_stores(stage)]
-        pending += [index for part in parts(*stage_values(stage)) for index in indices_of(part)]
+        pending += [index for part in postorder(*stage_values(stage)) for index in indices_of(part)]
     while pending:
         index = pending.pop()
         if index in found:
@@ -80,5 +80,5 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
             if isinstance(atom, Quotient | Remainder):
                 pending.append(atom.index)
             elif isinstance(atom, Gathered):
-                pending += [i for part in parts(atom.value) for i in indices_of(part)]
+                pending += [i for part in postorder(atom.value) for i in indices_of(part)]
     return found

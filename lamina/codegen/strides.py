@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina.program.index import Axis, Index, Quotient, Remainder
-from lamina.program.scalar import indices_of, parts
+from lamina.program.scalar import indices_of, postorder
 
 
 def stride_along(index: Index, axis: Axis) -> int | None:
@@ -16,7 +16,7 @@ def stride_along(index: Index, axis: Axis) -> int | None:
             if stride_along(atom.index, axis) != 0:
                 return None
         elif not isinstance(atom, Axis):
-            positions = (i for part in parts(atom.value) for i in indices_of(part))
+            positions = (i for part in postorder(atom.value) for i in indices_of(part))
             if any(stride_along(position, axis) != 0 for position in positions):
                 return None
     return stride

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
-from lamina.program.scalar import Apply, Load, Scalar, parts
+from lamina.program.scalar import Apply, Load, Scalar, postorder
 from lamina.program.steps import (
     Contraction,
     Reduce,
@@ -65,7 +65,7 @@ def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = N
         axes = (*turns, *own)
         points = size_of([axis.extent for axis in axes])
         scalars = [*values, *(store.value for store in stores)]
-        for scalar in parts(*scalars):
+        for scalar in postorder(*scalars):
             if isinstance(scalar, Apply):
                 operations += points * _operations(scalar)
             elif isinstance(scalar, Load):

@@ -18,7 +18,7 @@ from lamina.program.scalar import (
     Scalar,
     Within,
     indices_of,
-    parts,
+    postorder,
 )
 from lamina.program.steps import (
     COMBINERS,
@@ -170,7 +170,7 @@ class _Checker:
 
     def check(self, *scalars: Scalar) -> None:
         """Checks scalars, operands before users."""
-        for scalar in parts(*scalars, known=self._checked):
+        for scalar in postorder(*scalars, known=self._checked):
             self._checked.add(scalar)
             for problem in self._problems(scalar):
                 self.refuse(problem)

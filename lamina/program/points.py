@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lamina.program.index import Axis, Gathered, Index, Quotient, axes_of
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Bound, Load, Position, parts
+from lamina.program.scalar import Bound, Load, Position, postorder
 
 # So many points are computed.
 MOST_POINTS = 1 << 16
@@ -164,6 +164,6 @@ def _unguarded(load: Load) -> Load:
         return Rewrite(load=kept).index(index)
 
     # The bounds that others are under come before these.
-    for bound in sorted(load.bounds, key=lambda bound: len([*parts(Position(bound.index))])):
+    for bound in sorted(load.bounds, key=lambda bound: len([*postorder(Position(bound.index))])):
         known.add(replace(bound, index=free(bound.index)))
     return replace(load, index=free(load.index), bounds=tuple(known))

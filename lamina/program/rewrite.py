@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import final
 
 from lamina.program.index import Atom, Axis, Index, Quotient, Remainder, gathered_index
-from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, parts
+from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, postorder
 from lamina.program.steps import (
     Contraction,
     Loop,
@@ -102,7 +102,7 @@ class Rewrite:
 
     def scalar(self, scalar: Scalar) -> Scalar:
         known = self._scalars
-        for part in parts(scalar, known=known):
+        for part in postorder(scalar, known=known):
             known[part] = self._part(part)
         return known[scalar]
 

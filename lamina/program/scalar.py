@@ -269,7 +269,7 @@ def _applied_text(scalar: Apply, texts: Mapping[Scalar, str], names: Mapping[Sca
 def _written_out(scalar: Scalar) -> int:
     """How many parts are written if each is written wherever it stands."""
     counts: dict[Scalar, int] = {}
-    for part in parts(scalar):
+    for part in postorder(scalar):
         counts[part] = 1 + sum(counts[operand] for operand in operands_of(part))
     return counts[scalar]
 
@@ -281,12 +281,12 @@ def _is_infix(scalar: Scalar) -> bool:
 def shared(*roots: Scalar) -> tuple[Apply, ...]:
     """The computed parts that stand in several places, operands before users."""
     uses = Counter(roots)
-    for scalar in parts(*roots):
+    for scalar in postorder(*roots):
         uses.update(operands_of(scalar))
-    return tuple(s for s in parts(*roots) if isinstance(s, Apply) and uses[s] > 1)
+    return tuple(s for s in postorder(*roots) if isinstance(s, Apply) and uses[s] > 1)
 
 
-def parts(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:
+def postorder(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:
     """Every distinct scalar within the roots, operands before their users.
 
     Includes scalars inside gathered positions and bounds. What is known is left out, and what
@@ -338,10 +338,10 @@ def indices_of(scalar: Scalar) -> tuple[Index, ...]:
 
 def indices(*roots: Scalar) -> Iterator[Index]:
     """Every index expression within the roots."""
-    for scalar in parts(*roots):
+    for scalar in postorder(*roots):
         yield from indices_of(scalar)
 
 
 def loads(*roots: Scalar) -> tuple[Load, ...]:
     """Every distinct load within the roots, in order of first use."""
-    return tuple([scalar for scalar in parts(*roots) if isinstance(scalar, Load)])
+    return tuple([scalar for scalar in postorder(*roots) if isinstance(scalar, Load)])

@@ -26,7 +26,7 @@ from typing import final
 from lamina.graph import Tensor
 from lamina.ops.lowering import Elementwise, Generator
 from lamina.program.index import Index
-from lamina.program.scalar import Apply, Local, parts
+from lamina.program.scalar import Apply, Local, postorder
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
@@ -63,7 +63,7 @@ class Operations:
             scalar = lowering.scalar(node, place, lambda operand, _: probes[operand])
         else:
             return 0.0
-        done = [part.primitive for part in parts(scalar) if isinstance(part, Apply)]
+        done = [part.primitive for part in postorder(scalar) if isinstance(part, Apply)]
         return UNIT_BYTES * sum(map(self.target.cost_of, done))
 
 

@@ -29,7 +29,7 @@ from lamina.program.scalar import (
     Position,
     Scalar,
     Within,
-    parts,
+    postorder,
 )
 from lamina.program.steps import (
     Contraction,
@@ -260,7 +260,7 @@ class _Points:
     def value(self, scalar: Scalar) -> Array:
         """The scalar at every point, of extent 1 along axes it does not depend on."""
         if scalar not in self._known:
-            for part in parts(scalar, known=self._known):
+            for part in postorder(scalar, known=self._known):
                 self._known[part] = np.asarray(self._computed(part))
         return self._known[scalar]
 

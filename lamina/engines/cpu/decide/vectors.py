@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lamina.engines.cpu.processor import Processor
-from lamina.program.scalar import Apply, Scalar, parts
+from lamina.program.scalar import Apply, Scalar, postorder
 from lamina.program.target import EXPENSIVE
 
 # Vectors are this many registers wide where expressions are short: that hides latencies.
@@ -32,6 +32,6 @@ def widened(values: Iterable[Scalar], lanes: int, extent: int) -> int:
 
 def are_short(values: Iterable[Scalar]) -> bool:
     """Whether expressions are so short that several registers are computed at once."""
-    operations = [part for part in parts(*values) if isinstance(part, Apply)]
+    operations = [part for part in postorder(*values) if isinstance(part, Apply)]
     expensive = any(part.primitive in EXPENSIVE for part in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive
