@@ -245,7 +245,7 @@ class Stages(Generic[Code]):
             seen = code.minimum(middle, points.position(extent - 1))
             with points.bound(stage.axis, seen):
                 key = points.value(Apply("cast", (stage.key,), int64))
-                before = code.compare(relation, key, points.value(Position(stage.place)))
+                before = code.compare(relation, key, points.value(Position(stage.segment)))
             before = code.binary("and", before, code.compare("slt", low, high))
             following = code.add(middle, constant(1, middle.type))
             received = (code.select(before, following, low), code.select(before, high, middle))

@@ -140,7 +140,7 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         values = indices(*stage_values(stage))
         _check_nest((*around, *step.axes, *inner_axes(stage)), (*stored, *values), where)
         if isinstance(stage, SegmentSum):
-            _check_nest((*around, *step.axes), indices(Position(stage.place)), where)
+            _check_nest((*around, *step.axes), indices(Position(stage.segment)), where)
 
 
 def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> None:

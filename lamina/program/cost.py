@@ -96,7 +96,7 @@ def _nests(
             yield (*step.axes, *stage.axes), (stage.value,), (), combining
         elif isinstance(stage, SegmentSum):
             # Each value is added in one place alone.
-            fixed = [axis for axis in step.axes if axis not in axes_of(stage.place)]
+            fixed = [axis for axis in step.axes if axis not in axes_of(stage.segment)]
             values = (stage.key, stage.value)
             yield (*fixed, stage.axis), values, (), int(stage.dtype.is_float)
         else:

@@ -82,22 +82,22 @@ class Rewrite:
             return replace(stage, stores=self.stores(stage.stores))
         if isinstance(stage, Sort):
             key = self.scalar(stage.key)
-            buffer, index = self._place(stage.buffer, stage.index)
+            buffer, index = self._location(stage.buffer, stage.index)
             return replace(stage, key=key, buffer=buffer, index=index)
         value = self.scalar(stage.value)
         if isinstance(stage, SegmentSum):
-            key, place = self.scalar(stage.key), self.index(stage.place)
-            return replace(stage, key=key, place=place, value=value)
+            key, segment = self.scalar(stage.key), self.index(stage.segment)
+            return replace(stage, key=key, segment=segment, value=value)
         if isinstance(stage, Reduce):
             return replace(stage, value=value)
-        buffer, index = self._place(stage.buffer, stage.index)
+        buffer, index = self._location(stage.buffer, stage.index)
         return replace(stage, value=value, buffer=buffer, index=index)
 
     def stores(self, stores: tuple[Store, ...]) -> tuple[Store, ...]:
         return tuple(self.store(store) for store in stores)
 
     def store(self, store: Store) -> Store:
-        buffer, index = self._place(store.buffer, store.index)
+        buffer, index = self._location(store.buffer, store.index)
         return replace(store, buffer=buffer, index=index, value=self.scalar(store.value))
 
     def scalar(self, scalar: Scalar) -> Scalar:
@@ -125,16 +125,16 @@ class Rewrite:
         return self._locals.get(part.name, part) if isinstance(part, Local) else part
 
     def _of_load(self, load: Load) -> Load:
-        buffer, index = self._place(load.buffer, load.index)
+        buffer, index = self._location(load.buffer, load.index)
         bounds = self.bounds(load.bounds)
         if buffer == load.buffer and index is load.index and bounds is load.bounds:
             return load
         return Load(buffer, index, load.dtype, bounds)
 
-    def _place(self, buffer: str, index: Index) -> tuple[str, Index]:
+    def _location(self, buffer: str, index: Index) -> tuple[str, Index]:
         """The buffer of an element, and its place there."""
-        new, place = self._buffer(buffer), self.index(index)
-        return new, place if self._start is None else place + self._start(buffer)
+        new, offset = self._buffer(buffer), self.index(index)
+        return new, offset if self._start is None else offset + self._start(buffer)
 
     def bounds(self, bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
         indices = [self.index(bound.index) for bound in bounds]

@@ -196,13 +196,13 @@ class SegmentSum:
     local: str
     axis: Axis
     key: Scalar
-    place: Index
+    segment: Index
     value: Scalar
     dtype: DType
 
     def __str__(self) -> str:
         over = _over((self.axis,))
-        return f"{self.local} = sum({over} where {self.key} == {self.place}) {self.value}"
+        return f"{self.local} = sum({over} where {self.key} == {self.segment}) {self.value}"
 
 
 Stage = Reduce | Write | Scan | Sort | SegmentSum
@@ -220,7 +220,7 @@ def stage_values(stage: Stage) -> tuple[Scalar, ...]:
     if isinstance(stage, Sort):
         return (stage.key,)
     if isinstance(stage, SegmentSum):
-        return (stage.key, Position(stage.place), stage.value)
+        return (stage.key, Position(stage.segment), stage.value)
     return (stage.value,)
 
 

@@ -18,7 +18,7 @@ from lamina.records import frozen_dataclass
 
 # What a contraction does with the windows of an operand: it sums their elements up, once as they
 # come and once as a gradient sees them, mirrored or with gaps; or it sums up all positions.
-FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = "forward", "gradient of data", "gradient of weights"
+FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = "forward", "data gradient", "weight gradient"
 OPERANDS = ("left", "right")
 
 
@@ -45,7 +45,7 @@ class Window:
 
     operand: str
     kind: str
-    place: Axis | None
+    position: Axis | None
     element: Axis | None
     stride: int
     dilation: int
@@ -56,25 +56,25 @@ class Window:
     @cached_property
     def axes(self) -> frozenset[Axis]:
         """The axes that move along the dimension."""
-        return frozenset(axis for axis in (self.place, self.element) if axis is not None)
+        return frozenset(axis for axis in (self.position, self.element) if axis is not None)
 
     @cached_property
-    def position(self) -> Index:
+    def scaled_index(self) -> Index:
         """Which number it is, times the divisor."""
         index = Index(self.offset)
-        for axis, step in ((self.place, self.stride), (self.element, self.dilation)):
+        for axis, step in ((self.position, self.stride), (self.element, self.dilation)):
             index = index if axis is None else index + axis_index(axis) * step
         return index
 
     @cached_property
-    def number(self) -> Index:
+    def index(self) -> Index:
         """Which number it is, where it is one."""
-        return self.position // self.divisor
+        return self.scaled_index // self.divisor
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
         """When there is a number; none of them where there always is."""
-        position = self.position
+        position = self.scaled_index
         within = Bound(position, 0, (self.extent - 1) * self.divisor + 1)
         whole = Bound(position % self.divisor, 0, 1)
         return tuple(bound for bound in (within, whole) if not bound.always)
@@ -85,7 +85,7 @@ class Window:
         return self.element is None and not self.bounds
 
     def __str__(self) -> str:
-        number = str(self.position)
+        number = str(self.scaled_index)
         if self.divisor > 1:
             number = f"({number}) / {self.divisor}"
         return f"{self.kind}, windows of {self.operand}: {number} of {self.extent}"
@@ -93,10 +93,10 @@ class Window:
 
 def kind_of(window: Window, inner: Collection[Axis]) -> str | None:
     """What a contraction over the inner axes does with windows; None if neither is summed up."""
-    place, element = window.place in inner, window.element in inner
-    if window.place is not None and window.element is not None and place == element:
+    place, element = window.position in inner, window.element in inner
+    if window.position is not None and window.element is not None and place == element:
         return None
-    if place or (window.place is None and not element):
+    if place or (window.position is None and not element):
         return WEIGHT_GRADIENT
     return DATA_GRADIENT if window.dilation < 0 or window.divisor > 1 else FORWARD
 
@@ -110,7 +110,7 @@ def fitted(window: Window, view: Scalar) -> Window | None:
     load = loaded(view)
     if load is None or not _moves_with(window, load.index):
         return None
-    low, high = window.position.bounds
+    low, high = window.scaled_index.bounds
     reached = (-(-low // window.divisor), high // window.divisor)
     claimed = (max(reached[0], 0), min(reached[1], window.extent - 1))
     shown = _shown(window, load.bounds, reached)
@@ -163,7 +163,7 @@ def _shown(
     None if its axes are bounded in another way.
     """
     first, last = reached
-    rest = window.position % window.divisor
+    rest = window.scaled_index % window.divisor
     whole = rest == Index()
     for bound in bounds:
         index = bound.index
@@ -172,7 +172,7 @@ def _shown(
         if index == rest and (bound.low, bound.high) == (0, 1):
             whole = True
             continue
-        for own, scale in ((window.position, window.divisor), (window.number, 1)):
+        for own, scale in ((window.scaled_index, window.divisor), (window.index, 1)):
             if index.terms == own.terms:
                 shift = index.constant - own.constant
                 first = max(first, -(-(bound.low - shift) // scale))
@@ -185,12 +185,12 @@ def _shown(
 
 def _moves_with(window: Window, index: Index) -> bool:
     """Whether the place in the buffer grows with the window's number, and in no other way."""
-    terms = window.number.terms
+    terms = window.index.terms
     if terms:
         atom, step = terms[0]
         pitch, rest = divmod(dict(index.terms).get(atom, 0), step)
         if rest:
             return False
-        index = index - window.number * pitch
+        index = index - window.index * pitch
     gathered = map(axes_of, indices(*index.values))
     return window.axes.isdisjoint(axes_of(index).union(*gathered))

@@ -40,7 +40,7 @@ Numbers = tuple[str, int, int, int, int, int, int, int]
 
 
 def numbers_of(window: Window) -> Numbers:
-    counts = (one.extent if one is not None else 1 for one in (window.place, window.element))
+    counts = (one.extent if one is not None else 1 for one in (window.position, window.element))
     return (
         *(window.operand, window.stride, window.dilation, window.offset),
         *(window.divisor, window.extent, *counts),
@@ -254,7 +254,7 @@ def check_at_every_point(step: Contraction, window: Window, generator: np.random
     inside: dict[int, int] = {}
     for place in np.ndindex(*(axis.extent for axis in moving)):
         point = {**others, **dict(zip(moving, map(int, place), strict=True))}
-        number, rest = divmod(value(window.position, point), window.divisor)
+        number, rest = divmod(value(window.scaled_index, point), window.divisor)
         shown = all(bound.low <= value(bound.index, point) < bound.high for bound in own)
         assert shown == (not rest and 0 <= number < window.extent)
         if shown:
@@ -309,10 +309,12 @@ WRONG: dict[str, Callable[[Window], Window]] = {
     "the other operand": lambda one: replace(one, operand="right"),
     "no operand": lambda one: replace(one, operand="result"),
     "no element": lambda one: replace(one, element=None),
-    "no place": lambda one: replace(one, place=None),
-    "no axes": lambda one: replace(one, place=None, element=None),
-    "an axis that nothing iterates": lambda one: replace(one, place=Axis("nowhere", 4)),
-    "places and elements exchanged": lambda one: replace(one, place=one.element, element=one.place),
+    "no position": lambda one: replace(one, position=None),
+    "no axes": lambda one: replace(one, position=None, element=None),
+    "an axis that nothing iterates": lambda one: replace(one, position=Axis("nowhere", 4)),
+    "positions and elements exchanged": lambda one: replace(
+        one, position=one.element, element=one.position
+    ),
     "no stride": lambda one: replace(one, stride=0),
     "no dilation": lambda one: replace(one, dilation=0),
     "no divisor": lambda one: replace(one, divisor=0),
@@ -342,7 +344,7 @@ def test_wrong_windows_are_refused(name: str) -> None:
 def test_windows_are_shown_and_encoded() -> None:
     program = sample()
     assert "forward, windows of left: 2*i1 + k1 + -1 of 9" in str(program)
-    assert "gradient of data, windows of left: (i1 + -1*k1 + 1) / 2 of 5" in str(program)
+    assert "data gradient, windows of left: (i1 + -1*k1 + 1) / 2 of 5" in str(program)
     assert decode(encode(program)).steps == program.steps
 
 
@@ -350,10 +352,12 @@ def test_windows_stay_as_long_as_their_axes_do() -> None:
     step = contractions(sample())[0]
     assert len(step.windows) == 2
     (window, other), batch = step.windows, step.m[0]
-    assert window.place is not None
+    assert window.position is not None
     kept = Rewrite({batch: axis_index(Axis("b", batch.extent))}).contraction(step)
     assert kept.windows == step.windows
-    dropped = Rewrite({window.place: axis_index(Axis("p", window.place.extent))}).contraction(step)
+    dropped = Rewrite({window.position: axis_index(Axis("p", window.position.extent))}).contraction(
+        step
+    )
     assert dropped.windows == (other,)
 
 

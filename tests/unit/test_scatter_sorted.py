@@ -102,7 +102,7 @@ def test_positions_are_as_wide_as_their_axis_asks_for() -> None:
 
 def test_the_place_of_a_segment_is_the_same_for_all_slots() -> None:
     _, total = stages(scatter())
-    text = problem_of(with_stage(scatter(), 1, replace(total, place=axis_index(total.axis))))
+    text = problem_of(with_stage(scatter(), 1, replace(total, segment=axis_index(total.axis))))
     assert "nothing iterates axis slot" in text
 
 

@@ -195,7 +195,7 @@ def _segment_sum(
     """The sum for every outer point: slot after slot is added where its key is the place."""
     points = _Points((*outer, stage.axis), buffers, locals_, turn)
     keys, values = points.everywhere(stage.key), points.everywhere(stage.value)
-    places = _Points(outer, buffers, locals_, turn).everywhere(Position(stage.place))
+    places = _Points(outer, buffers, locals_, turn).everywhere(Position(stage.segment))
     total = np.zeros(places.shape, stage.dtype.numpy)
     for slot in range(stage.axis.extent):
         total = np.where(keys[..., slot] == places, total + values[..., slot], total)
