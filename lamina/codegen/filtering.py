@@ -20,7 +20,7 @@ from lamina.shapes import Array
 RESULTS = 2
 
 # A matrix, row by row.
-Rows = tuple[tuple[float, ...], ...]
+Transform = tuple[tuple[float, ...], ...]
 
 
 @frozen_dataclass
@@ -40,26 +40,26 @@ class Filtering:
     points: tuple[float, ...]
 
     @property
-    def numbers(self) -> int:
+    def input_tile(self) -> int:
         """How many numbers the results follow from."""
         return self.window + RESULTS - 1
 
     @property
-    def places(self) -> int:
+    def products(self) -> int:
         """The products of a tile, along both axes."""
-        return self.numbers**2
+        return self.input_tile**2
 
     @cached_property
-    def of_numbers(self) -> Rows:
+    def data_transform(self) -> Transform:
         """Numbers, transformed."""
         finite = (
-            _row(np.poly(self._others(point)) * np.sign(self._scale(point)), self.numbers)
+            _row(np.poly(self._others(point)) * np.sign(self._scale(point)), self.input_tile)
             for point in self.points
         )
-        return (*finite, _row(np.poly(self.points), self.numbers))
+        return (*finite, _row(np.poly(self.points), self.input_tile))
 
     @cached_property
-    def of_weights(self) -> Rows:
+    def weight_transform(self) -> Transform:
         """Weights, transformed."""
         finite = (
             tuple(point**power / abs(self._scale(point)) for power in range(self.window))
@@ -68,20 +68,20 @@ class Filtering:
         return (*finite, _last(self.window))
 
     @cached_property
-    def of_factors(self) -> Rows:
+    def gradient_transform(self) -> Transform:
         """Gradients of results, transformed."""
         finite = (tuple(point**power for power in range(RESULTS)) for point in self.points)
         return (*finite, _last(RESULTS))
 
     @property
-    def of_products(self) -> Rows:
+    def output_transform(self) -> Transform:
         """Results of products of transformed numbers and weights."""
-        return tuple(zip(*self.of_factors, strict=True))
+        return tuple(zip(*self.gradient_transform, strict=True))
 
     @property
-    def of_sums(self) -> Rows:
+    def weight_gradient_transform(self) -> Transform:
         """Gradients of weights, of sums of products of transformed numbers and factors."""
-        return tuple(zip(*self.of_weights, strict=True))
+        return tuple(zip(*self.weight_transform, strict=True))
 
     def _others(self, point: float) -> list[float]:
         return [other for other in self.points if other != point]

@@ -410,7 +410,7 @@ class Function(Instructions):
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
         self.line(f"store {typed(value)}, {typed(pointer)}, align {align or value.type.bytes}")
 
-    def fetch(self, pointer: Value, level: int) -> None:
+    def prefetch(self, pointer: Value, level: int) -> None:
         """Has a cache fetch what lies there, the first or the second one; anywhere is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", [POINTER, I32, I32, I32])
         read, data = constant(0, I32), constant(1, I32)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar, final
 from lamina.codegen.access import Access
 from lamina.codegen.builder import Block, Builder, OpenLoop
 from lamina.codegen.nest import Lanes, Nest
-from lamina.codegen.positions import Place, Positions
+from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, element, random_words
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.program.index import Axis, Index
@@ -141,9 +141,9 @@ class Points(Generic[Code]):
         """The value of an axis at the current point."""
         return self._nest.axis(axis)
 
-    def place(self, index: Index) -> Place:
+    def indices(self, index: Index) -> LaneIndices:
         """Where an index expression points, for each lane."""
-        return self._positions.place(index)
+        return self._positions.indices(index)
 
     def position(self, number: int) -> Value:
         """A number as a position."""
@@ -215,7 +215,7 @@ class Points(Generic[Code]):
     def _applied(self, scalar: Apply) -> Value:
         if self._is_random_block(scalar):
             seed, step, position, stream = scalar.operands
-            start = self._as_integer(self.place(indices_of(position)[0]).start)
+            start = self._as_integer(self.indices(indices_of(position)[0]).start)
             others = [self.value(operand) for operand in (seed, step, stream)]
             return random_words(self.code, start, self.lanes, *others)
         operands = [self.value(operand) for operand in scalar.operands]
@@ -247,14 +247,14 @@ class Points(Generic[Code]):
     def store_all(self, stores: Sequence[Store]) -> None:
         """Computes the values of all stores at the current point, then writes them."""
         values = [self.vector(store.value) for store in stores]
-        places = [self.place(store.index) for store in stores]
-        for store, value, place in zip(stores, values, places, strict=True):
-            self._access.store(store, value, place)
+        indices = [self.indices(store.index) for store in stores]
+        for store, value, own in zip(stores, values, indices, strict=True):
+            self._access.store(store, value, own)
         self.forget(store.buffer for store in stores)
 
     def store(self, store: Store, value: Value) -> None:
         """Writes (or adds) another value than the store's own."""
-        self._access.store(store, value, self.place(store.index))
+        self._access.store(store, value, self.indices(store.index))
         self.forget([store.buffer])
 
     def forget(self, buffers: Iterable[str]) -> None:

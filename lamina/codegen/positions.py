@@ -19,7 +19,7 @@ _SMALL = 2**31
 
 
 @frozen_dataclass
-class Place:
+class LaneIndices:
     """Where a load or store goes: `start + lane * stride`, or a position for each lane.
 
     Attributes:
@@ -52,14 +52,14 @@ class Positions:
         self._value = value
         self.type = type
 
-    def place(self, index: Index) -> Place:
+    def indices(self, index: Index) -> LaneIndices:
         """Where an index expression points, for each lane."""
         nest, code = self._nest, self._code
         known = nest.known(nest.index_depth(index))
         key = ("start", index)
         if key in known:
             strides = (step for atom, step in index.terms if atom == nest.lanes.axis)
-            return Place(known[key], next(strides, 0))
+            return LaneIndices(known[key], next(strides, 0))
         stride = 0
         uniform: list[tuple[int, Value]] = []
         vectors: list[Value] = []
@@ -90,11 +90,11 @@ class Positions:
             # What is read from data may be another place after a store.
             if not loads_in_index(index):
                 known[key] = start
-            return Place(start, stride)
+            return LaneIndices(start, stride)
         each = self.counted(start, stride)
         for vector in vectors:
             each = code.add(each, vector)
-        return Place(start, 0, each)
+        return LaneIndices(start, 0, each)
 
     def counted(self, start: Value, stride: int) -> Value:
         """The vector start, start + stride, ..."""
@@ -107,12 +107,12 @@ class Positions:
 
     def position(self, index: Index) -> Value:
         """The value of an index expression, a vector if it depends on the lanes."""
-        place = self.place(index)
-        if place.each is not None:
-            return place.each
-        if self._nest.lanes.count and place.stride:
-            return self.counted(place.start, place.stride)
-        return place.start
+        found = self.indices(index)
+        if found.each is not None:
+            return found.each
+        if self._nest.lanes.count and found.stride:
+            return self.counted(found.start, found.stride)
+        return found.start
 
     def _gathered(self, atom: Gathered, depth: int) -> Value:
         """A position that was read from data."""

@@ -34,7 +34,7 @@ class Combiner(ABC):
         """What is carried before the first value; the lanes stay as they are to the end."""
 
     @abstractmethod
-    def step(
+    def accumulate(
         self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
         """What is carried after the current point, which may have fewer lanes.
@@ -71,7 +71,7 @@ class _Plain(Combiner):
     def start(self, lanes: int) -> tuple[Value, ...]:
         return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
 
-    def step(
+    def accumulate(
         self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
         (total,) = carried
@@ -117,7 +117,7 @@ class _Position(Combiner):
             constant(-1, Type(self._place_type(), lanes)),
         )
 
-    def step(
+    def accumulate(
         self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
         best, place = carried

@@ -149,7 +149,7 @@ class Stages(Generic[Code]):
         carried = combine.start(lanes or self._points.lanes)
         if not lanes and is_window(stage, self._style.window):
             for element in _elements(stage):
-                carried = combine.step(self._points, carried, element)
+                carried = combine.accumulate(self._points, carried, element)
             return combine.result(carried)
         if all(axis.extent for axis in stage.axes):
             carried = self._reduce_nest(stage.axes, lanes, combine, carried)
@@ -167,16 +167,16 @@ class Stages(Generic[Code]):
                 if rest:
                     received = self._reduce_nest(rest, lanes, combine, opened.carried)
                 else:
-                    received = combine.step(points, opened.carried)
+                    received = combine.accumulate(points, opened.carried)
                 return code.end_loop(opened, received)
         full, left = divmod(axis.extent, lanes)
         if full:
             with points.vectors(axis, lanes, carried) as opened:
-                received = combine.step(points, opened.carried)
+                received = combine.accumulate(points, opened.carried)
                 carried = code.end_loop(opened, received)
         if left:
             with points.along(axis, points.position(full * lanes), left, multiple=lanes):
-                carried = combine.step(points, carried)
+                carried = combine.accumulate(points, carried)
         return carried
 
     def _unrolled(
@@ -192,7 +192,7 @@ class Stages(Generic[Code]):
                 if across
                 else points.bound(axis, first)
             ):
-                carried = combine.step(points, carried)
+                carried = combine.accumulate(points, carried)
         return carried
 
     # Writes and scans
@@ -214,7 +214,7 @@ class Stages(Generic[Code]):
         carried = combine.start(points.lanes)
         store = Store(stage.buffer, stage.index, stage.value)
         with points.loop(stage.axis, carried) as opened:
-            running = combine.step(points, opened.carried)
+            running = combine.accumulate(points, opened.carried)
             points.store(store, running[0])
             code.end_loop(opened, running)
 

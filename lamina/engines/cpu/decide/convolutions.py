@@ -356,6 +356,6 @@ def _works(how: Windowed, schedule: WindowSchedule, processor: Processor) -> tup
     channels, filtering = how.image.sides[-1].axis.extent, filtering_of(how.image)
     items = matrices * (channels // schedule.channels) * schedule.partial_sums
     finishing = matrices * channels * panels.vectors
-    finishing *= filtering.places * (schedule.partial_sums + filtering.window)
+    finishing *= filtering.products * (schedule.partial_sums + filtering.window)
     groups = -(-channels // panels.lanes)
     return Work(items, cycles), Work(matrices * groups, float(finishing))

@@ -56,7 +56,7 @@ def winograd_pays(how: Windowed, algorithm: str, panels: Panels, direct: float) 
         once = _GRADIENTS_TILES
         others = _NUMBERS_CYCLES * channels * panels.count + _FACTORS_CYCLES * columns
     work = (tiles + once) * channels * columns + tiles * others
-    work *= filtering_of(image).places
+    work *= filtering_of(image).products
     return how.step.batch[0].extent * work < MUST_GAIN * direct
 
 
@@ -68,7 +68,7 @@ def is_winograd(algorithm: str) -> bool:
 def multiplications_left(how: Windowed) -> float:
     """The share of the direct algorithm's multiplications that are left."""
     filtering = filtering_of(how.image)
-    return filtering.places / (RESULTS * filtering.window) ** 2
+    return filtering.products / (RESULTS * filtering.window) ** 2
 
 
 def tiles_that_fit(
@@ -76,14 +76,14 @@ def tiles_that_fit(
 ) -> int:
     """How many tiles fit the cache, with what is made of them; at least a register tile of them."""
     room = processor.level2_bytes // _CACHE_SHARE // how.step.dtype.itemsize
-    return max(room // (filtering_of(how.image).places * (channels + panels.width)), rows)
+    return max(room // (filtering_of(how.image).products * (channels + panels.width)), rows)
 
 
 def channels_at_once(how: Windowed, panels: Panels, processor: Processor) -> int:
     """How many channels have sums at once: whole vectors, so many as fit their share."""
     lanes, channels = panels.lanes, how.image.sides[-1].axis.extent
     most = processor.level2_bytes // _SUMS_SHARE // how.step.dtype.itemsize
-    most //= filtering_of(how.image).places * panels.width
+    most //= filtering_of(how.image).products * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
     return max((size for size in sizes if size <= most), default=min([*sizes, channels]))
 
@@ -182,7 +182,7 @@ class PackedWeights(PackedRight):
     @property
     def has_zeros(self) -> int:
         """Where it is said whether a panel has zeros, in rows."""
-        return FILTERINGS[self.taps.window].places * self.taps.channels
+        return FILTERINGS[self.taps.window].products * self.taps.channels
 
 
 def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
@@ -190,6 +190,6 @@ def packed_weights(how: Windowed, panels: Panels) -> PackedWeights:
     taps = _taps_of(how)
     words = len(taps.first) * taps.channels * _WORD_BYTES
     words = -(-words // (panels.width * how.step.dtype.itemsize))
-    inner = FILTERINGS[taps.window].places * taps.channels + 1 + words
+    inner = FILTERINGS[taps.window].products * taps.channels + 1 + words
     packing = packing_of_all(as_matrix(right_alone(how.step)), panels.lanes)
     return PackedWeights(panels, inner, packing, taps)

@@ -309,7 +309,7 @@ class _Gemm:
     def _address(self, points: Points, plain: Plain, outer: Value, start: int) -> Value:
         """Where a plain operand lies from a row or column and a k on."""
         code = points.code
-        first = points.place(plain.start).start
+        first = points.indices(plain.start).start
         position = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
         position = code.add(position, constant(start * plain.k_stride, I64))
         return code.offset(points.base(plain.buffer), position, self._element)

@@ -278,10 +278,10 @@ def _fetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
     line = LINE_BYTES // (4 if tile.element == "float" else 8)
     row_stride = tile.rows[1] - tile.rows[0] if len(tile.rows) > 1 else 1
     if row_stride == 1:
-        code.fetch(start, level=1)
+        code.prefetch(start, level=1)
         return
     turn = code.binary("and", k, constant(line - 1, I64))
     for first in range(0, len(tile.rows), line):
         row = code.add(turn, constant(first, I64))
         skipped = code.multiply(row, constant(row_stride, I64))
-        code.fetch(code.offset(start, skipped, tile.element), level=2)
+        code.prefetch(code.offset(start, skipped, tile.element), level=2)

@@ -257,7 +257,7 @@ class WeightGradient(WindowWriter):
         if schedule.right == DIRECT and panel.last == panel.lanes:
             plain = as_plain(matrix.right, matrix.n, matrix)
             assert plain is not None
-            place = points.place(plain.start).start
+            place = points.indices(plain.start).start
             right = code.offset(points.base(plain.buffer), place, self._element)
             moves = [(first, plain.k_stride), (column, 1)]
             return address(code, right, moves, self._element), plain.k_stride

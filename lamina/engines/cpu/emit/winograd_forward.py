@@ -194,9 +194,11 @@ class WinogradForward(TransformedTiles):
             last = number == panel.vectors - 1
             vector = Type(self._element, panel.last_lanes if last else panel.lanes)
             skipped = number * panel.lanes
-            down = self._filtering.numbers * products.apart
+            down = self._filtering.input_tile * products.apart
             square = Stored(code, source, skipped, down, products.apart, vector)
-            for row, values in enumerate(along_both(code, self._filtering.of_products, square)):
+            for row, values in enumerate(
+                along_both(code, self._filtering.output_transform, square)
+            ):
                 for column, value in enumerate(values):
                     place = (row * RESULTS * self._wide + column) * panel.width + skipped
                     code.store(value, code.offset(target, place, self._element))
