@@ -126,7 +126,7 @@ BROKEN: dict[str, Callable[[], Step]] = {
         "1.step", (POINT,), (Write((INNER,), (Store("b", HERE, load("a", ROW_BACKWARDS)),)),)
     ),
     "a contraction overwrites its operand": contraction,
-    "two results lie in one place": lambda: Loop(
+    "two results share memory": lambda: Loop(
         "1.step", (POINT, INNER), (Write((), (Store("a", HERE, load("x")), store_b())),)
     ),
     "a later stage reads what an earlier one overwrote": lambda: Loop(
@@ -139,7 +139,7 @@ BROKEN: dict[str, Callable[[], Step]] = {
     ),
 }
 # Of these, the order of points does not change the outcome.
-ORDERED = ("two results lie in one place", "a later stage reads what an earlier one overwrote")
+ORDERED = ("two results share memory", "a later stage reads what an earlier one overwrote")
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -311,7 +311,7 @@ def test_plain_stores_in_one_place_are_found() -> None:
 def test_what_one_iteration_leaves_for_another_keeps_its_place() -> None:
     turn = Axis("turn", 3)
     good = program(everywhere("b", add(load("a"), load("x"))), in_place=False)
-    with pytest.raises(InternalError, match="a has its place in the arena at other times"):
+    with pytest.raises(InternalError, match="a is allocated in the arena at other times"):
         verify(
             Program(
                 "test",

@@ -338,7 +338,7 @@ MIXED: dict[str, tuple[Scalar, str]] = {
     "bounds as a number": (Within((Bound(COLUMN, 0, 3),), float32), "bounds are bool, not f32"),
     "a place that is a float": (
         load("x", gathered_index(load("x", COLUMN), 6)),
-        "a place in data is an integer, not f32",
+        "an index read from data must be an integer, not f32",
     ),
 }
 
@@ -458,4 +458,4 @@ def test_a_sort_is_alone_in_its_loop() -> None:
     )
     beside = write(Store("y", constant_index(0), Literal(1.0, float32)), axes=())
     text = problem_of(loop(sort, beside, axes=()))
-    assert "in step 0, 0.step: a sort is a loop of its own, not beside other stages" in text
+    assert "in step 0, 0.step: a sort must be the only stage of its loop" in text

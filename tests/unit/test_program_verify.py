@@ -150,7 +150,7 @@ def test_a_place_must_not_be_taken_over_while_it_is_read_later() -> None:
 @pytest.mark.parametrize(("offset", "size"), [(20, 32), (-4, 32), (16, 24)])
 def test_a_place_outside_the_arena_is_found(offset: int, size: int) -> None:
     broken = placed(Allocation("b", offset, 16, 1, 2), Allocation("a", 0, 4, 0, 0), size=size)
-    assert "b lies outside the arena" in problem_of(broken)
+    assert "b is outside the arena" in problem_of(broken)
 
 
 def test_a_primitive_that_engines_do_not_know_is_found() -> None:
