@@ -1,4 +1,4 @@
-"""Loads and stores: elements side by side, apart, or anywhere."""
+"""Loads and stores of vectors: contiguous, strided, or gathered element by element."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Access:
 
     Args:
         code: the function that is being written.
-        nest: where it is.
+        nest: the loop nest around the current point.
         positions: writes its index expressions.
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
-        calling: whether functions are called for vectors whose elements lie apart, which are many
-            lines each: in long functions that are not run for every few numbers.
+        calling: whether strided vectors are loaded and stored by calls of shared functions. That
+            keeps long functions short, and is for code that is not run for every few elements.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Access:
         self._sizes = sizes
         self._calling = calling
         self.bases = bases
-        # The buffers that were read, which must be read again after a store.
+        # The buffers that were loaded from; after a store they must be loaded again.
         self.loaded: set[str] = set()
 
     # Loads
 
     def load(self, load: Load) -> Value:
-        """What a load gives, a vector if it depends on the lanes."""
+        """The value of a load, a vector if it depends on the lanes."""
         lanes = self._nest.lanes.count
         self.loaded.add(load.buffer)
         if not self._sizes[load.buffer]:
@@ -67,7 +67,7 @@ class Access:
         return self._gathered(load, indices, inside, lanes)
 
     def _run(self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int) -> Value:
-        """Elements that lie side by side, forwards or backwards."""
+        """Contiguous elements, forwards or backwards."""
         code = self._code
         type = Type(memory_element(load.dtype))
         forwards = indices.stride == 1
@@ -85,13 +85,13 @@ class Access:
         loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
         return from_memory(code, loaded, load.dtype)
 
-    def _load_one(self, load: Load, position: Value, inside: Value | None) -> Value:
+    def _load_one(self, load: Load, index: Value, inside: Value | None) -> Value:
         code = self._code
         type = Type(memory_element(load.dtype))
         if inside is not None:
-            # The first element is always there.
-            position = self._or_zero(inside, position)
-        address = code.offset(self.bases[load.buffer], position, type.element)
+            # Element 0 always exists.
+            index = self._or_zero(inside, index)
+        address = code.offset(self.bases[load.buffer], index, type.element)
         value = from_memory(code, code.load(address, type), load.dtype)
         if inside is None:
             return value
@@ -107,7 +107,7 @@ class Access:
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
         code = self._code
-        # LLVM reads lanes that are masked out if their number is no power of two (22.1, AVX2).
+        # With a number of lanes that is no power of two, LLVM reads masked-out lanes (22.1, AVX2).
         wide = type.wide(1 << (type.lanes - 1).bit_length())
         mask = code.padded(mask, wide.lanes, False)
         loaded = code.masked_load(address, mask, wide)
@@ -130,7 +130,7 @@ class Access:
     def _gathered(
         self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int
     ) -> Value:
-        """One element after the other, from any positions."""
+        """One element after the other, from any indices."""
         code = self._code
         type = Type(memory_element(load.dtype))
         each = indices.each
@@ -141,8 +141,8 @@ class Access:
             each = self._or_zero(inside, each)
         result = undefined(type.wide(lanes))
         for lane in range(lanes):
-            position = code.extract(each, lane)
-            address = code.offset(self.bases[load.buffer], position, type.element)
+            index = code.extract(each, lane)
+            address = code.offset(self.bases[load.buffer], index, type.element)
             result = code.insert(result, code.load(address, type), lane)
         value = from_memory(code, result, load.dtype)
         if inside is None:
@@ -175,14 +175,14 @@ class Access:
         for lane in range(lanes):
             offset = lane * indices.stride if each is None else code.extract(each, lane)
             address = code.offset(start, offset, type.element)
-            part = code.extract(stored, lane)
+            one = code.extract(stored, lane)
             if store.accumulate:
-                part = code.add(code.load(address, type), part)
-            code.store(part, address)
+                one = code.add(code.load(address, type), one)
+            code.store(one, address)
 
 
 def _write_strided_load(module: Module, type: Type) -> str:
-    """Writes `load_strided(address, stride)`, once in a module; gives its name."""
+    """Writes `load_strided(address, stride)`, once in a module; returns its name."""
     name = f"load_strided_{type.suffix}"
     if not module.has(name):
         code = module.function(name, (("address", POINTER), ("stride", I64)), result=type)
@@ -197,7 +197,7 @@ def _write_strided_load(module: Module, type: Type) -> str:
 
 
 def _write_strided_store(module: Module, type: Type) -> str:
-    """Writes `store_strided(vector, address, stride)`, once in a module; gives its name."""
+    """Writes `store_strided(vector, address, stride)`, once in a module; returns its name."""
     name = f"store_strided_{type.suffix}"
     if not module.has(name):
         parameters = (("vector", type), ("address", POINTER), ("stride", I64))

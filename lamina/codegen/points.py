@@ -1,7 +1,7 @@
 """Scalar expressions as instructions, at one point of a loop nest or at a vector of points.
 
-What does not depend on the axis that runs along the lanes stays scalar until it meets something
-that does. What was computed is known from then on, down to where it may have changed.
+A value that does not depend on the lanes' axis stays scalar until it is combined with a vector.
+Computed values are reused until a store may have changed them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Points(Generic[Code]):
         code: the function that is being written.
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
-        calling: whether functions are called for vectors whose elements lie apart; see `Access`.
-        position: the type of positions.
+        calling: whether strided vectors are loaded and stored by calls; see `Access`.
+        position: the integer type of indices.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Points(Generic[Code]):
 
     @contextmanager
     def bound(self, axis: Axis, value: Value, *, before: Block | None = None) -> Generator[None]:
-        """The axis has this value inside; `before` is where code in front of it may go."""
+        """Inside, the axis has this value; `before` is the block for code before it."""
         with self._nest.level(before):
             self._nest.bind(axis, value)
             yield
@@ -81,9 +81,9 @@ class Points(Generic[Code]):
         multiple: int = 1,
         before: Block | None = None,
     ) -> Generator[None]:
-        """The axis runs along the lanes of vectors inside, from `first` on.
+        """Inside, the axis runs along the lanes of vectors, from `first` on.
 
-        `multiple` is a number of which `first` is known to be one.
+        `first` is a multiple of `multiple`.
         """
         with self._nest.level(before), self._nest.along(Lanes(axis, lanes, multiple)):
             if axis is not None:
@@ -113,7 +113,7 @@ class Points(Generic[Code]):
         start: Value | int = 0,
         stop: Value | int | None = None,
     ) -> Generator[OpenLoop]:
-        """The same for vectors of points, by which `start` and `stop` count: all that are full."""
+        """A loop over the full vectors of an axis; `start` and `stop` are numbers of vectors."""
         stop = axis.extent // lanes if stop is None else stop
         opened = self.code.begin_loop(self._bound(start), self._bound(stop), 1, carried)
         first = self.code.multiply(opened.index, self.position(lanes))
@@ -121,7 +121,7 @@ class Points(Generic[Code]):
             yield opened
 
     def _bound(self, number: Value | int) -> Value | int:
-        """A bound of a loop; its index gets the type of positions."""
+        """A bound of a loop, in the type of indices."""
         wide = self._positions.type == I64
         return number if isinstance(number, Value) or wide else self.position(number)
 
@@ -142,11 +142,11 @@ class Points(Generic[Code]):
         return self._nest.axis(axis)
 
     def indices(self, index: Index) -> LaneIndices:
-        """Where an index expression points, for each lane."""
+        """The value of an index expression in each lane."""
         return self._positions.indices(index)
 
     def position(self, number: int) -> Value:
-        """A number as a position."""
+        """A constant of the type of indices."""
         return constant(number, self._positions.type)
 
     # Values
@@ -154,16 +154,16 @@ class Points(Generic[Code]):
     def value(self, scalar: Scalar) -> Value:
         """The scalar at the current point: a vector if it depends on the lanes' axis."""
         nest = self._nest
-        # Operands first, without calling itself: expressions may be deep.
+        # Operands first, without recursion: expressions may be deep.
         pending = [scalar] if self._known(scalar) is None else []
         while pending:
-            part = pending[-1]
-            missing = [one for one in self._operands(part) if self._known(one) is None]
+            top = pending[-1]
+            missing = [one for one in self._operands(top) if self._known(one) is None]
             pending += reversed(missing)
             if not missing:
-                with nest.at(nest.depth(part)) as known:
-                    if part not in known:
-                        known[part] = self._computed(part)
+                with nest.at(nest.depth(top)) as known:
+                    if top not in known:
+                        known[top] = self._computed(top)
                 pending.pop()
         return nest.known(nest.depth(scalar))[scalar]
 
@@ -172,7 +172,7 @@ class Points(Generic[Code]):
         return self._nest.known(self._nest.depth(scalar)).get(scalar)
 
     def _operands(self, scalar: Scalar) -> tuple[Scalar, ...]:
-        """The operands of a primitive whose values it needs."""
+        """The operands of a primitive that must be computed before it."""
         if not isinstance(scalar, Apply):
             return ()
         if self._is_random_block(scalar):
@@ -208,7 +208,7 @@ class Points(Generic[Code]):
         return self._applied(scalar)
 
     def _as_integer(self, position: Value) -> Value:
-        """A position as a value of int64."""
+        """An index as a value of int64."""
         wide = position.type.element == "i64"
         return position if wide else self.code.convert("sext", position, "i64")
 
@@ -231,7 +231,7 @@ class Points(Generic[Code]):
         return EMITTERS[scalar.primitive](self.code, dtype, spread)
 
     def _is_random_block(self, scalar: Apply) -> bool:
-        """Whether it gives random bits at consecutive positions, the first a multiple of four."""
+        """Whether it is random bits at consecutive positions, the first a multiple of four."""
         if scalar.primitive != "random_bits":
             return False
         position, lanes = scalar.operands[2], self._nest.lanes
@@ -258,7 +258,7 @@ class Points(Generic[Code]):
         self.forget([store.buffer])
 
     def forget(self, buffers: Iterable[str]) -> None:
-        """After a store: what was loaded from these buffers must be loaded again."""
+        """After a store: values loaded from these buffers must be loaded again."""
         written = set(buffers) & self._access.loaded
         if written:
             self._nest.forget(written)
