@@ -82,7 +82,7 @@ def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = N
 def _nests(
     step: Step,
 ) -> Iterator[tuple[tuple[Axis, ...], tuple[Scalar, ...], tuple[Store, ...], int]]:
-    """Axes, values, stores, and how many operations combine the values, of each loop nest."""
+    """(axes, values, stores, operations that combine a value) of each loop nest."""
     if isinstance(step, Contraction):
         outer = (*step.batch, *step.m, *step.n)
         yield (*step.batch, *step.m, *step.k), (step.left,), (), 0

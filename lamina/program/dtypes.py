@@ -148,7 +148,7 @@ class _Checker:
         if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
             self.refuse(f"positions cannot be {stage.dtype}: {stage}")
         if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
-            self.refuse(f"there is no way to combine by {stage.combine!r}")
+            self.refuse(f"there is no combiner {stage.combine!r}")
         if isinstance(stage, Scan) and stage.combine in POSITIONAL:
             self.refuse(f"there is no running {stage.combine}")
         if isinstance(stage, Reduce | Scan | SegmentSum):

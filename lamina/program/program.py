@@ -115,7 +115,7 @@ class Repeat:
 
 @frozen_dataclass
 class Program:
-    """What an engine runs.
+    """Steps over planned buffers: all that an engine needs to compile and run.
 
     Attributes:
         name: for people.

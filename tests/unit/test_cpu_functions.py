@@ -69,14 +69,14 @@ def apply(
 
 
 def ulps(found: Array, expected: Array) -> Array:
-    """How many units in the last place lie between; infinite if one is NaN or infinite alone."""
+    """The distance in units in the last place; infinite if only one is NaN or infinite."""
     with np.errstate(over="ignore"):
         rounded = expected.astype(found.dtype)
     same = (found == rounded) | (np.isnan(found) & np.isnan(rounded))
     spacing = np.spacing(np.abs(np.where(np.isfinite(rounded), rounded, 1)))
     with np.errstate(all="ignore"):
         distance = np.abs(found.astype(expected.dtype) - expected) / spacing
-    # What overflows in one may be the largest number in the other.
+    # One may overflow where the other is the largest number.
     return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance)).astype(float)
 
 

@@ -1,4 +1,4 @@
-"""Sort and segment sums: what the check asks of them, how they print, cost and lie in memory."""
+"""Sort and segment sums: their check, their text, their cost and their memory."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SORTED = replace(DEFAULT_TARGET, scatter="sorted")
 
 
 def scatter(*, is_sorted: bool = True) -> Program:
-    values, places = leaf("v", "input", (30, 4), float32), leaf("at", "input", (30,), int64)
-    graph = Graph((values, places), (("y", ops.scatter_add(values, places, 5)),))
+    values, indices = leaf("v", "input", (30, 4), float32), leaf("at", "input", (30,), int64)
+    graph = Graph((values, indices), (("y", ops.scatter_add(values, indices, 5)),))
     return compile_graph(graph, batch=1, name="test", target=SORTED if is_sorted else IN_ORDER)
 
 
 def with_stage(program: Program, number: int, stage: Stage) -> Program:
-    """With another first stage of one step."""
+    """The program with another first stage of one step."""
     step = program.steps[number]
     assert isinstance(step, Loop)
     changed = replace(step, stages=(stage, *step.stages[1:]))
@@ -100,7 +100,7 @@ def test_positions_are_as_wide_as_their_axis_asks_for() -> None:
     assert "positions cannot be i64" in text
 
 
-def test_the_place_of_a_segment_is_the_same_for_all_slots() -> None:
+def test_a_segment_is_the_same_for_all_slots() -> None:
     _, total = stages(scatter())
     text = problem_of(with_stage(scatter(), 1, replace(total, segment=axis_index(total.axis))))
     assert "nothing iterates axis slot" in text
@@ -121,7 +121,7 @@ def test_rewriting_goes_through_both_stages() -> None:
     assert "v[" not in total
 
 
-def test_what_is_sorted_is_not_overwritten_by_its_order() -> None:
+def test_keys_are_not_overwritten_by_their_order() -> None:
     axis = Axis("slot", 8)
     here = axis_index(axis)
     buffers = {
@@ -131,17 +131,17 @@ def test_what_is_sorted_is_not_overwritten_by_its_order() -> None:
     }
     first = Loop("0.copy", (axis,), (Write((), (Store("a", here, Load("x", here, int32)),)),))
     second = Loop("1.order", (), (Sort(axis, Load("a", here, int32), "b", here, int32),))
-    places = (Allocation("a", 0, 32, 0, 1), Allocation("b", 0, 32, 1, 2, "a"))
-    plan = Plan((32,), 32, places)
+    allocations = (Allocation("a", 0, 32, 0, 1), Allocation("b", 0, 32, 1, 2, "a"))
+    plan = Plan((32,), 32, allocations)
     program = Program("test", buffers, (first, second), (("y", "b"),), {}, plan)
     assert "in step 1, 1.order: loads a[slot], which may overlap" in problem_of(program)
 
 
-def test_the_planner_keeps_the_order_beside_the_keys() -> None:
-    places = leaf("at", "input", (30,), int32)
+def test_the_planner_keeps_order_and_keys_apart() -> None:
+    indices = leaf("at", "input", (30,), int32)
     values = leaf("v", "input", (30,), float32)
-    computed = ops.cumsum(places, 0)
-    graph = Graph((values, places), (("y", ops.scatter_add(values, computed, 40)),))
+    computed = ops.cumsum(indices, 0)
+    graph = Graph((values, indices), (("y", ops.scatter_add(values, computed, 40)),))
     program = compile_graph(graph, batch=1, name="test", target=SORTED)
     verify(program)
     taken = {one.buffer: one.in_place_of for one in program.plan.allocations}
