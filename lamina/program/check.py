@@ -48,7 +48,7 @@ def verify(program: Program) -> None:
         if buffer.kind not in KINDS:
             raise InternalError(f"there is no kind of buffer {buffer.kind!r}", where=buffer.name)
         if buffer.name != name:
-            raise InternalError(f"goes by the name {name}", where=buffer.name)
+            raise InternalError(f"is listed under the name {name}", where=buffer.name)
         for extent in buffer.shape:
             _check_number("an extent", extent, 0, buffer.name)
     _check_constants(program)

@@ -151,13 +151,13 @@ def check_window(
     numbers = (window.stride, window.dilation, window.offset, window.divisor, window.extent)
     plain = all(type(number) is int for number in numbers) and window.operand in OPERANDS
     if not plain or min(window.stride, window.divisor, window.extent) < 1 or not window.dilation:
-        raise InternalError(f"there are no such windows: {window!r}", where=where)
+        raise InternalError(f"a window has invalid numbers: {window!r}", where=where)
     if not window.axes or not window.axes <= set(axes):
-        raise InternalError(f"nothing iterates {window}", where=where)
+        raise InternalError(f"nothing iterates the axes of a window: {window}", where=where)
     if window.kind != kind_of(window, k_axes):
-        raise InternalError(f"sums up something else: {window}", where=where)
+        raise InternalError(f"a window has the wrong kind: {window}", where=where)
     if fitted(window, view) != window:
-        raise InternalError(f"its operand does not show {window}", where=where)
+        raise InternalError(f"a window differs from its operand's view: {window}", where=where)
 
 
 def _shown(
