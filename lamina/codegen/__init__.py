@@ -1,1 +1,1 @@
-"""What every generated engine shares: from programs to text, for no device in particular."""
+"""Code generation shared by all engines that compile: from programs to text, for any device."""

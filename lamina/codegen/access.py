@@ -1,4 +1,4 @@
-"""Loads and stores: elements side by side, apart, or anywhere."""
+"""Loads and stores of vectors: contiguous, strided, or gathered element by element."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.nest import Nest
-from lamina.codegen.positions import Place, Positions
+from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import element, from_memory, memory_element, to_memory
 from lamina.codegen.values import I64, POINTER, Type, Value, constant, undefined
 from lamina.program.scalar import Load
@@ -20,12 +20,12 @@ class Access:
 
     Args:
         code: the function that is being written.
-        nest: where it is.
+        nest: the loop nest around the current point.
         positions: writes its index expressions.
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
-        calling: whether functions are called for vectors whose elements lie apart, which are many
-            lines each: in long functions that are not run for every few numbers.
+        calling: whether strided vectors are loaded and stored by calls of shared functions. That
+            keeps long functions short, and is for code that is not run for every few elements.
     """
 
     def __init__(
@@ -44,35 +44,35 @@ class Access:
         self._sizes = sizes
         self._calling = calling
         self.bases = bases
-        # The buffers that were read, which must be read again after a store.
+        # The buffers that were loaded from; after a store they must be loaded again.
         self.loaded: set[str] = set()
 
     # Loads
 
     def load(self, load: Load) -> Value:
-        """What a load gives, a vector if it depends on the lanes."""
+        """The value of a load, a vector if it depends on the lanes."""
         lanes = self._nest.lanes.count
         self.loaded.add(load.buffer)
         if not self._sizes[load.buffer]:
             return constant(0, Type(element(load.dtype)))
-        place = self._positions.place(load.index)
+        indices = self._positions.indices(load.index)
         inside = self._positions.within(load.bounds) if load.bounds else None
         mask_varies = inside is not None and bool(inside.type.lanes)
-        if place.each is None and not place.stride and not mask_varies:
-            return self._load_one(load, place.start, inside)
-        if place.each is None and place.stride in (1, -1):
-            return self._run(load, place, inside, lanes)
-        if inside is None and place.each is None:
-            return self._strided(load, place, lanes)
-        return self._gathered(load, place, inside, lanes)
+        if indices.each is None and not indices.stride and not mask_varies:
+            return self._load_one(load, indices.start, inside)
+        if indices.each is None and indices.stride in (1, -1):
+            return self._run(load, indices, inside, lanes)
+        if inside is None and indices.each is None:
+            return self._strided(load, indices, lanes)
+        return self._gathered(load, indices, inside, lanes)
 
-    def _run(self, load: Load, place: Place, inside: Value | None, lanes: int) -> Value:
-        """Elements that lie side by side, forwards or backwards."""
+    def _run(self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int) -> Value:
+        """Contiguous elements, forwards or backwards."""
         code = self._code
         type = Type(memory_element(load.dtype))
-        forwards = place.stride == 1
+        forwards = indices.stride == 1
         backwards = range(lanes - 1, -1, -1)
-        start = place.start
+        start = indices.start
         if not forwards:
             start = code.subtract(start, constant(lanes - 1, start.type))
         address = code.offset(self.bases[load.buffer], start, type.element)
@@ -85,13 +85,13 @@ class Access:
         loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
         return from_memory(code, loaded, load.dtype)
 
-    def _load_one(self, load: Load, position: Value, inside: Value | None) -> Value:
+    def _load_one(self, load: Load, index: Value, inside: Value | None) -> Value:
         code = self._code
         type = Type(memory_element(load.dtype))
         if inside is not None:
-            # The first element is always there.
-            position = self._or_zero(inside, position)
-        address = code.offset(self.bases[load.buffer], position, type.element)
+            # Element 0 always exists.
+            index = self._or_zero(inside, index)
+        address = code.offset(self.bases[load.buffer], index, type.element)
         value = from_memory(code, code.load(address, type), load.dtype)
         if inside is None:
             return value
@@ -107,40 +107,42 @@ class Access:
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
         code = self._code
-        # LLVM reads lanes that are masked out if their number is no power of two (22.1, AVX2).
+        # With a number of lanes that is no power of two, LLVM reads masked-out lanes (22.1, AVX2).
         wide = type.wide(1 << (type.lanes - 1).bit_length())
         mask = code.padded(mask, wide.lanes, False)
         loaded = code.masked_load(address, mask, wide)
         return loaded if wide == type else code.shuffle(loaded, None, range(type.lanes))
 
-    def _strided(self, load: Load, place: Place, lanes: int) -> Value:
+    def _strided(self, load: Load, indices: LaneIndices, lanes: int) -> Value:
         code = self._code
         type = Type(memory_element(load.dtype))
-        start = code.offset(self.bases[load.buffer], place.start, type.element)
+        start = code.offset(self.bases[load.buffer], indices.start, type.element)
         result = undefined(type.wide(lanes))
         if self._calling:
-            function = _write_load_apart(code.module, result.type)
-            result = code.call(function, result.type, start, constant(place.stride, I64))
+            function = _write_strided_load(code.module, result.type)
+            result = code.call(function, result.type, start, constant(indices.stride, I64))
         else:
             for lane in range(lanes):
-                address = code.offset(start, lane * place.stride, type.element)
+                address = code.offset(start, lane * indices.stride, type.element)
                 result = code.insert(result, code.load(address, type), lane)
         return from_memory(code, result, load.dtype)
 
-    def _gathered(self, load: Load, place: Place, inside: Value | None, lanes: int) -> Value:
-        """One element after the other, from any positions."""
+    def _gathered(
+        self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int
+    ) -> Value:
+        """One element after the other, from any indices."""
         code = self._code
         type = Type(memory_element(load.dtype))
-        each = place.each
+        each = indices.each
         if each is None:
-            each = self._positions.counted(place.start, place.stride)
+            each = self._positions.counted(indices.start, indices.stride)
         if inside is not None:
             inside = self._mask(inside, lanes)
             each = self._or_zero(inside, each)
         result = undefined(type.wide(lanes))
         for lane in range(lanes):
-            position = code.extract(each, lane)
-            address = code.offset(self.bases[load.buffer], position, type.element)
+            index = code.extract(each, lane)
+            address = code.offset(self.bases[load.buffer], index, type.element)
             result = code.insert(result, code.load(address, type), lane)
         value = from_memory(code, result, load.dtype)
         if inside is None:
@@ -149,39 +151,39 @@ class Access:
 
     # Stores
 
-    def store(self, store: Store, value: Value, place: Place) -> None:
+    def store(self, store: Store, value: Value, indices: LaneIndices) -> None:
         """Writes (or adds) a value, a vector where there are lanes."""
         code = self._code
         dtype = store.value.dtype
         base = self.bases[store.buffer]
         type = Type(memory_element(dtype))
         lanes = value.type.lanes
-        if not lanes or (place.each is None and place.stride == 1):
-            address = code.offset(base, place.start, type.element)
+        if not lanes or (indices.each is None and indices.stride == 1):
+            address = code.offset(base, indices.start, type.element)
             if store.accumulate:
                 old = from_memory(code, code.load(address, type.wide(lanes)), dtype)
                 value = code.add(old, value)
             code.store(to_memory(code, value, dtype), address)
             return
-        each = place.each
+        each = indices.each
         stored = to_memory(code, value, dtype)
-        start = code.offset(base, place.start, type.element) if each is None else base
+        start = code.offset(base, indices.start, type.element) if each is None else base
         if each is None and self._calling and not store.accumulate:
-            function = _write_store_apart(code.module, stored.type)
-            code.call_void(function, stored, start, constant(place.stride, I64))
+            function = _write_strided_store(code.module, stored.type)
+            code.call_void(function, stored, start, constant(indices.stride, I64))
             return
         for lane in range(lanes):
-            offset = lane * place.stride if each is None else code.extract(each, lane)
+            offset = lane * indices.stride if each is None else code.extract(each, lane)
             address = code.offset(start, offset, type.element)
-            part = code.extract(stored, lane)
+            one = code.extract(stored, lane)
             if store.accumulate:
-                part = code.add(code.load(address, type), part)
-            code.store(part, address)
+                one = code.add(code.load(address, type), one)
+            code.store(one, address)
 
 
-def _write_load_apart(module: Module, type: Type) -> str:
-    """Writes `load_apart(address, stride)`, once in a module; gives its name."""
-    name = f"load_apart_{type.suffix}"
+def _write_strided_load(module: Module, type: Type) -> str:
+    """Writes `load_strided(address, stride)`, once in a module; returns its name."""
+    name = f"load_strided_{type.suffix}"
     if not module.has(name):
         code = module.function(name, (("address", POINTER), ("stride", I64)), result=type)
         address, stride = code.parameters
@@ -194,9 +196,9 @@ def _write_load_apart(module: Module, type: Type) -> str:
     return name
 
 
-def _write_store_apart(module: Module, type: Type) -> str:
-    """Writes `store_apart(vector, address, stride)`, once in a module; gives its name."""
-    name = f"store_apart_{type.suffix}"
+def _write_strided_store(module: Module, type: Type) -> str:
+    """Writes `store_strided(vector, address, stride)`, once in a module; returns its name."""
+    name = f"store_strided_{type.suffix}"
     if not module.has(name):
         parameters = (("vector", type), ("address", POINTER), ("stride", I64))
         code = module.function(name, parameters)

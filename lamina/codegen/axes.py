@@ -1,4 +1,4 @@
-"""Loop nests with fewer and longer axes, where neighbours lie side by side in every buffer."""
+"""Merging of neighbouring axes of a loop nest that are contiguous in every buffer."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from dataclasses import replace
 
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import indices_of, parts
+from lamina.program.scalar import indices_of, postorder
 from lamina.program.steps import Loop, Reduce, Stage, Write, stage_stores, stage_values
 from lamina.shapes import size_of
 
 
 def merged_axes(loop: Loop) -> Loop:
-    """The loop with neighbouring axes made one wherever that is the same."""
+    """The loop with neighbouring axes merged wherever every index allows it."""
     axes, stages = list(loop.axes), list(loop.stages)
-    position = 0
-    while position + 1 < len(axes):
-        pair = (axes[position], axes[position + 1])
+    number = 0
+    while number + 1 < len(axes):
+        pair = (axes[number], axes[number + 1])
         if _mergeable(stages, *pair):
             merged, replacements = flattened(pair, pair[0].name + pair[1].name)
             change = Rewrite(replacements)
             stages = [change.stage(stage) for stage in stages]
-            axes[position : position + 2] = [merged]
+            axes[number : number + 2] = [merged]
         else:
-            position += 1
+            number += 1
     return Loop(loop.name, tuple(axes), tuple(_inner_merged(stage) for stage in stages))
 
 
 def _inner_merged(stage: Stage) -> Stage:
-    """The same for the inner axes of a stage."""
+    """The stage with its inner axes merged likewise."""
     if not isinstance(stage, Reduce | Write):
         return stage
     axes = list(stage.axes)
-    position = 0
-    while position + 1 < len(axes):
-        pair = (axes[position], axes[position + 1])
+    number = 0
+    while number + 1 < len(axes):
+        pair = (axes[number], axes[number + 1])
         if _mergeable([stage], *pair):
             merged, replacements = flattened(pair, pair[0].name + pair[1].name)
             stage = Rewrite(replacements).stage(stage)
-            axes[position : position + 2] = [merged]
+            axes[number : number + 2] = [merged]
         else:
-            position += 1
+            number += 1
     return replace(stage, axes=tuple(axes))
 
 
 def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]:
-    """One axis that runs over all points of several, and what each of them is in its terms."""
+    """One axis over all points of several axes, and the index of each of these in its terms."""
     size = size_of([axis.extent for axis in axes])
     single = Axis(name, size)
     if not size:
         return single, {axis: Index() for axis in axes}
-    places = unflatten(axis_index(single), [axis.extent for axis in axes])
-    return single, dict(zip(axes, places, strict=True))
+    coordinates = unflatten(axis_index(single), [axis.extent for axis in axes])
+    return single, dict(zip(axes, coordinates, strict=True))
 
 
 def _mergeable(stages: Iterable[Stage], outer: Axis, inner: Axis) -> bool:
-    """Whether both axes appear only together, as places in one longer row."""
+    """Whether every index has the outer axis `inner.extent` times as often as the inner one."""
     for index in _indices(stages):
         coefficients = dict(index.terms)
         if coefficients.get(outer, 0) != coefficients.get(inner, 0) * inner.extent:
@@ -70,7 +70,7 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
     pending: list[Index] = []
     for stage in stages:
         pending += [store.index for store in stage_stores(stage)]
-        pending += [index for part in parts(*stage_values(stage)) for index in indices_of(part)]
+        pending += [index for one in postorder(*stage_values(stage)) for index in indices_of(one)]
     while pending:
         index = pending.pop()
         if index in found:
@@ -80,5 +80,5 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
             if isinstance(atom, Quotient | Remainder):
                 pending.append(atom.index)
             elif isinstance(atom, Gathered):
-                pending += [i for part in parts(atom.value) for i in indices_of(part)]
+                pending += [i for one in postorder(atom.value) for i in indices_of(one)]
     return found

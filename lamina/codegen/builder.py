@@ -1,16 +1,16 @@
 """The protocol of builders: structured code, instruction by instruction, in some language.
 
-What is written through it is written once for all languages: scalar expressions, elementary
-functions, random numbers, reductions. LLVM's text (`llvm.py`) and C's (`c.py`) implement it.
+Code generation through a builder is written once for all languages: scalar expressions,
+elementary functions, random numbers, reductions. `llvm.py` (LLVM IR) and `c.py` (C) implement it.
 
-Operations are called as LLVM calls them; these sets are closed:
+Operations have LLVM's names; these sets are closed:
 
 - `binary`: add, sub, mul, udiv, urem, and, or, xor, shl, lshr, ashr of integers;
   fadd, fsub, fmul, fdiv of floats, each rounded by itself.
 - `compare`: eq, ne, slt, sle, sgt, sge, ult, ule, ugt, uge of integers; oeq, one, olt, ole, ogt,
   oge, ord, une, uno of floats (o: false for NaN, u: true).
-- `convert`: trunc, zext, sext, fptrunc, fpext, sitofp, uitofp, fptosi.sat, fptoui.sat (the nearest
-  integer that there is, 0 for NaN), bitcast.
+- `convert`: trunc, zext, sext, fptrunc, fpext, sitofp, uitofp, fptosi.sat, fptoui.sat (saturating,
+  0 for NaN), bitcast.
 - `intrinsic`: fma (rounded once), sqrt, fabs, copysign.
 """
 
@@ -26,7 +26,7 @@ from lamina.codegen.values import Type, Value
 
 @dataclass(slots=True)
 class Block:
-    """A straight run of instructions, and the jump at its end where a language has such."""
+    """A basic block: a straight run of instructions, and the jump at its end in LLVM IR."""
 
     label: str
     lines: list[str] = field(default_factory=list[str])
@@ -38,15 +38,16 @@ class OpenLoop:
     """A loop whose body is being written.
 
     Attributes:
-        index: counts from the start in steps.
-        carried: values that one iteration hands to the next, as this iteration receives them.
-        before: the block in front of the loop, where what does not change in it may be computed;
-            it is run even where the loop is not.
+        index: the induction variable.
+        carried: the loop-carried values, as an iteration receives them.
+        before: the block before the loop, for loop-invariant code; it runs even if the loop has
+            no iterations.
         entry: the block from which the loop is entered.
         start, stop, step: of the index.
-        initial: what the first iteration receives.
+        initial: the loop-carried values that the first iteration receives.
         body: the first block of the body.
-        guarded: the block that jumps past the loop where it does not run at all, if any does.
+        guarded: the block that jumps past the loop if it has no iterations; None if it always has
+            some.
     """
 
     index: Value
@@ -79,7 +80,7 @@ class Module(Protocol):
         ...
 
     def has(self, name: str) -> bool:
-        """Whether a function of that name was begun; what several steps call is written once."""
+        """Whether a function of that name was begun; shared functions are written once."""
         ...
 
 
@@ -100,13 +101,13 @@ class Builder(Protocol):
     # Structure
 
     def at(self, block: Block) -> AbstractContextManager[None]:
-        """Instructions go to the end of that block for a while."""
+        """Inside, instructions go to the end of that block."""
         ...
 
     def when(self, condition: Value) -> AbstractContextManager[Block]:
-        """The instructions inside run only where the condition holds; they give no values.
+        """The instructions inside run only where the condition holds; no values leave them.
 
-        Gives the block in front, which is always run.
+        Yields the block before them, which always runs.
         """
         ...
 
@@ -126,9 +127,9 @@ class Builder(Protocol):
     def end_loop(
         self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
     ) -> tuple[Value, ...]:
-        """Ends the loop; gives what its last iteration handed on, or the initial values.
+        """Ends the loop; returns the carried values of its last iteration, or the initial ones.
 
-        Where there is a condition `going`, the first iteration that finds it false is the last.
+        With a condition `going`, the loop ends after the first iteration where it is false.
         """
         ...
 
@@ -167,19 +168,19 @@ class Builder(Protocol):
     def select(self, condition: Value, yes: Value, no: Value) -> Value: ...
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
-        """To as many lanes of another element."""
+        """Converts each lane to another element."""
         ...
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
-        """A function of values of one type that gives that type."""
+        """An intrinsic whose operands and result have one type."""
         ...
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
-        """Calls a function of the module that gives a value."""
+        """Calls a function of the module that returns a value."""
         ...
 
     def call_void(self, name: str, *operands: Value) -> None:
-        """Calls a function of the module that gives none."""
+        """Calls a function of the module that returns nothing."""
         ...
 
     # Lanes
@@ -189,11 +190,11 @@ class Builder(Protocol):
         ...
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
-        """Lanes of left and right (counted on after left's), in any order."""
+        """Lanes of left and right in any order; right's are numbered after left's."""
         ...
 
     def padded(self, vector: Value, lanes: int, filler: float) -> Value:
-        """The vector with so many lanes; those that it does not have hold the filler."""
+        """The vector with `lanes` lanes; the added ones hold the filler."""
         ...
 
     def extract(self, vector: Value, lane: int) -> Value: ...
@@ -207,11 +208,11 @@ class Builder(Protocol):
         ...
 
     def load(self, pointer: Value, type: Type) -> Value:
-        """Reads a value, which need be aligned no more than its elements are."""
+        """Reads a value; the address need only be aligned to an element."""
         ...
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
-        """Reads the lanes of a vector that the mask has; the others are zero, and not touched."""
+        """Reads the lanes where the mask is set; others are zero, without a memory access."""
         ...
 
     def store(self, value: Value, pointer: Value) -> None:

@@ -1,7 +1,7 @@
 """Writing languages like C as text, through the protocol of builders.
 
-What is not the same in all of them comes from a table of words. Each instruction becomes a
-constant, so that the text reads like the instructions it stands for; compilers see through it.
+A table of words (`words.py`) holds the differences between the languages. Each instruction becomes
+a `const` variable, so that the text reads like a list of instructions; compilers optimize it well.
 Conditions of vectors are integers of 32 bits, all bits set or none.
 """
 
@@ -38,7 +38,7 @@ _INFIX = {
 }
 _SIGNED_INFIX = {"ashr": ">>"}
 _RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# Of floats, where that is no single operator.
+# Relations of floats that are no single operator.
 _FLOAT_RELATIONS = {
     "ord": "({0} == {0}) & ({1} == {1})",
     "uno": "({0} != {0}) | ({1} != {1})",
@@ -55,7 +55,8 @@ class Module:
         fused: whether the device multiplies and adds in one rounding.
         doubles: whether it has floats of 64 bits.
         exact_division: whether divisions and square roots of floats of 32 bits are correctly
-            rounded; if not, they are made in 64 bits where there are such, which rounds them so.
+            rounded; if not, they are computed in 64 bits if the device has these, and rounded,
+            which gives the correctly rounded result.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Module:
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
     ) -> Function:
-        """Begins a function that others call; addresses among its parameters are of bytes."""
+        """Begins a function that other functions call; its pointer parameters point to bytes."""
         words = [
             f"{self.pointer('i8')}{label}" if type == POINTER else f"{self.type(type)} {label}"
             for label, type in parameters
@@ -105,7 +106,7 @@ class Module:
         return function
 
     def has(self, name: str) -> bool:
-        """Whether a function of that name was begun; what several steps call is written once."""
+        """Whether a function of that name was begun; shared functions are written once."""
         return name in self._names
 
     def type(self, type: Type) -> str:
@@ -118,14 +119,14 @@ class Module:
         return self._vector(words.unsigned[type.element], type.lanes)
 
     def signed(self, type: Type) -> str:
-        """The type of integers with a sign."""
+        """The signed type of integers."""
         return self._vector(self.words.signed[type.element], type.lanes)
 
     def _vector(self, element: str, lanes: int) -> str:
         return self.vectors(lanes).type.format(element=element, lanes=lanes) if lanes else element
 
     def vectors(self, lanes: int) -> VectorWords:
-        """How vectors of so many lanes are written."""
+        """How vectors of this number of lanes are written."""
         vectors = self.words.vectors
         if vectors is None or lanes not in vectors.lanes:
             known = ", ".join(map(str, vectors.lanes)) if vectors is not None else "none"
@@ -137,20 +138,20 @@ class Module:
         return vectors
 
     def pointer(self, element: str) -> str:
-        """The type of an address in a buffer of elements, with a blank or star behind it."""
+        """The type of an address in a buffer of elements, followed by a blank or star."""
         return self.words.address.format(element=self.words.unsigned[_stored_as(element)])
 
     def text(self) -> str:
         """The whole file."""
         functions = [function.text() for function in self.functions]
         head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
-        # Functions are begun while those are written that call them.
+        # Prototypes, because a function may be begun while its caller is written.
         head += [f"{one.head};" for one in self.functions if one.is_called]
         return "\n\n".join(["\n".join(head), *functions]) + "\n"
 
 
 def _stored_as(element: str) -> str:
-    """The integer as which an element lies in memory."""
+    """The integer that holds an element in memory."""
     return f"i{max(Type(element).bits, 8)}"
 
 
@@ -170,7 +171,7 @@ class Function(Instructions):
         given = [Value(label, type) for label, type in parameters]
         super().__init__(name, given, Block(""))
         self.module = module
-        # The element that each address points to, if that is no byte.
+        # The element that each address points to; addresses that are not here point to bytes.
         self.elements: dict[str, str] = {}
         self.head = head
         self.is_called = is_called
@@ -188,9 +189,9 @@ class Function(Instructions):
 
     @contextmanager
     def when(self, condition: Value) -> Generator[Block]:
-        """The instructions inside run only where the condition holds; they give no values.
+        """The instructions inside run only where the condition holds; no values leave them.
 
-        Gives the block in front, which is always run.
+        Yields the block before them, which always runs.
         """
         before = self.block
         self._new_block(f"if ({self._operand(condition)}) {{")
@@ -233,9 +234,9 @@ class Function(Instructions):
     def end_loop(
         self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
     ) -> tuple[Value, ...]:
-        """Ends the loop; gives what its last iteration handed on, or the initial values."""
+        """Ends the loop; returns the carried values of its last iteration, or the initial ones."""
         names = {value.name for value in loop.carried}
-        # All are handed on at once: what one receives may be what another one had.
+        # Carried values are assigned in parallel: a new value may be another one's old value.
         handed = [
             self._copied(value) if value.name in names and value != own else value
             for own, value in zip(loop.carried, carried, strict=True)
@@ -269,9 +270,9 @@ class Function(Instructions):
         return self._made(self._operand(value), value.type)
 
     def _operand(self, value: Value) -> str:
-        """A value as it stands in an expression."""
+        """A value as an operand of an expression."""
         if value.number is None:
-            # Every lane of what is undefined is set before it is read.
+            # Each lane of an undefined value is set before it is read.
             return (
                 self._operand(constant(0, value.type)) if value.name == "undefined" else value.name
             )
@@ -318,22 +319,22 @@ class Function(Instructions):
     # Words
 
     def _same_bits(self, word: str, text: str) -> str:
-        """What has the bits of an expression, of a type of the language."""
+        """The bits of an expression as another type of the language."""
         return self.module.words.bits.format(type=word, value=text)
 
     def _numbers(self, word: str, text: str, lanes: int) -> str:
-        """The numbers of an expression converted to a type of the language."""
+        """An expression converted to a type of the language."""
         if not lanes:
             return f"({word})({text})"
         return self.module.vectors(lanes).converted.format(type=word, value=text)
 
     def _signed(self, value: Value) -> str:
-        """An integer with its sign."""
+        """An integer converted to its signed type."""
         word, text = self.module.signed(value.type), self._operand(value)
         return self._same_bits(word, text) if value.type.lanes else f"({word}){text}"
 
     def _unsigned(self, text: str, type: Type) -> str:
-        """A signed result as the integers are held."""
+        """A signed result converted to its unsigned type."""
         word = self.module.type(type)
         return self._same_bits(word, text) if type.lanes else f"({word})({text})"
 
@@ -391,12 +392,12 @@ class Function(Instructions):
         return self._made(selected.format(yes=first, no=second, mask=mask), yes.type)
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
-        """To as many lanes of another element."""
+        """Converts each lane to another element."""
         type = value.type.of(element)
         made = self._made(self._converted(operation, value, type), type)
         if not operation.endswith(".sat"):
             return made
-        # Languages leave open what becomes of NaN, and drivers of OpenCL differ.
+        # The conversion of NaN is undefined, and drivers of OpenCL differ.
         return self.select(self.compare("oeq", value, value), made, constant(0, type))
 
     def _converted(self, operation: str, value: Value, type: Type) -> str:
@@ -433,11 +434,11 @@ class Function(Instructions):
         return self._unsigned(text, type) if signed else text
 
     def _is_widened(self, type: Type) -> bool:
-        """Whether divisions and square roots are made in 64 bits, whose error is then lost."""
+        """Whether divisions and square roots are computed in 64 bits and then rounded."""
         return self.module.widens_division and type.element == "float"
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
-        """A function of values of one type that gives that type."""
+        """An intrinsic whose operands and result have one type."""
         if name == "sqrt" and self._is_widened(operands[0].type):
             wide = self.intrinsic("sqrt", self.convert("fpext", operands[0], "double"))
             return self.convert("fptrunc", wide, "float")
@@ -446,11 +447,11 @@ class Function(Instructions):
         return self.call(word.format(name=name), type, *operands)
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
-        """Calls a function that gives a value."""
+        """Calls a function that returns a value."""
         return self._made(self._called(name, operands), type)
 
     def call_void(self, name: str, *operands: Value) -> None:
-        """Calls a function that gives none."""
+        """Calls a function that returns nothing."""
         self._line(self._called(name, operands))
 
     def _called(self, name: str, operands: Sequence[Value]) -> str:
@@ -475,15 +476,15 @@ class Function(Instructions):
         return self._made(self._of_lanes(type, [text]), type)
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
-        """Lanes of left and right (counted on after left's), in any order."""
+        """Lanes of left and right in any order; right's are numbered after left's."""
         lanes = left.type.lanes
         type = left.type.wide(len(picks))
         named = [self._named(left), self._named(right if right is not None else left)]
-        parts = [self._lane_of(named[pick >= lanes], left.type, pick % lanes) for pick in picks]
-        return self._made(self._of_lanes(type, parts), type)
+        picked = [self._lane_of(named[pick >= lanes], left.type, pick % lanes) for pick in picks]
+        return self._made(self._of_lanes(type, picked), type)
 
     def _named(self, value: Value) -> str:
-        """A value as a variable, whose lanes can be named."""
+        """The name of a variable that holds a value, for access to its lanes."""
         known = value.number is None and value.name != "undefined"
         return value.name if known else self._copied(value).name
 
@@ -495,16 +496,16 @@ class Function(Instructions):
         named, inserted = self._named(vector), self._operand(value)
         if _is_condition(value.type):
             inserted = f"({inserted} ? -1 : 0)"
-        parts = [
+        lanes = [
             inserted if one == lane else self._lane_of(named, vector.type, one)
             for one in range(vector.type.lanes)
         ]
-        return self._made(self._of_lanes(vector.type, parts), vector.type)
+        return self._made(self._of_lanes(vector.type, lanes), vector.type)
 
     # Memory
 
     def table(self, values: Sequence[Value]) -> Value:
-        """Values of one type in the work item's own memory, for `picked`."""
+        """Values of one type in the work item's private memory, for `picked`."""
         value = Value(self._name("t"), values[0].type)
         numbers = ", ".join(map(self._operand, values))
         word = self.module.type(value.type)
@@ -539,7 +540,7 @@ class Function(Instructions):
         return value
 
     def load(self, pointer: Value, type: Type) -> Value:
-        """Reads a value, which need be aligned no more than its elements are."""
+        """Reads a value; the address need only be aligned to an element."""
         address = self._pointer(pointer, type.element)
         text = f"*{address}"
         if type.lanes:
@@ -548,7 +549,7 @@ class Function(Instructions):
         return self._made(self._from_memory(text, type), type)
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
-        """Reads the lanes of a vector that the mask has; the others are zero, and not touched."""
+        """Reads the lanes where the mask is set; others are zero, without a memory access."""
         result = constant(0, type)
         named, address = self._named(mask), self._pointer(pointer, type.element)
         zero = self._operand(constant(0, type.scalar))
@@ -572,7 +573,7 @@ class Function(Instructions):
             self._line(f"*{address} = {text}")
 
     def _from_memory(self, text: str, type: Type) -> str:
-        """The integers that lie in memory as values of a type."""
+        """Integers read from memory as values of a type."""
         return self._same_bits(self.module.type(type), text) if type.is_float else text
 
 

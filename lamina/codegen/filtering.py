@@ -1,10 +1,10 @@
-"""Winograd's minimal filtering: convolutions with fewer multiplications.
+"""The transforms of Winograd convolutions F(2x2, 3x3), F(2x2, 5x5), F(3x3, 2x2) and F(5x5, 2x2).
 
-Four results of a convolution, a tile of 2x2, follow from 4x4 numbers and the 3x3 weights. With both
-transformed, by additions, each channel takes 16 multiplications instead of 36: this is F(2x2, 3x3)
-of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, after Winograd.
-Windows of 5x5 take 36 instead of 100, by F(2x2, 5x5). The gradients of the weights are F(3x3, 2x2)
-and F(5x5, 2x2): the same with a tile of gradients in the place of the weights.
+A tile of 2x2 results of a convolution depends on 4x4 elements of the data and the 3x3 weights.
+With both transformed, by additions, each channel takes 16 multiplications instead of 36: this is
+F(2x2, 3x3) of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, after
+Winograd. Kernels of 5x5 take 36 instead of 100, by F(2x2, 5x5). The weight gradients are
+F(3x3, 2x2) and F(5x5, 2x2): there a tile of output gradients replaces the weights.
 """
 
 from __future__ import annotations
@@ -16,51 +16,52 @@ import numpy as np
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
-# Tiles have so many results along an axis.
+# The results in a tile along one axis.
 RESULTS = 2
 
-# A matrix, row by row.
-Rows = tuple[tuple[float, ...], ...]
+# The matrix of a transform, row by row.
+Transform = tuple[tuple[float, ...], ...]
 
 
 @frozen_dataclass
 class Filtering:
-    """Two results of windows, along an axis, by as few multiplications as there can be.
+    """F(2, window) along one axis: two results with the fewest possible multiplications.
 
-    Numbers and weights are polynomials; products of their values at some points, and of their
+    Data and weights are polynomials; products of their values at some points, and of their
     highest terms, determine the product (Toom and Cook; Blahut, *Fast algorithms for signal
     processing*, 2010). Each transform is a matrix.
 
     Attributes:
-        window: its elements.
-        points: two of opposite signs side by side, for as many additions to be shared.
+        window: the kernel elements along the axis.
+        points: the interpolation points; points of opposite signs are neighbours, so that their
+            rows share additions.
     """
 
     window: int
     points: tuple[float, ...]
 
     @property
-    def numbers(self) -> int:
-        """How many numbers the results follow from."""
+    def input_tile(self) -> int:
+        """The elements of an input tile along the axis."""
         return self.window + RESULTS - 1
 
     @property
-    def places(self) -> int:
-        """The products of a tile, along both axes."""
-        return self.numbers**2
+    def products(self) -> int:
+        """The products of a two-dimensional tile."""
+        return self.input_tile**2
 
     @cached_property
-    def of_numbers(self) -> Rows:
-        """Numbers, transformed."""
+    def data_transform(self) -> Transform:
+        """The transform of a tile of data."""
         finite = (
-            _row(np.poly(self._others(point)) * np.sign(self._scale(point)), self.numbers)
+            _row(np.poly(self._others(point)) * np.sign(self._scale(point)), self.input_tile)
             for point in self.points
         )
-        return (*finite, _row(np.poly(self.points), self.numbers))
+        return (*finite, _row(np.poly(self.points), self.input_tile))
 
     @cached_property
-    def of_weights(self) -> Rows:
-        """Weights, transformed."""
+    def weight_transform(self) -> Transform:
+        """The transform of weights."""
         finite = (
             tuple(point**power / abs(self._scale(point)) for power in range(self.window))
             for point in self.points
@@ -68,20 +69,22 @@ class Filtering:
         return (*finite, _last(self.window))
 
     @cached_property
-    def of_factors(self) -> Rows:
-        """Gradients of results, transformed."""
+    def gradient_transform(self) -> Transform:
+        """The transform of a tile of output gradients."""
         finite = (tuple(point**power for power in range(RESULTS)) for point in self.points)
         return (*finite, _last(RESULTS))
 
     @property
-    def of_products(self) -> Rows:
-        """Results of products of transformed numbers and weights."""
-        return tuple(zip(*self.of_factors, strict=True))
+    def output_transform(self) -> Transform:
+        """The transform of products of transformed data and weights to a tile of results."""
+        return tuple(zip(*self.gradient_transform, strict=True))
 
     @property
-    def of_sums(self) -> Rows:
-        """Gradients of weights, of sums of products of transformed numbers and factors."""
-        return tuple(zip(*self.of_weights, strict=True))
+    def weight_gradient_transform(self) -> Transform:
+        """The transform of sums of products of transformed data and output gradients to
+        gradients of weights.
+        """
+        return tuple(zip(*self.weight_transform, strict=True))
 
     def _others(self, point: float) -> list[float]:
         return [other for other in self.points if other != point]
@@ -100,8 +103,8 @@ def _last(size: int) -> tuple[float, ...]:
     return (*[0.0] * (size - 1), 1.0)
 
 
-# By the size of windows. With these points sums of 5x5 are on average three times as far from the
-# true value as direct ones, with whole numbers (1, -1, 2, -2) five times.
+# By the size of the kernel. With these points the mean error of 5x5 sums is three times that of
+# direct sums; with the integers (1, -1, 2, -2) it would be five times.
 FILTERINGS = {
     3: Filtering(3, (0.0, 1.0, -1.0)),
     5: Filtering(5, (0.0, 0.5, -0.5, 1.5, -1.5)),

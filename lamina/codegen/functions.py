@@ -1,10 +1,9 @@
 """Mathematical functions as vector instructions: no tables, no calls, no branches.
 
-Each is right to 4 units in the last place in float32 and float64, at infinities, NaN, zeros of
-both signs and denormal numbers. The way is the classic one: the argument is brought into a small
-interval, a polynomial is taken there, and the result is put together again (Cody and Waite,
-Software Manual for the Elementary Functions, 1980; Muller, Elementary Functions, 2016). The
-polynomials are computed by `tests/unit/polynomials.py`.
+Errors are at most 4 units in the last place in float32 and float64; infinities, NaN, zeros of both
+signs and denormal numbers are handled. The method is the classic one: range reduction, polynomial
+approximation, reconstruction (Cody and Waite, Software Manual for the Elementary Functions, 1980;
+Muller, Elementary Functions, 2016). `tests/unit/polynomials.py` computes the polynomials.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class _Format:
     """A floating format and the polynomials for it.
 
     Attributes:
-        integer: the element of as many bits.
-        mantissa: bits of the mantissa that are stored.
+        integer: the integer element of the same size.
+        mantissa: the stored bits of the mantissa.
         bias: of the exponent.
         ln2: log(2) in two parts; products of the first with an exponent are exact.
         exp_low, exp_high: below, exp(x) is zero; above, it is infinite.
@@ -165,7 +164,7 @@ def _bits(code: Builder, x: Value) -> Value:
 
 
 def _clamped(code: Builder, x: Value, low: float, high: float) -> Value:
-    """The nearest number between both; NaN stays."""
+    """The number clamped to low .. high; NaN stays."""
     bottom, top = constant(low, x.type), constant(high, x.type)
     x = code.select(code.compare("olt", x, bottom), bottom, x)
     return code.select(code.compare("ogt", x, top), top, x)
@@ -184,7 +183,7 @@ def _rounded(code: Builder, x: Value) -> tuple[Value, Value]:
 
 
 def _as_float(code: Builder, integer: Value, type: Type) -> Value:
-    """A small integer of the float's size as a float, the same way back."""
+    """A small integer of the float's size as a float: the inverse of `_rounded`."""
     shape = _FORMATS[type.element]
     magic = constant(1.5 * 2.0**shape.mantissa, type)
     lifted = code.add(integer, _bits(code, magic))
@@ -209,7 +208,7 @@ def _reduced_exp(code: Builder, x: Value) -> tuple[Value, Value]:
 
 
 def _scaled(code: Builder, x: Value, exponent: Value) -> Value:
-    """Gives x * 2**exponent in two steps, so that results may be denormal or infinite."""
+    """The product x * 2**exponent by two multiplications, as it may be denormal or infinite."""
     half = code.binary("ashr", exponent, constant(1, exponent.type))
     other = code.subtract(exponent, half)
     x = code.multiply(x, _power_of_two(code, half, x.type))
@@ -233,7 +232,7 @@ def expm1(code: Builder, x: Value) -> Value:
     """exp(x) - 1 without loss near zero: 2**n (exp(r) - 1) + (2**n - 1)."""
     shape = _format(x)
     r, exponent = _reduced_exp(code, _clamped(code, x, shape.expm1_low, shape.exp_high))
-    # Half of it, so that 2**n may be the largest power; then twice.
+    # Half the result first, as 2**n may overflow; then doubled.
     less = code.subtract(exponent, constant(1, exponent.type))
     scale = _power_of_two(code, less, x.type)
     rest = code.subtract(scale, constant(0.5, x.type))
@@ -273,7 +272,10 @@ def _log_sum(code: Builder, f: Value, exponent: Value, correction: Value) -> Val
 
 
 def _log_edges(code: Builder, x: Value, distance: Value, result: Value) -> Value:
-    """The result, put right where x is infinite and where its distance from the end is not > 0."""
+    """The result, corrected where x is infinite and where `distance` is not positive.
+
+    `distance` is how far x is above the pole of the logarithm.
+    """
     type = x.type
     infinite = code.compare("oeq", x, constant(math.inf, type))
     result = code.select(infinite, x, result)
@@ -297,7 +299,7 @@ def log(code: Builder, x: Value) -> Value:
 
 
 def log1p(code: Builder, x: Value) -> Value:
-    """log(1 + x) without loss near zero: what rounding 1 + x lost is added again."""
+    """log(1 + x) without loss near zero: the rounding error of 1 + x is corrected."""
     one = constant(1, x.type)
     u = code.add(x, one)
     large = code.compare("oge", x, one)
@@ -363,14 +365,14 @@ def cos(code: Builder, x: Value) -> Value:
 
 
 def _circular(code: Builder, x: Value, quarters: int) -> Value:
-    """sin(x + quarters * pi / 2), in float64 where there is that."""
+    """sin(x + quarters * pi / 2), in float64 if available."""
     if x.type.element == "float" and code.module.doubles:
         wide = _circular(code, code.convert("fpext", x, "double"), quarters)
         return code.convert("fptrunc", wide, "float")
     type = x.type
     given, is_single = x, type.element == "float"
     if is_single:
-        # Beyond this there is no digit left, but products would overflow.
+        # Beyond this, no digit of the result is right, and products would overflow.
         x = _clamped(code, x, -(2.0**30), 2.0**30)
     count, quarter = _rounded(code, code.multiply(x, constant(2 / math.pi, type)))
     if is_single:
@@ -381,17 +383,17 @@ def _circular(code: Builder, x: Value, quarters: int) -> Value:
             r = code.subtract(r, code.multiply(count, constant(part, type)))
     z = code.multiply(r, r)
     sine = code.multiply_add(code.multiply(r, z), _polynomial(code, z, _SIN), r)
-    # 1 - z / 2 with what its rounding lost.
+    # 1 - z / 2 and its rounding error.
     half = code.multiply(z, constant(0.5, type))
     one = constant(1, type)
     near = code.subtract(one, half)
     lost = code.subtract(code.subtract(one, near), half)
     tail = code.multiply_add(code.multiply(z, z), _polynomial(code, z, _COS), lost)
     cosine = code.add(near, tail)
-    place = code.add(quarter, constant(quarters, quarter.type))
-    odd = _has_bit(code, place, 1)
+    quadrant = code.add(quarter, constant(quarters, quarter.type))
+    odd = _has_bit(code, quadrant, 1)
     result = code.select(odd, cosine, sine)
-    result = code.select(_has_bit(code, place, 2), code.negate(result), result)
+    result = code.select(_has_bit(code, quadrant, 2), code.negate(result), result)
     result = _clamped(code, result, -1.0, 1.0)
     if is_single:
         # NaN for infinity.
@@ -402,9 +404,9 @@ def _circular(code: Builder, x: Value, quarters: int) -> Value:
 
 
 def _less_half_pis(code: Builder, x: Value, count: Value) -> Value:
-    """What is left of x, less so many times pi / 2, in numbers of float32 alone.
+    """The difference x - count * pi / 2, in float32 arithmetic alone.
 
-    Each product is two numbers; what differences lose is added in the end.
+    Each product is a sum of two numbers; the rounding errors of differences are added at the end.
     """
     r, lost = x, constant(0, x.type)
     for part in _HALF_PI_SINGLE:
@@ -420,10 +422,10 @@ def _has_bit(code: Builder, integer: Value, bit: int) -> Value:
 
 
 def floor(code: Builder, x: Value) -> Value:
-    """The largest integer that is not above x; not every processor has an instruction for it."""
+    """The largest integer not above x; not every processor has an instruction for it."""
     large = constant(2.0 ** _format(x).mantissa, x.type)
     size = code.intrinsic("fabs", x)
-    # Adding and taking away 2**mantissa rounds to the nearest integer.
+    # Adding and subtracting 2**mantissa rounds to the nearest integer.
     near = code.subtract(code.add(size, large), large)
     near = code.intrinsic("copysign", near, x)
     down = code.subtract(near, constant(1, x.type))
@@ -436,7 +438,7 @@ def floor(code: Builder, x: Value) -> Value:
 
 
 def _two_sum(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
-    """The sum a + b and what its rounding lost (Knuth, TAOCP 2, 4.2.2)."""
+    """The sum a + b and its rounding error (Knuth, TAOCP 2, 4.2.2)."""
     total = code.add(a, b)
     back = code.subtract(total, a)
     lost = code.add(code.subtract(a, code.subtract(total, back)), code.subtract(b, back))
@@ -444,7 +446,7 @@ def _two_sum(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _two_product(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
-    """The product a * b and what its rounding lost (Dekker, 1971)."""
+    """The product a * b and its rounding error (Dekker, 1971)."""
     product = code.multiply(a, b)
     if code.module.fused:
         return product, code.intrinsic("fma", a, b, code.negate(product))
@@ -464,7 +466,7 @@ def _halves(code: Builder, a: Value) -> tuple[Value, Value]:
 
 
 def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
-    """log(x) of positive finite x as a sum of two numbers, right to about 2**-64 in float64.
+    """log(x) of positive finite x as a sum of two numbers, to about 2**-64 in float64.
 
     log(m) is 2 s + 2/3 s**3 + s**5 R(s**2) with s = (m - 1) / (m + 1), the first two terms in
     twice the precision.
@@ -479,7 +481,7 @@ def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     f = code.subtract(m, constant(1, type))
     below, below_low = _two_sum(code, m, constant(1, type))
     s = code.divide(f, below)
-    # f - s * (m + 1) is what the division lost.
+    # f - s * (m + 1) is the remainder of the division.
     product, lost = _two_product(code, s, below)
     rest = code.subtract(code.subtract(f, product), lost)
     rest = code.subtract(rest, code.multiply(s, below_low))
@@ -492,7 +494,7 @@ def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     third = 2 / 3
     term, term_low = _two_product(code, cube, constant(third, type))
     term_low = code.multiply_add(cube_low, constant(third, type), term_low)
-    # 2/3 is no number of a float: what it lacks.
+    # No float equals 2/3: the difference is added.
     lacking = constant(_TWO_THIRDS_LACK[type.element], type)
     term_low = code.multiply_add(cube, lacking, term_low)
     tail = code.multiply(code.multiply(cube, z), _polynomial(code, z, _POWER_LOG))
@@ -514,12 +516,12 @@ _POWER_LOG = (
 )
 
 
-# 2/3 less the nearest number of each format.
+# 2/3 minus the nearest number of each format.
 _TWO_THIRDS_LACK = {"float": -1.9868214925130207e-08, "double": 3.700743415417188e-17}
 
 
 def power(code: Builder, x: Value, y: Value) -> Value:
-    """X to the power y: exp(y log |x|) with the sign of an odd power, in float64 if there is that.
+    """X to the power y: exp(y log |x|) with the sign of an odd power, in float64 if available.
 
     The special cases are those of C and IEEE 754: anything to the power 0 and 1 to any power is
     1; a negative number to a power that is no integer is NaN.
@@ -531,7 +533,7 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     zero, one = constant(0, type), constant(1, type)
     size = code.intrinsic("fabs", x)
     high, low = _precise_log(code, size)
-    # Beyond this every power but those of 1 is zero or infinite.
+    # With larger exponents every power is zero or infinite, except of 1.
     bounded = _clamped(code, y, -1e20, 1e20)
     total, lost = _two_product(code, bounded, high)
     rest = code.multiply_add(bounded, low, lost)

@@ -1,4 +1,4 @@
-"""What builders share: where instructions go, and those that are made of others."""
+"""The base of builders: the current block, and instructions composed of others."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Instructions(ABC):
 
     @contextmanager
     def at(self, block: Block) -> Generator[None]:
-        """Instructions go to the end of that block, in front of its jump, for a while."""
+        """Inside, instructions go to the end of that block, before its jump."""
         current, self.block = self.block, block
         try:
             yield
         finally:
             self.block = current
 
-    # What a language writes in its own way
+    # Instructions that each language implements
 
     @property
     @abstractmethod
@@ -60,13 +60,13 @@ class Instructions(ABC):
 
     @abstractmethod
     def intrinsic(self, name: str, *operands: Value) -> Value:
-        """A function of values of one type that gives that type."""
+        """An intrinsic whose operands and result have one type."""
 
     @abstractmethod
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
-        """Lanes of left and right (counted on after left's), in any order."""
+        """Lanes of left and right in any order; right's are numbered after left's."""
 
-    # What is made of that
+    # Instructions composed of these
 
     def add(self, left: Value, right: Value) -> Value:
         if left.is_integer(0) or right.is_integer(0):
@@ -95,7 +95,7 @@ class Instructions(ABC):
         return self.select(self.compare("slt", left, right), left, right)
 
     def padded(self, vector: Value, lanes: int, filler: float) -> Value:
-        """The vector with so many lanes; those that it does not have hold the filler."""
+        """The vector with `lanes` lanes; the added ones hold the filler."""
         own = vector.type.lanes
         if own == lanes:
             return vector

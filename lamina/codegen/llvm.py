@@ -1,7 +1,7 @@
 """Writing LLVM IR as text: typed values, and functions built block by block.
 
-No more than what the engine needs: instructions on scalars and vectors, structured loops, and
-emission into an earlier block, so that what does not change in a loop is computed before it.
+It has what the engine needs and no more: instructions on scalars and vectors, structured loops,
+and emission into an earlier block, which hoists loop-invariant code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def type_text(type: Type) -> str:
 
 
 def operand(value: Value) -> str:
-    """A value as it stands where its type is known."""
+    """A value without its type."""
     if value.number is None:
         return "poison" if value.name == "undefined" else value.name
     scalar = value.type.scalar
@@ -44,12 +44,12 @@ def operand(value: Value) -> str:
 
 
 def typed(value: Value) -> str:
-    """A value with its type in front."""
+    """A value after its type."""
     return f"{type_text(value.type)} {operand(value)}"
 
 
 def _number(value: float, type: Type) -> str:
-    """A number, exact; for `"float"` rounded to float32."""
+    """An exact number; for `"float"` rounded to float32."""
     if type.element == "i1":
         return "true" if value else "false"
     if not type.is_float:
@@ -93,7 +93,7 @@ class Module:
         return made
 
     def has(self, name: str) -> bool:
-        """Whether a function of that name was begun; what several steps call is written once."""
+        """Whether a function of that name was begun; shared functions are written once."""
         return name in self._names
 
     def declare(self, name: str, result: str, parameters: Sequence[Type]) -> None:
@@ -102,28 +102,29 @@ class Module:
         self._declared.setdefault(name, text)
 
     def table(self, name: str, values: Sequence[Value]) -> Value:
-        """A constant array in the module; gives a pointer to it."""
+        """A constant array in the module; returns a pointer to it."""
         kind = f"[{len(values)} x {type_text(values[0].type)}]"
-        parts = ", ".join(map(typed, values))
-        self._globals.append(f"@{name} = internal unnamed_addr constant {kind} [{parts}], align 64")
+        listed = ", ".join(map(typed, values))
+        text = f"@{name} = internal unnamed_addr constant {kind} [{listed}], align 64"
+        self._globals.append(text)
         return Value(f"@{name}", POINTER)
 
     def export_functions(self, name: str, functions: Sequence[str]) -> None:
-        """A table of the addresses of functions, which others find by its name."""
+        """An exported table, of this name, of the addresses of functions."""
         entries = ", ".join(f"ptr @{function}" for function in functions)
         self._globals.append(f"@{name} = constant [{len(functions)} x ptr] [{entries}], align 64")
 
     def table_once(self, name: str, values: Sequence[Value]) -> Value:
-        """The same, of that name only once; the name says what is in it."""
+        """The table of this name, made once; equal names mean equal values."""
         if name not in self._tables:
             self._tables[name] = self.table(name, values)
         return self._tables[name]
 
     def text(self) -> str:
         """The module in LLVM's assembly language."""
-        parts = [*self._globals, *self._declared.values()]
-        parts += [function.text() for function in self.functions]
-        return "\n".join(parts) + "\n"
+        texts = [*self._globals, *self._declared.values()]
+        texts += [function.text() for function in self.functions]
+        return "\n".join(texts) + "\n"
 
 
 @final
@@ -167,9 +168,9 @@ class Function(Instructions):
 
     @contextmanager
     def when(self, condition: Value) -> Generator[Block]:
-        """The instructions inside run only where the condition holds; they give no values.
+        """The instructions inside run only where the condition holds; no values leave them.
 
-        Gives the block in front, which is always run.
+        Yields the block before them, which always runs.
         """
         before = self.block
         inside = self.new_block()
@@ -181,24 +182,24 @@ class Function(Instructions):
 
     @contextmanager
     def forever(self) -> Generator[Block]:
-        """The instructions inside run again and again, until `leave_when` leaves them.
+        """The instructions inside repeat until `leave_when` leaves them.
 
-        Gives the block behind, for `leave_when`.
+        Yields the block after the loop, for `leave_when`.
         """
         before = self.block
         again = self.new_block()
         before.jump = f"br label %{again.label}"
-        behind = Block(self._name("b"))
-        yield behind
+        after = Block(self._name("b"))
+        yield after
         self.block.jump = f"br label %{again.label}"
-        self.blocks.append(behind)
-        self.block = behind
+        self.blocks.append(after)
+        self.block = after
 
-    def leave_when(self, condition: Value, behind: Block) -> None:
-        """Leaves a loop of `forever` where the condition holds, and goes on where it does not."""
+    def leave_when(self, condition: Value, after: Block) -> None:
+        """Leaves a loop of `forever` where the condition holds, and continues elsewhere."""
         before = self.block
         following = self.new_block()
-        before.jump = f"br {typed(condition)}, label %{behind.label}, label %{following.label}"
+        before.jump = f"br {typed(condition)}, label %{after.label}, label %{following.label}"
 
     def begin_loop(
         self,
@@ -232,9 +233,9 @@ class Function(Instructions):
     def end_loop(
         self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
     ) -> tuple[Value, ...]:
-        """Ends the loop; gives what its last iteration handed on, or the initial values.
+        """Ends the loop; returns the carried values of its last iteration, or the initial ones.
 
-        Where there is a condition `going`, the first iteration that finds it false is the last.
+        With a condition `going`, the loop ends after the first iteration where it is false.
         """
         following = self.binary("add", loop.index, constant(loop.step, loop.index.type))
         again = self.compare("slt", following, loop.stop)
@@ -272,13 +273,13 @@ class Function(Instructions):
     # Instructions
 
     def instruction(self, text: str, type: Type) -> Value:
-        """Any instruction that gives a value."""
+        """Any instruction with a result."""
         value = Value(self._name("%v"), type)
         self.block.lines.append(f"{value.name} = {text}")
         return value
 
     def line(self, text: str) -> None:
-        """Any instruction that gives none."""
+        """Any instruction without a result."""
         self.block.lines.append(text)
 
     def binary(self, operation: str, left: Value, right: Value) -> Value:
@@ -301,7 +302,7 @@ class Function(Instructions):
         return self.instruction(f"select {typed(condition)}, {typed(yes)}, {typed(no)}", yes.type)
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
-        """`"sitofp"`, `"zext"`, `"bitcast"`, ...: to as many lanes of another element."""
+        """Converts each lane to another element: `"sitofp"`, `"zext"`, `"bitcast"`, ..."""
         type = value.type.of(element)
         if operation.endswith(".sat"):
             full = f"llvm.{operation}.{type.suffix}.{value.type.suffix}"
@@ -310,14 +311,14 @@ class Function(Instructions):
         return self.instruction(f"{operation} {typed(value)} to {type_text(type)}", type)
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
-        """An intrinsic on values of one type that gives that type: `"fma"`, `"sqrt"`, ..."""
+        """An intrinsic whose operands and result have one type: `"fma"`, `"sqrt"`, ..."""
         type = operands[0].type
         full = f"llvm.{name}.{type.suffix}"
         self.module.declare(full, type_text(type), [one.type for one in operands])
         return self.call(full, type, *operands)
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
-        """Calls a function that gives a value; declared or defined in the module."""
+        """Calls a function that returns a value; declared or defined in the module."""
         return self.instruction(
             f"call {type_text(type)} @{name}({', '.join(map(typed, operands))})", type
         )
@@ -338,7 +339,7 @@ class Function(Instructions):
         return self.shuffle(first, None, [0] * lanes)
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
-        """Lanes of left and right (counted on after left's), in any order."""
+        """Lanes of left and right in any order; right's are numbered after left's."""
         mask = ", ".join(f"i32 {pick}" for pick in picks)
         other = typed(undefined(left.type) if right is None else right)
         mask_text = f"<{len(picks)} x i32> <{mask}>"
@@ -347,13 +348,13 @@ class Function(Instructions):
         )
 
     def bits(self, lanes: Value, element: str) -> Value:
-        """An i1 for each lane as the lowest bits of an integer that has no fewer, the rest zero."""
+        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
         type = Type(f"i{lanes.type.lanes}")
         packed = self.instruction(f"bitcast {typed(lanes)} to {type_text(type)}", type)
         return packed if type.element == element else self.convert("zext", packed, element)
 
     def lanes_of(self, bits: Value, lanes: int) -> Value:
-        """The lowest bits of an integer that has no fewer, as an i1 for each lane."""
+        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
         type = Type(f"i{lanes}")
         low = bits if bits.type == type else self.convert("trunc", bits, type.element)
         return self.instruction(
@@ -366,7 +367,7 @@ class Function(Instructions):
         return self.compare("ne", packed, constant(0, I64))
 
     def all_bits(self, lanes: Value) -> Value:
-        """The bits that are set in the integers of all lanes."""
+        """The bitwise and of the integers in all lanes."""
         name, scalar = f"llvm.vector.reduce.and.{lanes.type.suffix}", lanes.type.scalar
         self.module.declare(name, type_text(scalar), [lanes.type])
         return self.call(name, scalar, lanes)
@@ -382,7 +383,7 @@ class Function(Instructions):
     # Memory
 
     def allocate(self, count: int, element: str) -> Value:
-        """Room for some elements, until the function returns; at its beginning only."""
+        """Stack memory for some elements; allowed only at the beginning of the function."""
         return self.instruction(f"alloca [{count} x {element}], align 64", POINTER)
 
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
@@ -395,13 +396,13 @@ class Function(Instructions):
         )
 
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
-        """Reads a value; by default it need be aligned no more than its elements are."""
+        """Reads a value; by default the address need only be aligned to an element."""
         return self.instruction(
             f"load {type_text(type)}, {typed(pointer)}, align {align or type.bytes}", type
         )
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
-        """Reads the lanes of a vector that the mask has; the others are zero, and not touched."""
+        """Reads the lanes where the mask is set; others are zero, without a memory access."""
         name = f"llvm.masked.load.{type.suffix}.p0"
         self.module.declare(name, type_text(type), [pointer.type, I32, mask.type, type])
         align = constant(type.bytes, I32)
@@ -410,8 +411,8 @@ class Function(Instructions):
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
         self.line(f"store {typed(value)}, {typed(pointer)}, align {align or value.type.bytes}")
 
-    def fetch(self, pointer: Value, level: int) -> None:
-        """Has a cache fetch what lies there, the first or the second one; anywhere is allowed."""
+    def prefetch(self, pointer: Value, level: int) -> None:
+        """Prefetches an address into the cache of level 1 or 2; any address is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", [POINTER, I32, I32, I32])
         read, data = constant(0, I32), constant(1, I32)
         self.call_void("llvm.prefetch.p0", pointer, read, constant(4 - level, I32), data)

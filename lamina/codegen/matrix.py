@@ -1,4 +1,4 @@
-"""Contractions in other forms: over single axes, with views that are plain, as loops."""
+"""Contractions as matrix products over single axes, with strided views, or as loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lamina.program.scalar import Apply, Literal, Load, Scalar
 from lamina.program.steps import Contraction, Loop, Reduce, Write
 from lamina.records import frozen_dataclass
 
-# The groups of axes of a contraction, and what the single axis of each is called.
+# The groups of axes of a contraction, and the name of the single axis of each.
 _NAMES = {"batch": "b", "m": "m", "n": "n", "k": "k"}
 
 
@@ -25,7 +25,7 @@ class Matrix:
         batch, m, n, k: the axes; of extent 1 where there is none.
         left, right: the views over them.
         step: the contraction with its stores over them.
-        k_axes: the axes that `k` was made of.
+        k_axes: the axes that were merged to `k`.
         right_by_axes: the right view over the k axes, batch and n.
     """
 
@@ -42,13 +42,13 @@ class Matrix:
 
 @frozen_dataclass
 class Plain:
-    """A view that is an address and strides.
+    """A view that is a start and two strides, in elements of its buffer.
 
     Attributes:
-        buffer: where it lies.
-        start: the position of its first element, over the batch axis.
-        stride: between rows (of the left operand) or columns (of the right one).
-        k_stride: between two k.
+        buffer: the buffer of its elements.
+        start: the index of its first element, over the batch axis.
+        stride: along m (of the left operand) or n (of the right one).
+        k_stride: along k.
     """
 
     buffer: str
@@ -58,20 +58,20 @@ class Plain:
 
 
 def as_matrix(step: Contraction) -> Matrix:
-    """The contraction with every group of axes made one."""
+    """The contraction with every group of axes merged to one axis."""
     merged = with_single_axes(step, *_NAMES)
-    (batch,), (row,), (column,), (inner,) = merged.batch, merged.m, merged.n, merged.k
+    (batch,), (m,), (n,), (k,) = merged.batch, merged.m, merged.n, merged.k
     _, replacements = _single_axes(step, ("batch", "n"))
     by_axes = Rewrite(replacements).scalar(step.right)
-    return Matrix(batch, row, column, inner, merged.left, merged.right, merged, step.k, by_axes)
+    return Matrix(batch, m, n, k, merged.left, merged.right, merged, step.k, by_axes)
 
 
 def with_single_axes(step: Contraction, *groups: str) -> Contraction:
-    """The contraction with some groups of axes made one each, of extent 1 where there is none.
+    """The contraction with some groups merged to one axis each, of extent 1 for an empty group.
 
     Args:
-        step: which one.
-        groups: of `"batch"`, `"m"`, `"n"` and `"k"`.
+        step: the contraction.
+        groups: some of `"batch"`, `"m"`, `"n"` and `"k"`.
     """
     axes, replacements = _single_axes(step, groups)
     return replace(Rewrite(replacements).contraction(step), **axes)
@@ -80,7 +80,7 @@ def with_single_axes(step: Contraction, *groups: str) -> Contraction:
 def _single_axes(
     step: Contraction, groups: Iterable[str]
 ) -> tuple[dict[str, tuple[Axis]], dict[Axis, Index]]:
-    """By groups their single axes, and what the axes of the contraction are in their terms."""
+    """The single axis of each group, and the indices of the contraction's axes in their terms."""
     axes: dict[str, tuple[Axis]] = {}
     replacements: dict[Axis, Index] = {}
     for group in groups:
@@ -91,13 +91,13 @@ def _single_axes(
 
 
 def right_alone(step: Contraction) -> Contraction:
-    """A contraction of which all is left out but the right operand."""
+    """The contraction without its left operand, m axes and stores."""
     left, windows = Literal(0, step.dtype), step.windows_in("right")
     return replace(step, m=(), left=left, stores=(), windows=windows)
 
 
 def as_loop(step: Contraction) -> Loop:
-    """The contraction as a loop over its results, each a sum of products; with axes merged."""
+    """The contraction as a loop over its results, each a sum of products, with axes merged."""
     product = Apply("multiply", (step.left, step.right), step.dtype)
     axes = (*step.batch, *step.m, *step.n)
     reduce = Reduce(step.result, "sum", step.k, product, step.dtype)
@@ -105,15 +105,21 @@ def as_loop(step: Contraction) -> Loop:
 
 
 def as_plain(view: Scalar, outer: Axis, matrix: Matrix) -> Plain | None:
-    """The view as an address and strides; None if it is more than that."""
+    """The view as a start and strides; None if it has casts, bounds or uneven strides.
+
+    Args:
+        view: an operand of the matrix.
+        outer: its m or n axis.
+        matrix: the contraction.
+    """
     if not isinstance(view, Load) or view.bounds:
         return None
     stride = stride_along(view.index, outer)
-    inner_stride = stride_along(view.index, matrix.k)
-    if stride is None or inner_stride is None:
+    k_stride = stride_along(view.index, matrix.k)
+    if stride is None or k_stride is None:
         return None
     start = Index(
         view.index.constant,
         tuple(term for term in view.index.terms if term[0] not in (outer, matrix.k)),
     )
-    return Plain(view.buffer, start, stride, inner_stride)
+    return Plain(view.buffer, start, stride, k_stride)

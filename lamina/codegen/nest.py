@@ -1,8 +1,7 @@
-"""A loop nest while it is written: what has which value where, and where code may go.
+"""A loop nest while it is written: the values known at each level, and the block for new code.
 
-A nest is written from the outside in. What an expression depends on decides where it is computed:
-in front of the innermost loop that it does not depend on. One axis may run along the lanes of
-vectors.
+A nest is written from the outside in. Loop-invariant code is hoisted: an expression is computed
+in the innermost level that it depends on. One axis may run along the lanes of vectors.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from lamina.program.scalar import (
 
 @dataclass
 class _Level:
-    """One loop of the nest, or the function around them.
+    """One loop of the nest, or the function around the loops.
 
     Attributes:
         axes: the values of the axes that this level binds.
         locals: the values of the locals that are defined here.
-        known: what was computed here.
-        inner_before: the block in front of the loop that was opened inside this level.
+        known: the values computed in this level, by their expressions.
+        inner_before: the block before the loop that was opened inside this level.
     """
 
     axes: dict[Axis, Value] = field(default_factory=dict[Axis, Value])
@@ -48,12 +47,12 @@ class _Level:
 
 @dataclass
 class Lanes:
-    """What runs along the lanes of vectors.
+    """The axis along the lanes of vectors.
 
     Attributes:
-        axis: the axis, if one does.
-        count: how many lanes there are; 0 for scalars.
-        multiple: a number of which the first lane's position is known to be one.
+        axis: the axis; None if no axis runs along the lanes.
+        count: the number of lanes; 0 for scalars.
+        multiple: the axis's value in the first lane is a multiple of this number.
     """
 
     axis: Axis | None = None
@@ -83,7 +82,7 @@ class Nest:
 
     @contextmanager
     def level(self, before: Block | None) -> Generator[None]:
-        """A level further inside; `before` is where code in front of it may go."""
+        """A level inside the current one; `before` is the block for code before it."""
         self._levels[-1].inner_before = before
         self._levels.append(_Level())
         outer_depths, self._depths = self._depths, dict(self._depths)
@@ -94,7 +93,7 @@ class Nest:
 
     @contextmanager
     def along(self, lanes: Lanes) -> Generator[None]:
-        """Other lanes for a while."""
+        """Inside, vectors have these lanes."""
         saved, self.lanes = self.lanes, lanes
         yield
         self.lanes = saved
@@ -112,7 +111,7 @@ class Nest:
         """The number of the innermost level."""
         return len(self._levels) - 1
 
-    # What is known
+    # Known values
 
     def axis(self, axis: Axis) -> Value:
         """The value of an axis."""
@@ -123,12 +122,12 @@ class Nest:
         return self._levels[self._local_depth(name)].locals[name]
 
     def known(self, depth: int) -> dict[object, Value]:
-        """What was computed in a level."""
+        """The values computed in a level, by their expressions."""
         return self._levels[depth].known
 
     @contextmanager
     def at(self, depth: int) -> Generator[dict[object, Value]]:
-        """Instructions go where that level's own do; gives what is known there."""
+        """Inside, instructions go to that level; yields the values known there."""
         level = self._levels[depth]
         block = next(
             (
@@ -145,7 +144,7 @@ class Nest:
                 yield level.known
 
     def forget(self, buffers: set[str]) -> None:
-        """What was loaded from these buffers must be loaded again."""
+        """Drops known values that depend on loads from these buffers."""
         for level in self._levels:
             level.known = {
                 key: value for key, value in level.known.items() if not _reads(key, buffers)
@@ -158,12 +157,12 @@ class Nest:
         depths = self._depths
         pending = [scalar] if scalar not in depths else []
         while pending:
-            part = pending[-1]
-            operands = part.operands if isinstance(part, Apply) else ()
+            top = pending[-1]
+            operands = top.operands if isinstance(top, Apply) else ()
             missing = [operand for operand in operands if operand not in depths]
             pending += missing
             if not missing:
-                depths[part] = self._depth_of(part)
+                depths[top] = self._depth_of(top)
                 pending.pop()
         return depths[scalar]
 
@@ -211,7 +210,7 @@ class Nest:
 
 
 def _reads(key: object, buffers: set[str]) -> bool:
-    """Whether what is remembered under this key was made from loads of these buffers."""
+    """Whether the known value of this expression depends on loads from these buffers."""
     if not isinstance(key, Load | Apply | Position | Within):
         return False
     return any(load.buffer in buffers for load in loads(key))

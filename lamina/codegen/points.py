@@ -1,7 +1,7 @@
 """Scalar expressions as instructions, at one point of a loop nest or at a vector of points.
 
-What does not depend on the axis that runs along the lanes stays scalar until it meets something
-that does. What was computed is known from then on, down to where it may have changed.
+A value that does not depend on the lanes' axis stays scalar until it is combined with a vector.
+Computed values are reused until a store may have changed them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar, final
 from lamina.codegen.access import Access
 from lamina.codegen.builder import Block, Builder, OpenLoop
 from lamina.codegen.nest import Lanes, Nest
-from lamina.codegen.positions import Place, Positions
+from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, element, random_words
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.program.index import Axis, Index
@@ -40,8 +40,8 @@ class Points(Generic[Code]):
         code: the function that is being written.
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
-        calling: whether functions are called for vectors whose elements lie apart; see `Access`.
-        position: the type of positions.
+        calling: whether strided vectors are loaded and stored by calls; see `Access`.
+        position: the integer type of indices.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Points(Generic[Code]):
 
     @contextmanager
     def bound(self, axis: Axis, value: Value, *, before: Block | None = None) -> Generator[None]:
-        """The axis has this value inside; `before` is where code in front of it may go."""
+        """Inside, the axis has this value; `before` is the block for code before it."""
         with self._nest.level(before):
             self._nest.bind(axis, value)
             yield
@@ -81,9 +81,9 @@ class Points(Generic[Code]):
         multiple: int = 1,
         before: Block | None = None,
     ) -> Generator[None]:
-        """The axis runs along the lanes of vectors inside, from `first` on.
+        """Inside, the axis runs along the lanes of vectors, from `first` on.
 
-        `multiple` is a number of which `first` is known to be one.
+        `first` is a multiple of `multiple`.
         """
         with self._nest.level(before), self._nest.along(Lanes(axis, lanes, multiple)):
             if axis is not None:
@@ -113,7 +113,7 @@ class Points(Generic[Code]):
         start: Value | int = 0,
         stop: Value | int | None = None,
     ) -> Generator[OpenLoop]:
-        """The same for vectors of points, by which `start` and `stop` count: all that are full."""
+        """A loop over the full vectors of an axis; `start` and `stop` are numbers of vectors."""
         stop = axis.extent // lanes if stop is None else stop
         opened = self.code.begin_loop(self._bound(start), self._bound(stop), 1, carried)
         first = self.code.multiply(opened.index, self.position(lanes))
@@ -121,7 +121,7 @@ class Points(Generic[Code]):
             yield opened
 
     def _bound(self, number: Value | int) -> Value | int:
-        """A bound of a loop; its index gets the type of positions."""
+        """A bound of a loop, in the type of indices."""
         wide = self._positions.type == I64
         return number if isinstance(number, Value) or wide else self.position(number)
 
@@ -141,12 +141,12 @@ class Points(Generic[Code]):
         """The value of an axis at the current point."""
         return self._nest.axis(axis)
 
-    def place(self, index: Index) -> Place:
-        """Where an index expression points, for each lane."""
-        return self._positions.place(index)
+    def indices(self, index: Index) -> LaneIndices:
+        """The value of an index expression in each lane."""
+        return self._positions.indices(index)
 
     def position(self, number: int) -> Value:
-        """A number as a position."""
+        """A constant of the type of indices."""
         return constant(number, self._positions.type)
 
     # Values
@@ -154,16 +154,16 @@ class Points(Generic[Code]):
     def value(self, scalar: Scalar) -> Value:
         """The scalar at the current point: a vector if it depends on the lanes' axis."""
         nest = self._nest
-        # Operands first, without calling itself: expressions may be deep.
+        # Operands first, without recursion: expressions may be deep.
         pending = [scalar] if self._known(scalar) is None else []
         while pending:
-            part = pending[-1]
-            missing = [one for one in self._operands(part) if self._known(one) is None]
+            top = pending[-1]
+            missing = [one for one in self._operands(top) if self._known(one) is None]
             pending += reversed(missing)
             if not missing:
-                with nest.at(nest.depth(part)) as known:
-                    if part not in known:
-                        known[part] = self._computed(part)
+                with nest.at(nest.depth(top)) as known:
+                    if top not in known:
+                        known[top] = self._computed(top)
                 pending.pop()
         return nest.known(nest.depth(scalar))[scalar]
 
@@ -172,7 +172,7 @@ class Points(Generic[Code]):
         return self._nest.known(self._nest.depth(scalar)).get(scalar)
 
     def _operands(self, scalar: Scalar) -> tuple[Scalar, ...]:
-        """The operands of a primitive whose values it needs."""
+        """The operands of a primitive that must be computed before it."""
         if not isinstance(scalar, Apply):
             return ()
         if self._is_random_block(scalar):
@@ -208,14 +208,14 @@ class Points(Generic[Code]):
         return self._applied(scalar)
 
     def _as_integer(self, position: Value) -> Value:
-        """A position as a value of int64."""
+        """An index as a value of int64."""
         wide = position.type.element == "i64"
         return position if wide else self.code.convert("sext", position, "i64")
 
     def _applied(self, scalar: Apply) -> Value:
         if self._is_random_block(scalar):
             seed, step, position, stream = scalar.operands
-            start = self._as_integer(self.place(indices_of(position)[0]).start)
+            start = self._as_integer(self.indices(indices_of(position)[0]).start)
             others = [self.value(operand) for operand in (seed, step, stream)]
             return random_words(self.code, start, self.lanes, *others)
         operands = [self.value(operand) for operand in scalar.operands]
@@ -231,7 +231,7 @@ class Points(Generic[Code]):
         return EMITTERS[scalar.primitive](self.code, dtype, spread)
 
     def _is_random_block(self, scalar: Apply) -> bool:
-        """Whether it gives random bits at consecutive positions, the first a multiple of four."""
+        """Whether it is random bits at consecutive positions, the first a multiple of four."""
         if scalar.primitive != "random_bits":
             return False
         position, lanes = scalar.operands[2], self._nest.lanes
@@ -247,18 +247,18 @@ class Points(Generic[Code]):
     def store_all(self, stores: Sequence[Store]) -> None:
         """Computes the values of all stores at the current point, then writes them."""
         values = [self.vector(store.value) for store in stores]
-        places = [self.place(store.index) for store in stores]
-        for store, value, place in zip(stores, values, places, strict=True):
-            self._access.store(store, value, place)
+        indices = [self.indices(store.index) for store in stores]
+        for store, value, own in zip(stores, values, indices, strict=True):
+            self._access.store(store, value, own)
         self.forget(store.buffer for store in stores)
 
     def store(self, store: Store, value: Value) -> None:
         """Writes (or adds) another value than the store's own."""
-        self._access.store(store, value, self.place(store.index))
+        self._access.store(store, value, self.indices(store.index))
         self.forget([store.buffer])
 
     def forget(self, buffers: Iterable[str]) -> None:
-        """After a store: what was loaded from these buffers must be loaded again."""
+        """After a store: values loaded from these buffers must be loaded again."""
         written = set(buffers) & self._access.loaded
         if written:
             self._nest.forget(written)

@@ -1,4 +1,4 @@
-"""Index expressions as instructions: where a load or store goes, and whether bounds hold."""
+"""Index expressions and bounds as instructions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lamina.program.scalar import Bound, Scalar
 from lamina.program.steps import loads_in_index
 from lamina.records import frozen_dataclass
 
-# Positions on the lanes are divided as numbers of 32 bits where they fit: only for those have
-# processors vector instructions.
+# Vectors of indices below this are divided in 32 bits: processors have vector instructions only for
+# these.
 _SMALL = 2**31
 
 
 @frozen_dataclass
-class Place:
-    """Where a load or store goes: `start + lane * stride`, or a position for each lane.
+class LaneIndices:
+    """The value of an index expression in each lane: `start + lane * stride`, or any vector.
 
     Attributes:
-        start: the position of the first lane, a scalar.
-        stride: between lanes; 0 if all lanes are at one place.
-        each: instead of both, a position for each lane.
+        start: the value in the first lane, a scalar.
+        stride: between lanes; 0 if all lanes have one value.
+        each: the vector of values, if they have no stride; then start and stride do not count.
     """
 
     start: Value
@@ -39,9 +39,9 @@ class Positions:
 
     Args:
         code: the function that is being written.
-        nest: where it is.
-        value: gives the value of a scalar, for positions that are read from data.
-        type: of positions: of 32 bits where all of them fit, and longer ones are dear.
+        nest: the loop nest around the current point.
+        value: returns the value of a scalar, for indices that are read from data.
+        type: of indices: of 32 bits if all of them fit and 64 bits are expensive.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Positions:
         self._value = value
         self.type = type
 
-    def place(self, index: Index) -> Place:
-        """Where an index expression points, for each lane."""
+    def indices(self, index: Index) -> LaneIndices:
+        """The value of an index expression in each lane."""
         nest, code = self._nest, self._code
         known = nest.known(nest.index_depth(index))
         key = ("start", index)
         if key in known:
             strides = (step for atom, step in index.terms if atom == nest.lanes.axis)
-            return Place(known[key], next(strides, 0))
+            return LaneIndices(known[key], next(strides, 0))
         stride = 0
         uniform: list[tuple[int, Value]] = []
         vectors: list[Value] = []
@@ -74,27 +74,27 @@ class Positions:
             else:
                 value = self._divided(atom, depth)
             with nest.at(depth):
-                part = code.multiply(value, constant(coefficient, value.type))
+                term = code.multiply(value, constant(coefficient, value.type))
             if value.type.lanes:
-                vectors.append(part)
+                vectors.append(term)
             else:
-                uniform.append((depth, part))
+                uniform.append((depth, term))
         start = constant(index.constant, self.type)
-        for depth, part in sorted(uniform, key=lambda entry: entry[0]):
+        for depth, term in sorted(uniform, key=lambda entry: entry[0]):
             if start.is_integer(0):
-                start = part
+                start = term
             else:
                 with nest.at(depth):
-                    start = code.add(start, part)
+                    start = code.add(start, term)
         if not vectors:
-            # What is read from data may be another place after a store.
+            # An index that is read from data may change with a store.
             if not loads_in_index(index):
                 known[key] = start
-            return Place(start, stride)
+            return LaneIndices(start, stride)
         each = self.counted(start, stride)
         for vector in vectors:
             each = code.add(each, vector)
-        return Place(start, 0, each)
+        return LaneIndices(start, 0, each)
 
     def counted(self, start: Value, stride: int) -> Value:
         """The vector start, start + stride, ..."""
@@ -107,15 +107,15 @@ class Positions:
 
     def position(self, index: Index) -> Value:
         """The value of an index expression, a vector if it depends on the lanes."""
-        place = self.place(index)
-        if place.each is not None:
-            return place.each
-        if self._nest.lanes.count and place.stride:
-            return self.counted(place.start, place.stride)
-        return place.start
+        found = self.indices(index)
+        if found.each is not None:
+            return found.each
+        if self._nest.lanes.count and found.stride:
+            return self.counted(found.start, found.stride)
+        return found.start
 
     def _gathered(self, atom: Gathered, depth: int) -> Value:
-        """A position that was read from data."""
+        """An index that is read from data."""
         value = self._value(atom.value)
         if self.type.element == value.type.element:
             return value
@@ -137,7 +137,7 @@ class Positions:
     def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:
         code = self._code
         low, high = atom.index.bounds
-        # A multiple of the divisor makes the dividend positive, and is taken away again.
+        # A multiple of the divisor makes the dividend positive; it is subtracted afterwards.
         lift = -(low // atom.divisor) if low < 0 else 0
         if lift:
             whole = code.add(whole, constant(lift * atom.divisor, whole.type))

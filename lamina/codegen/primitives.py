@@ -1,7 +1,7 @@
 """The scalar primitives of `lamina.program.scalar` as vector instructions.
 
-Values of a dtype are held in the LLVM type of the same width; bools as one bit, stored as bytes.
-Signed and unsigned integers share a type, so every emitter is told the dtype.
+Values of a dtype have the LLVM type of the same width; bools have one bit, and are stored as
+bytes. Signed and unsigned integers share a type, so the dtype is passed to every emitter.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ def element(dtype: DType) -> str:
 
 
 def memory_element(dtype: DType) -> str:
-    """The LLVM element as which the dtype lies in memory."""
+    """The LLVM element that holds a value of the dtype in memory."""
     return _BOOL_IN_MEMORY if dtype.kind == "bool" else element(dtype)
 
 
 def is_unsigned(dtype: DType) -> bool:
-    """Whether integers of the dtype have no sign; bools count as such."""
+    """Whether integers of the dtype have no sign; true for bools."""
     return dtype.name in ("bool", "uint8", "uint32")
 
 
 def from_memory(code: Builder, value: Value, dtype: DType) -> Value:
-    """A value as it was loaded, as it is computed with."""
+    """A loaded value, converted to its element in registers."""
     if dtype.kind != "bool":
         return value
     return code.compare("ne", value, constant(0, value.type))
 
 
 def to_memory(code: Builder, value: Value, dtype: DType) -> Value:
-    """A value as it is stored."""
+    """A value, converted to its element in memory."""
     return code.convert("zext", value, _BOOL_IN_MEMORY) if dtype.kind == "bool" else value
 
 
 def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
-    """A conversion between any two dtypes; floats that no integer holds give the nearest one."""
+    """A conversion between any two dtypes; floats to integers saturate."""
     wanted = element(target)
     if source == target:
         return value
@@ -177,7 +177,7 @@ def _shift_right(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Va
 
 
 def _random_bits(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    """Philox 4x32-10 as in `lamina.program.philox`: one block in each lane, of which one word."""
+    """Philox 4x32-10 as in `lamina.program.philox`: one word of one block in each lane."""
     seed, step, position, stream = operands
     wide = position.type
     block = code.binary("lshr", position, constant(2, wide))
@@ -193,9 +193,9 @@ def _random_bits(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Va
 def random_words(
     code: Builder, start: Value, lanes: int, seed: Value, step: Value, stream: Value
 ) -> Value:
-    """The same for consecutive positions from a multiple of four on: every word of each block."""
+    """Random bits at consecutive positions from a multiple of four on: all words of each block."""
     blocks = -(-lanes // 4)
-    # Halves are joined, so there are as many as a power of two.
+    # A power of two, because halves are joined by shuffles.
     width = 1 << (blocks - 1).bit_length() if blocks > 1 else 2
     first = code.binary("lshr", start, constant(2, start.type))
     block = code.add(code.splat(first, width), constants(range(width), "i64"))
@@ -237,8 +237,8 @@ def _philox(code: Builder, block: Value, seed: Value, step: Value, stream: Value
     return counter
 
 
-# Every primitive of lamina.program.scalar but "cast". Comparisons are given their operands' dtype,
-# all others their result's.
+# Every primitive of lamina.program.scalar except "cast". Emitters of comparisons get the dtype of
+# the operands, all others the dtype of the result.
 EMITTERS: Mapping[str, Emitter] = {
     "add": _arithmetic("add"),
     "subtract": _arithmetic("sub"),

@@ -1,4 +1,4 @@
-"""How reductions combine values: what they carry from point to point, and across lanes."""
+"""How reductions combine values, from point to point and across lanes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce
 from lamina.shapes import DType, int64, size_of
 
-# The point where the axes have the values that they have.
+# The current point: no axis is replaced.
 _HERE = Rewrite({})
-# The number of a point is carried in so many bits if that suffices: so wide are most values.
+# Positions below 2**31 are carried in 32 bits, as wide as most values.
 _FEW_BITS = 31
 
 
 class Combiner(ABC):
-    """A reduction while it runs; what it carries is one value or several, of equal lanes."""
+    """A reduction; it carries one value or several, of equal lanes, from point to point."""
 
     def __init__(self, stage: Reduce, code: Builder) -> None:
         self._stage = stage
@@ -31,19 +31,19 @@ class Combiner(ABC):
 
     @abstractmethod
     def start(self, lanes: int) -> tuple[Value, ...]:
-        """What is carried before the first value; the lanes stay as they are to the end."""
+        """The carried values before the first point; their lanes do not change."""
 
     @abstractmethod
-    def step(
+    def accumulate(
         self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
-        """What is carried after the current point, which may have fewer lanes.
+        """The carried values after the current point, which may have fewer lanes.
 
-        `at` puts numbers in the place of the inner axes, where points are written one by one.
+        `at` replaces the inner axes by numbers where the points are unrolled.
         """
 
     def result(self, carried: tuple[Value, ...]) -> Value:
-        """The result, in as many lanes as were carried."""
+        """The result, in as many lanes as the carried values."""
         return carried[-1]
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Combiner(ABC):
 
 
 def combiner(stage: Reduce, code: Builder) -> Combiner:
-    """The way in which a reduction combines."""
+    """The combiner of a reduction."""
     kind = _Position if stage.combine in ("argmax", "argmin") else _Plain
     return kind(stage, code)
 
@@ -71,7 +71,7 @@ class _Plain(Combiner):
     def start(self, lanes: int) -> tuple[Value, ...]:
         return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
 
-    def step(
+    def accumulate(
         self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
         (total,) = carried
@@ -79,7 +79,7 @@ class _Plain(Combiner):
         summed = self._stage.combine == "sum" and value.dtype.is_float
         if summed and isinstance(value, Apply) and value.primitive == "multiply":
             left, right = (
-                self._code.padded(points.vector(part), lanes, 0) for part in value.operands
+                self._code.padded(points.vector(factor), lanes, 0) for factor in value.operands
             )
             return (self._code.multiply_add(left, right, total),)
         added = self._code.padded(points.vector(value), lanes, self._neutral())
@@ -105,31 +105,31 @@ class _Plain(Combiner):
 class _Position(Combiner):
     """The first position of the largest or smallest value; NaN comes before all numbers."""
 
-    def _place_type(self) -> str:
+    def _position_type(self) -> str:
         count = size_of([axis.extent for axis in self._stage.axes])
         return "i32" if count < 1 << _FEW_BITS else "i64"
 
     def start(self, lanes: int) -> tuple[Value, ...]:
-        # A position below zero says that there was no value yet.
+        # A position below zero means that there was no value yet.
         dtype = self._stage.value.dtype
         return (
             constant(0, Type(element(dtype), lanes)),
-            constant(-1, Type(self._place_type(), lanes)),
+            constant(-1, Type(self._position_type(), lanes)),
         )
 
-    def step(
+    def accumulate(
         self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
     ) -> tuple[Value, ...]:
-        best, place = carried
+        best, position = carried
         lanes = best.type.lanes
         axes = self._stage.axes
         offset = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
         value = points.vector(at.scalar(self._stage.value))
         found = points.vector(Position(at.index(offset), int64))
-        if self._place_type() == "i32":
+        if self._position_type() == "i32":
             found = self._code.convert("trunc", found, "i32")
         if value.type.lanes != lanes:
-            # The missing lanes repeat the last value, at the same place: it is not better.
+            # The missing lanes repeat the last value, at the same position: it is not better.
             own = value.type.lanes
             value, found = self._repeated(value, lanes), self._repeated(found, lanes)
             present = constants([1 if lane < own else 0 for lane in range(lanes)], "i1")
@@ -137,18 +137,19 @@ class _Position(Combiner):
             present = None
         better = self._better(value, best)
         better = self._code.binary(
-            "or", better, self._code.compare("slt", place, constant(0, place.type))
+            "or", better, self._code.compare("slt", position, constant(0, position.type))
         )
         if present is not None:
             better = self._code.binary("and", better, present)
         return (
             self._code.select(better, value, best),
-            self._code.select(better, found, place),
+            self._code.select(better, found, position),
         )
 
     def result(self, carried: tuple[Value, ...]) -> Value:
-        _, place = carried
-        return place if place.type.element == "i64" else self._code.convert("sext", place, "i64")
+        _, position = carried
+        wide = position.type.element == "i64"
+        return position if wide else self._code.convert("sext", position, "i64")
 
     def _repeated(self, value: Value, lanes: int) -> Value:
         own = value.type.lanes
@@ -168,25 +169,25 @@ class _Position(Combiner):
 
     def finish(self, carried: tuple[Value, ...]) -> Value:
         code = self._code
-        values, places = carried
-        best, place = code.extract(values, 0), code.extract(places, 0)
+        values, positions = carried
+        best, position = code.extract(values, 0), code.extract(positions, 0)
         for lane in range(1, values.type.lanes):
-            value, found = code.extract(values, lane), code.extract(places, lane)
+            value, found = code.extract(values, lane), code.extract(positions, lane)
             filled = code.compare("sge", found, constant(0, found.type))
-            # As good and earlier: neither is better than the other.
+            # Equally good and earlier: neither value is better than the other.
             worse = self._better(best, value)
             earlier = code.binary(
                 "and",
                 code.binary("xor", worse, constant(1, worse.type)),
-                code.compare("slt", found, place),
+                code.compare("slt", found, position),
             )
             chosen = code.binary("or", self._better(value, best), earlier)
             chosen = code.binary("and", chosen, filled)
-            empty = code.compare("slt", place, constant(0, place.type))
+            empty = code.compare("slt", position, constant(0, position.type))
             chosen = code.binary("or", chosen, empty)
             best = code.select(chosen, value, best)
-            place = code.select(chosen, found, place)
-        return self.result((best, place))
+            position = code.select(chosen, found, position)
+        return self.result((best, position))
 
 
 def _lowest(dtype: DType) -> float:

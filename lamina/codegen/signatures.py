@@ -1,8 +1,8 @@
-"""The signature of a step: what it is beside the names of the buffers that it uses.
+"""The signature of a step: the step without the names of its buffers.
 
-The steps of equal blocks of a network have the same signature. What depends on a step alone is
-decided once for each signature, and functions are written once; each step hands them the addresses
-of its own buffers.
+The steps of equal blocks of a network have the same signature. Decisions that depend on a step
+alone are made once for each signature, and functions are written once. Each step passes them the
+addresses of its own buffers.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Step
 from lamina.records import frozen_dataclass
 
-# What an engine has decided about steps.
+# An engine's decisions about steps.
 Decided = TypeVar("Decided", covariant=True)
 
 
 @frozen_dataclass
 class Signature(Generic[Decided]):
-    """All that decides what is written for a step; equal signatures share their functions.
+    """All inputs of a step's code generation; steps of equal signatures share their functions.
 
     Attributes:
-        steps: the step, and those that are run along with it, without names; buffers are called
-            by numbers, in the order in which they are come across.
-        buffers: what they are: their numbers, sizes and dtypes.
-        decided: about how they are run.
-        iteration: the axis that the step is repeated for, if it is.
+        steps: the step, and the steps that are fused with it, without names; buffers are named by
+            numbers, in the order of their first use.
+        buffers: the numbers, sizes and dtypes of these buffers.
+        decided: the decisions on how the steps are run.
+        iteration: the axis of iterations if the step is repeated; otherwise None.
     """
 
     steps: tuple[Step, ...]
@@ -39,7 +39,7 @@ class Signature(Generic[Decided]):
     iteration: Axis | None
 
 
-# Steps without names, and the buffers that they use, in the order of their numbers.
+# Steps without names, and the names of their buffers in the order of the numbers.
 Numbered = tuple[tuple[Step, ...], tuple[str, ...]]
 
 
@@ -48,12 +48,12 @@ class Signatures:
     """The signatures of a program's steps.
 
     Args:
-        program: whose steps they are.
+        program: the program of the steps.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        # By the identities of steps, which are kept: as long as they live nothing else has them.
+        # By the identities of steps. The steps are kept alive, so that identities are not reused.
         self._numbered: dict[tuple[int, ...], tuple[tuple[Step, ...], Numbered]] = {}
         self._equal: dict[tuple[Step, ...], tuple[Step, ...]] = {}
 
@@ -63,7 +63,7 @@ class Signatures:
         decided: Decided,
         iteration: Axis | None,
     ) -> tuple[Signature[Decided], tuple[str, ...]]:
-        """That of some steps that are written together, and the buffers used, in order."""
+        """The signature of steps that are written together, and the names of their buffers."""
         without_names, used = self.numbered(*steps)
         buffers = tuple(
             Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
@@ -72,10 +72,10 @@ class Signatures:
         return Signature(without_names, buffers, decided, iteration), used
 
     def numbered(self, *steps: Step) -> Numbered:
-        """Steps with numbers in the place of their buffers' names, and the names in this order.
+        """Steps with numbers instead of buffer names, and the names in the order of the numbers.
 
-        What does not depend on names is better asked of these: they are the same for all equal
-        steps, and so answers that are remembered hold for all of them.
+        Equal steps return the same objects, so results that are cached for these objects hold for
+        all equal steps.
         """
         key = tuple(map(id, steps))
         if key not in self._numbered:

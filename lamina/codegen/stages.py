@@ -1,4 +1,4 @@
-"""What happens at a point of a loop nest, or at a vector of points: reductions, writes, scans."""
+"""The stages at a point of a loop nest, or at a vector of points: reductions, writes, scans."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class Run:
     """One loop of a nest.
 
     Attributes:
-        axis: what it runs along.
-        start, stop: the first point and the one behind the last; with lanes, counted in vectors.
-        lanes: how many points are a vector; the last one is as narrow as what is left. 0: points
-            come one by one.
+        axis: the axis of the loop.
+        start, stop: the first point and the one after the last; with lanes, numbers of vectors.
+        lanes: the points of a vector; the last vector has the remaining points only. 0: scalars.
     """
 
     axis: Axis
@@ -50,9 +49,9 @@ class Style:
     """How stages are written.
 
     Attributes:
-        inner_lanes: how many lanes run along the last inner axis of each stage; 0 if none do.
-        unrolled: reductions of so few iterations are written one after the other.
-        window: so are reductions over several axes with so few elements in all.
+        inner_lanes: the lanes along the last inner axis of each stage; 0 for none.
+        unrolled: the most iterations of a reduction that is unrolled.
+        window: the most points of a reduction over several axes that is unrolled.
     """
 
     inner_lanes: int
@@ -61,7 +60,7 @@ class Style:
 
 
 def write_nest(points: Points[Builder], runs: Sequence[Run], body: Callable[[], None]) -> None:
-    """Writes loops, the first one outermost, and inside them the body."""
+    """Writes loops, the first one outermost, and the body inside them."""
     if not runs:
         body()
         return
@@ -76,7 +75,7 @@ def write_nest(points: Points[Builder], runs: Sequence[Run], body: Callable[[], 
 
 
 def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
-    """Opens a loop over whole vectors along an axis, then the one that is as narrow as the rest."""
+    """Opens a loop over full vectors along an axis, then a vector of the remaining points."""
     code, axis, lanes, stop = points.code, run.axis, run.lanes, run.stop
     full, rest = divmod(axis.extent, lanes)
     if full:
@@ -107,8 +106,8 @@ class Stages(Generic[Code]):
     """Writes stages at the current point.
 
     Args:
-        points: where they are written.
-        style: how.
+        points: writes expressions at the current point.
+        style: how stages are written.
     """
 
     def __init__(self, points: Points[Code], style: Style) -> None:
@@ -148,8 +147,8 @@ class Stages(Generic[Code]):
         combine = combiner(stage, self._code)
         carried = combine.start(lanes or self._points.lanes)
         if not lanes and is_window(stage, self._style.window):
-            for element in _elements(stage):
-                carried = combine.step(self._points, carried, element)
+            for point in _inner_points(stage):
+                carried = combine.accumulate(self._points, carried, point)
             return combine.result(carried)
         if all(axis.extent for axis in stage.axes):
             carried = self._reduce_nest(stage.axes, lanes, combine, carried)
@@ -167,16 +166,16 @@ class Stages(Generic[Code]):
                 if rest:
                     received = self._reduce_nest(rest, lanes, combine, opened.carried)
                 else:
-                    received = combine.step(points, opened.carried)
+                    received = combine.accumulate(points, opened.carried)
                 return code.end_loop(opened, received)
         full, left = divmod(axis.extent, lanes)
         if full:
             with points.vectors(axis, lanes, carried) as opened:
-                received = combine.step(points, opened.carried)
+                received = combine.accumulate(points, opened.carried)
                 carried = code.end_loop(opened, received)
         if left:
             with points.along(axis, points.position(full * lanes), left, multiple=lanes):
-                carried = combine.step(points, carried)
+                carried = combine.accumulate(points, carried)
         return carried
 
     def _unrolled(
@@ -192,7 +191,7 @@ class Stages(Generic[Code]):
                 if across
                 else points.bound(axis, first)
             ):
-                carried = combine.step(points, carried)
+                carried = combine.accumulate(points, carried)
         return carried
 
     # Writes and scans
@@ -214,7 +213,7 @@ class Stages(Generic[Code]):
         carried = combine.start(points.lanes)
         store = Store(stage.buffer, stage.index, stage.value)
         with points.loop(stage.axis, carried) as opened:
-            running = combine.step(points, opened.carried)
+            running = combine.accumulate(points, opened.carried)
             points.store(store, running[0])
             code.end_loop(opened, running)
 
@@ -233,7 +232,7 @@ class Stages(Generic[Code]):
         return total
 
     def _slots_before(self, stage: SegmentSum, relation: str) -> Value:
-        """How many slots' keys stand in a relation to the place; they come first."""
+        """The number of slots whose key is below the segment's (slt), or not above it (sle)."""
         points, code = self._points, self._code
         extent = stage.axis.extent
         halvings = Axis("halving", extent.bit_length())
@@ -241,11 +240,11 @@ class Stages(Generic[Code]):
         with points.loop(halvings, carried) as opened:
             low, high = opened.carried
             middle = code.binary("lshr", code.add(low, high), constant(1, low.type))
-            # Where none is left the last one is looked at again, and nothing changes.
+            # If no slot is left, the last one is read again, and nothing changes.
             seen = code.minimum(middle, points.position(extent - 1))
             with points.bound(stage.axis, seen):
                 key = points.value(Apply("cast", (stage.key,), int64))
-                before = code.compare(relation, key, points.value(Position(stage.place)))
+                before = code.compare(relation, key, points.value(Position(stage.segment)))
             before = code.binary("and", before, code.compare("slt", low, high))
             following = code.add(middle, constant(1, middle.type))
             received = (code.select(before, following, low), code.select(before, high, middle))
@@ -254,20 +253,20 @@ class Stages(Generic[Code]):
 
 
 def fitting_lanes(lanes: int, extent: int) -> int:
-    """No more lanes than there are elements, rounded up to a power of two."""
+    """At most `lanes`, and at most the extent rounded up to a power of two."""
     while lanes > 1 and lanes // 2 >= extent:
         lanes //= 2
     return lanes
 
 
 def is_window(stage: Stage, largest: int) -> bool:
-    """Whether the stage combines over several axes so few elements that they are written out."""
+    """Whether the stage reduces at most `largest` points of several axes."""
     if not isinstance(stage, Reduce) or len(stage.axes) < 2:
         return False
     return 0 < size_of([axis.extent for axis in stage.axes]) <= largest
 
 
-def _elements(stage: Reduce) -> Iterator[Rewrite]:
-    """The points of the inner axes, in order, each as the numbers that stand for the axes."""
-    for place in np.ndindex(*(axis.extent for axis in stage.axes)):
-        yield Rewrite({axis: Index(number) for axis, number in zip(stage.axes, place, strict=True)})
+def _inner_points(stage: Reduce) -> Iterator[Rewrite]:
+    """The points of the inner axes, in order, each as a rewrite of the axes to numbers."""
+    for point in np.ndindex(*(axis.extent for axis in stage.axes)):
+        yield Rewrite({axis: Index(number) for axis, number in zip(stage.axes, point, strict=True)})

@@ -1,13 +1,13 @@
-"""By how much the position of what is read or written grows with an axis."""
+"""The stride of an index expression along an axis."""
 
 from __future__ import annotations
 
 from lamina.program.index import Axis, Index, Quotient, Remainder
-from lamina.program.scalar import indices_of, parts
+from lamina.program.scalar import indices_of, postorder
 
 
 def stride_along(index: Index, axis: Axis) -> int | None:
-    """By how much the index grows with the axis; None where it does not grow evenly."""
+    """The stride of an index along an axis; None if it is not constant."""
     stride = 0
     for atom, coefficient in index.terms:
         if atom == axis:
@@ -16,7 +16,7 @@ def stride_along(index: Index, axis: Axis) -> int | None:
             if stride_along(atom.index, axis) != 0:
                 return None
         elif not isinstance(atom, Axis):
-            positions = (i for part in parts(atom.value) for i in indices_of(part))
-            if any(stride_along(position, axis) != 0 for position in positions):
+            within = (i for scalar in postorder(atom.value) for i in indices_of(scalar))
+            if any(stride_along(one, axis) != 0 for one in within):
                 return None
     return stride

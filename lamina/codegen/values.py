@@ -1,4 +1,4 @@
-"""Typed values, as every language that is written has them: scalars, vectors, addresses."""
+"""Typed values, common to all target languages: scalars, vectors, addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Type:
     """The type of a value: a scalar, or a vector of `lanes` of them.
 
-    Integers have no sign of their own: operations say how they read them.
+    Integers have no sign of their own: the operation decides, as in LLVM.
 
     Attributes:
         element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i32"`, `"i64"` or `"ptr"`.
@@ -37,11 +37,11 @@ class Type:
 
     @property
     def bytes(self) -> int:
-        """The same in bytes, at least one; elements are aligned to so many."""
+        """The size of an element in bytes, at least one; also its alignment."""
         return max(self.bits // 8, 1)
 
     def of(self, element: str) -> Type:
-        """The type with as many lanes of another element."""
+        """The type with the same number of lanes of another element."""
         return Type(element, self.lanes)
 
     def wide(self, lanes: int) -> Type:
@@ -50,7 +50,7 @@ class Type:
 
     @property
     def suffix(self) -> str:
-        """The type as it stands in names: `"f32"`, `"v16f32"`."""
+        """The type in names of functions: `"f32"`, `"v16f32"`."""
         letter = {"float": "f32", "double": "f64", "ptr": "p0"}.get(self.element, self.element)
         return f"v{self.lanes}{letter}" if self.lanes else letter
 
@@ -64,10 +64,10 @@ class Value:
     """An operand: a register, a parameter or a constant.
 
     Attributes:
-        name: what the language calls it. Of a constant it says the number exactly, as equal values
-            are the same: 0.0 and -0.0 are not.
+        name: its name in the language. The name of a constant is the exact number, because values
+            with equal names are equal: 0.0 and -0.0 have different names.
         type: of the value.
-        number: what a constant is: one number for all lanes, or one for each lane.
+        number: of a constant: one number for all lanes, or one for each lane.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Value:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a constant, and in no lane NaN."""
+        """Whether it is a constant without NaN in any lane."""
         if self.number is None:
             return False
         numbers = self.number if isinstance(self.number, tuple) else (self.number,)
         return not any(math.isnan(number) for number in numbers)
 
     def is_integer(self, number: int) -> bool:
-        """Whether it is this constant of one integer."""
+        """Whether it is this constant, a scalar integer."""
         return self.number == number and not self.type.is_float and not self.type.lanes
 
 
@@ -100,12 +100,12 @@ def constants(values: Sequence[float], element: str) -> Value:
 
 
 def undefined(type: Type) -> Value:
-    """A value of which every lane is set before it is read."""
+    """A value without contents; each lane must be set before it is read."""
     return Value("undefined", type)
 
 
 def single(number: float) -> float:
-    """A number rounded to float32; what is too large for it is infinite."""
+    """A number rounded to float32; infinite if it is too large."""
     try:
         return struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:

@@ -1,9 +1,9 @@
-"""The words of languages like C, where they differ.
+"""Tables of words: the differences between languages like C.
 
-Integers are held without sign, so that they wrap around as instructions do; where an operation
-reads a sign they are converted for it. Memory is read and written as such integers, whatever lies
-there: a buffer may take over the place of one of another type within a kernel, and compilers may
-reorder accesses of different types.
+Integers have unsigned types, so that they wrap around as instructions do; signed operations
+convert their operands. Memory is read and written as such integers, whatever the dtype of a
+buffer. The reason: within a kernel, a buffer may take over the memory of a buffer of another type,
+and compilers may reorder accesses of different types.
 
 Words with fields in braces are templates: `str.format` fills them. A field `value` is a whole
 expression that needs no further parentheses, `type` a type of this language.
@@ -20,18 +20,18 @@ from lamina.records import frozen_dataclass
 class VectorWords:
     """How a language writes vectors.
 
-    Its operators work lane by lane. A comparison gives integers of as many bits as were compared:
-    all are set where it holds, none elsewhere.
+    Its operators work lane by lane. A comparison of lanes of some bits returns integers of as many
+    bits: all are set where it holds, none elsewhere.
 
     Attributes:
-        lanes: how many lanes there may be.
+        lanes: the numbers of lanes that vectors can have.
         type: of vectors; fields `element`, the type of the lanes, and `lanes`.
         made: a vector; fields `type` and `lanes`, a list of the lanes or one number for all.
         lane: one lane; fields `vector`, a variable, and `lane`, its number.
         converted: a conversion of all lanes; fields `type` and `value`.
         selected: one of two vectors, lane by lane; fields `yes`, `no` and `mask`, integers of as
             many bits as the vectors' lanes have, all set or none.
-        loaded: what lies at an address of integers; fields `lanes` and `address`.
+        loaded: a load of integers; fields `lanes` and `address`.
         stored: a statement that writes integers; fields `lanes`, `value` and `address`.
     """
 
@@ -47,27 +47,27 @@ class VectorWords:
 
 @frozen_dataclass
 class Words:
-    """How a language writes what C has no single way for.
+    """How a language writes constructs that differ between languages like C.
 
     Attributes:
         language: its name, for people.
-        head: what stands before all functions; `double_head` with them, if there are doubles.
-        kernel: what stands before a function that the host calls.
-        function: before one that others call.
+        head: the lines before all functions; `double_head` comes before them if doubles are used.
+        kernel: the qualifiers of a function that the host calls.
+        function: the qualifiers of a function that other functions call.
         address: the type of an address in a buffer, with a star or blank at its end; field
-            `element`, the type of what lies there.
+            `element`, the type of the buffer's elements.
         item: the number of the work item, of 64 bits.
         unsigned, signed: the types of integers and floats by their elements.
-        integer_suffix: behind constants, by elements.
+        integer_suffix: the suffix of integer constants, by elements.
         bits: the same bits as another type of that size; fields `type` and `value`.
         nearest: the integer nearest to a float, towards zero, any for NaN; fields `type`, `value`,
-            and for languages that leave open what becomes of large numbers: `least` and `most`,
-            the least and the largest integer as they are held, `low` and `high`, the floats at
-            which they begin.
+            and for languages in which conversions of large numbers are undefined: `least` and
+            `most`, the least and the largest integer as constants, `low` and `high`, the floats
+            at which conversions saturate.
         float_function: a function of the language for floats, by elements; field `name`.
-        in_order: lines in front of a loop that hands floats from one iteration to the next, for
-            compilers that add them up in another order without it.
-        vectors: how they are written; None if there are none.
+        in_order: lines before a loop with loop-carried floats, for compilers that otherwise
+            reorder sums.
+        vectors: how vectors are written; None if the language has none.
     """
 
     language: str
@@ -89,7 +89,7 @@ class Words:
 
 OPENCL = Words(
     language="OpenCL C",
-    # A multiplication and an addition are rounded each by itself, but where fma is written.
+    # Multiplications and additions are rounded separately, except in fma.
     head=("#pragma OPENCL FP_CONTRACT OFF",),
     double_head=(
         "#ifdef cl_khr_fp64",
@@ -113,8 +113,8 @@ OPENCL = Words(
     bits="as_{type}({value})",
     nearest="convert_{type}_sat({value})",
     float_function={"float": "{name}", "double": "{name}"},
-    # Intel's compiler for processors adds up in any order as soon as it vectorizes or unrolls a
-    # loop, and makes mistakes in the last iterations of sums from which it subtracts.
+    # Intel's compiler for processors reorders sums when it vectorizes or unrolls a loop, and
+    # miscompiles the last iterations of sums from which it subtracts.
     in_order=("#pragma clang loop vectorize(disable) unroll(disable)",),
     vectors=VectorWords(
         lanes=(2, 3, 4, 8, 16),

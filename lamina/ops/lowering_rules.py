@@ -23,7 +23,7 @@ from lamina.program.scalar import (
     Position,
     Scalar,
     Within,
-    parts,
+    postorder,
 )
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
@@ -178,7 +178,7 @@ def is_expensive(node: Tensor, target: Target) -> bool:
         return False
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     scalar = lowering.scalar(node, probes)
-    return any(isinstance(p, Apply) and target.cost_of(p.primitive) > 1 for p in parts(scalar))
+    return any(isinstance(p, Apply) and target.cost_of(p.primitive) > 1 for p in postorder(scalar))
 
 
 def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:

@@ -26,7 +26,7 @@ from lamina.ops.conversion import cast
 from lamina.ops.lowering_rules import Coordinates, Generator, Pull
 from lamina.program.index import flatten
 from lamina.program.philox import random_bits
-from lamina.program.scalar import Apply, Literal, Local, Position, Scalar, parts
+from lamina.program.scalar import Apply, Literal, Local, Position, Scalar, postorder
 from lamina.shapes import (
     Array,
     Dim,
@@ -265,7 +265,7 @@ _NUMPY: Mapping[str, Callable[..., Any]] = {
 def _computed(root: Scalar, known: Mapping[Scalar, Array]) -> Array:
     """The value of an expression, primitive by primitive."""
     values: dict[Scalar, Array] = dict(known)
-    for scalar in parts(root):
+    for scalar in postorder(root):
         if isinstance(scalar, Literal):
             values[scalar] = np.asarray(scalar.value, scalar.dtype.numpy)
         elif isinstance(scalar, Apply):

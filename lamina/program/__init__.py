@@ -1,1 +1,1 @@
-"""Programs: what an engine runs: steps over planned buffers."""
+"""Programs: steps over planned buffers, which engines run."""

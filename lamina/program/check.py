@@ -1,4 +1,4 @@
-"""The check of a program: it means something, and keeps the rules that engines rely on."""
+"""The check of a program: it is well-formed, and keeps the rules that engines rely on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.errors import InternalError
 from lamina.program.distinct import meet_at_one_point, never_meet
 from lamina.program.dtypes import check_scalars
 from lamina.program.index import Axis, Gathered, Index
-from lamina.program.parallel import may_overlap, meetings, memory_of
+from lamina.program.parallel import may_overlap, memory_of, overlaps
 from lamina.program.points import meeting, outside
 from lamina.program.program import KINDS, Allocation, Program, Repeat
 from lamina.program.ranges import range_of
@@ -36,10 +36,10 @@ from lamina.program.windows import check_window
 
 
 def verify(program: Program) -> None:
-    """Checks that a program keeps the rules of `lamina.program.steps`, and lies in its memory.
+    """Checks that a program keeps the rules of `lamina.program.steps`, and stays in its memory.
 
-    A buffer counts as written once any element of it is. Of a step that may store twice in one
-    element, or load beyond a bound, so many points are computed as `points.MOST_POINTS` says.
+    A buffer counts as written once any of its elements is. Where a step may store twice in one
+    element, or load outside a buffer, at most `points.MOST_POINTS` of its points are computed.
 
     Raises:
         InternalError: naming the step and the rule it breaks.
@@ -48,7 +48,7 @@ def verify(program: Program) -> None:
         if buffer.kind not in KINDS:
             raise InternalError(f"there is no kind of buffer {buffer.kind!r}", where=buffer.name)
         if buffer.name != name:
-            raise InternalError(f"goes by the name {name}", where=buffer.name)
+            raise InternalError(f"is listed under the name {name}", where=buffer.name)
         for extent in buffer.shape:
             _check_number("an extent", extent, 0, buffer.name)
     _check_constants(program)
@@ -85,7 +85,7 @@ def verify(program: Program) -> None:
     _check_overwriting(program)
 
 
-# Numbers in steps and places that they reach fit 64 bits.
+# Numbers in steps, and all values of index expressions, fit 64 bits.
 _LARGEST = 2**63 - 1
 
 
@@ -120,42 +120,42 @@ def _check_repeats(program: Program) -> None:
 
 
 def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
-    """Each axis is iterated once, and places follow from those that are."""
+    """Checks that each axis is iterated once, and that indices depend on iterated axes only."""
     around = [] if repeat is None else [repeat.axis]
     if isinstance(step, Contraction):
-        batch, rows, columns, inner = step.batch, step.m, step.n, step.k
-        _check_nest((*around, *batch, *rows, *columns, *inner), (), where)
-        _check_nest((*around, *batch, *rows, *inner), indices(step.left), where)
-        _check_nest((*around, *batch, *inner, *columns), indices(step.right), where)
+        batch, m, n, k = step.batch, step.m, step.n, step.k
+        _check_nest((*around, *batch, *m, *n, *k), (), where)
+        _check_nest((*around, *batch, *m, *k), indices(step.left), where)
+        _check_nest((*around, *batch, *k, *n), indices(step.right), where)
         stored = [store.index for store in step.stores]
         values = indices(*(store.value for store in step.stores))
-        _check_nest((*around, *batch, *rows, *columns), (*stored, *values), where)
+        _check_nest((*around, *batch, *m, *n), (*stored, *values), where)
         for window in step.windows:
             on_left = window.operand == "left"
-            view, own = (step.left, rows) if on_left else (step.right, columns)
-            check_window(window, view, (*batch, *own, *inner), inner, where)
+            view, own = (step.left, m) if on_left else (step.right, n)
+            check_window(window, view, (*batch, *own, *k), k, where)
         return
     for stage in step.stages:
         stored = [store.index for store in stage_stores(stage)]
         values = indices(*stage_values(stage))
         _check_nest((*around, *step.axes, *inner_axes(stage)), (*stored, *values), where)
         if isinstance(stage, SegmentSum):
-            _check_nest((*around, *step.axes), indices(Position(stage.place)), where)
+            _check_nest((*around, *step.axes), indices(Position(stage.segment)), where)
 
 
 def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> None:
-    """Checks the axes around some places, and the places."""
+    """Checks the axes around some indices, and the indices."""
     names: set[str] = set()
     for axis in axes:
         _check_number(f"the extent of axis {axis.name}", axis.extent, 0, where)
         if axis.name in names:
             raise InternalError(f"iterates axis {axis.name} twice", where=where)
         names.add(axis.name)
-    _check_places(within, set(axes), where)
+    _check_indices(within, set(axes), where)
 
 
-def _check_places(places: Iterable[Index], known: set[Axis], where: str) -> None:
-    for index in places:
+def _check_indices(checked: Iterable[Index], known: set[Axis], where: str) -> None:
+    for index in checked:
         _check_number("a constant", index.constant, -_LARGEST, where)
         for atom, coefficient in index.terms:
             _check_number("a coefficient", coefficient, -_LARGEST, where)
@@ -166,13 +166,13 @@ def _check_places(places: Iterable[Index], known: set[Axis], where: str) -> None
                 _check_number("an extent", atom.extent, 0, where)
             else:
                 _check_number("a divisor", atom.divisor, 1, where)
-                _check_places((atom.index,), known, where)
+                _check_indices((atom.index,), known, where)
         if max(map(abs, index.bounds)) > _LARGEST:
             raise InternalError(f"reaches beyond 64 bits: {index}", where=where)
 
 
 def _read_before(step: Step) -> set[str]:
-    """The buffers of which a step reads what was there before it."""
+    """The buffers of which a step reads contents from before the step."""
     read = {load.buffer for load in loads_of(step)}
     cleared: set[str] = set()
     for store in stores_of(step):
@@ -184,18 +184,21 @@ def _read_before(step: Step) -> set[str]:
 
 
 def _check_sort(step: Step, where: str) -> None:
-    """A sort is run by kernels of its own."""
+    """Checks that a sort is the only stage of its loop: kernels of its own run it."""
     stages = step.stages if isinstance(step, Loop) else ()
     if len(stages) > 1 and any(isinstance(stage, Sort) for stage in stages):
-        raise InternalError("a sort is a loop of its own, not beside other stages", where=where)
+        raise InternalError("a sort must be the only stage of its loop", where=where)
 
 
 def _check_stores(program: Program, step: Step, repeat: Repeat | None, where: str) -> None:
-    """Stores have an element; different points another one, but for additions in order."""
+    """Checks that stores are in the buffer, and that no two points store in one element.
+
+    Additions in order may share an element.
+    """
     outer = step.result_axes if isinstance(step, Contraction) else step.axes
     earlier: list[tuple[Store, tuple[Axis, ...]]] = []
     for axes, stores, in_order in _stores_by_axes(step):
-        # Where there are no points, indices say little.
+        # A nest without points stores nothing.
         if not all(axis.extent for axis in (*axes, *([repeat.axis] if repeat else ()))):
             continue
         for number, store in enumerate(stores):
@@ -205,8 +208,8 @@ def _check_stores(program: Program, step: Step, repeat: Repeat | None, where: st
             _check_apart_at(repeat, where, (store, axes), (store, axes), apart)
             for other in stores[:number]:
                 both_add = store.accumulate and other.accumulate
-                told_by = apart if both_add else None
-                _check_apart_at(repeat, where, (other, axes), (store, axes), told_by)
+                differing = apart if both_add else None
+                _check_apart_at(repeat, where, (other, axes), (store, axes), differing)
             for other, other_axes in earlier:
                 _check_apart_at(repeat, where, (other, other_axes), (store, axes), outer)
         earlier += [(store, axes) for store in stores]
@@ -219,9 +222,10 @@ def _check_apart_at(
     other: tuple[Store, tuple[Axis, ...]],
     apart: tuple[Axis, ...] | None,
 ) -> None:
-    """Two stores, with the axes around them, share no element at points that some axes tell apart.
+    """Checks that two stores share no element at points that differ along the axes `apart`.
 
-    With None for these axes, they share none at all.
+    With None for these axes, they must not share any element. Each store comes with the axes
+    around it.
     """
     (first, first_axes), (second, second_axes) = one, other
     if first.buffer != second.buffer:
@@ -236,14 +240,15 @@ def _check_apart_at(
         return
     points = meeting(first.index, first_axes, second.index, second_axes, apart, fixed)
     if points:
-        places = dict.fromkeys(f"{store.buffer}[{store.index}]" for store in (first, second))
-        raise InternalError(f"stores {' and '.join(places)} in one element, {points}", where=where)
+        elements = dict.fromkeys(f"{store.buffer}[{store.index}]" for store in (first, second))
+        problem = f"stores {' and '.join(elements)} in one element, {points}"
+        raise InternalError(problem, where=where)
 
 
 def _stores_by_axes(
     step: Step,
 ) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]:
-    """The axes around the stores of each stage, these, and whether its points are run in order."""
+    """(axes, stores, whether the points are run in order) of each stage."""
     if isinstance(step, Contraction):
         yield step.result_axes, step.stores, False
         return
@@ -272,7 +277,7 @@ def _check_access(program: Program, access: Load | Store, where: str) -> None:
 
 
 def _check_plan(program: Program) -> None:
-    """Checks the places of temporaries, each by itself and against each other."""
+    """Checks the allocations of temporaries, each by itself and against each other."""
     plan = program.plan
     for bytes_ in plan.blocks:
         _check_number("the size of a block", bytes_, 0, "the arena")
@@ -283,29 +288,29 @@ def _check_plan(program: Program) -> None:
         _check_number("block", one.block, 0, one.buffer)
         size = plan.blocks[one.block] if one.block < len(plan.blocks) else -1
         if one.offset < 0 or one.offset + one.bytes > size:
-            raise InternalError(f"{one.buffer} lies outside the arena")
+            raise InternalError(f"{one.buffer} is outside the arena")
         if one.last < one.first:
             raise InternalError(f"{one.buffer} ends before it begins")
     positions = plan.positions()
     if len(positions) < len(plan.allocations):
-        raise InternalError("a buffer has several places in the arena")
+        raise InternalError("a buffer has several allocations in the arena")
     _check_apart(plan.allocations, positions)
-    places = {one.buffer: one.bytes for one in plan.allocations}
+    allocated = {one.buffer: one.bytes for one in plan.allocations}
     for buffer in program.of_kind("temporary"):
-        if buffer.bytes > places.get(buffer.name, 0):
+        if buffer.bytes > allocated.get(buffer.name, 0):
             raise InternalError(f"there is no room in the arena for {buffer}")
         if positions.get(buffer.name, 0) % buffer.dtype.itemsize:
-            raise InternalError(f"elements of {buffer} begin between two of their multiples")
+            raise InternalError(f"elements of {buffer} are not aligned")
 
 
 def _check_alive(program: Program) -> None:
-    """Places in the arena are held as long as what lies there is needed."""
-    places = {one.buffer: one for one in program.plan.allocations}
+    """Checks that buffers are allocated in the arena whenever they are used."""
+    allocations = {one.buffer: one for one in program.plan.allocations}
 
     def check(name: str, first: int, last: int, where: str) -> None:
-        place = places.get(name)
-        if place is not None and not place.first <= first <= last <= place.last:
-            raise InternalError(f"{name} has its place in the arena at other times", where=where)
+        own = allocations.get(name)
+        if own is not None and not own.first <= first <= last <= own.last:
+            raise InternalError(f"{name} is allocated in the arena at other times", where=where)
 
     for number, step in enumerate(program.steps):
         for name in reads_of(step) | writes_of(step):
@@ -315,20 +320,20 @@ def _check_alive(program: Program) -> None:
     for repeat in program.repeats:
         steps = program.steps[repeat.first : repeat.last]
         for name in {name for step in steps for name in reads_of(step) | writes_of(step)}:
-            place = places.get(name)
-            # What one iteration leaves for another, or for later steps, stays all the time.
-            if place and (place.first < repeat.first or place.last >= repeat.last):
+            own = allocations.get(name)
+            # A buffer that another iteration, or a later step, reads must live in all of them.
+            if own and (own.first < repeat.first or own.last >= repeat.last):
                 check(name, repeat.first, repeat.last - 1, repeat.axis.name)
 
 
 def _check_overwriting(program: Program) -> None:
-    """Steps read what they overwrite only where they overwrite it (see `lamina.program.steps`)."""
+    """Checks that steps load elements they overwrite only at the index that stores them."""
     memory = memory_of(program)
     for number, step in enumerate(program.steps):
         where = f"step {number}, {step.name}"
         repeat = program.repeated(number)
         axis = None if repeat is None else repeat.axis
-        for one in meetings(step, memory, axis):
+        for one in overlaps(step, memory, axis):
             if not one.at_one_point:
                 raise InternalError(
                     f"loads {one.load}, which may overlap what another point or an earlier stage "
@@ -338,33 +343,36 @@ def _check_overwriting(program: Program) -> None:
         for first, second in combinations(stores_of(step), 2):
             if first.buffer != second.buffer and may_overlap(first, second, memory, axis):
                 raise InternalError(
-                    f"stores {first.buffer} and {second.buffer} in one place", where=where
+                    f"stores {first.buffer} and {second.buffer} in the same memory", where=where
                 )
 
 
-def _check_apart(places: Sequence[Allocation], positions: Mapping[str, int]) -> None:
-    """Goes through time with what is alive, in the order of the positions."""
+def _check_apart(allocations: Sequence[Allocation], positions: Mapping[str, int]) -> None:
+    """Sweeps over the steps with the live allocations, sorted by position."""
     alive: list[tuple[int, int, int]] = []
     ending: list[tuple[int, tuple[int, int, int]]] = []
-    numbers = {place.buffer: number for number, place in enumerate(places)}
+    numbers = {one.buffer: number for number, one in enumerate(allocations)}
 
     def extent(number: int) -> tuple[int, int, int]:
-        start = positions[places[number].buffer]
-        return start, start + places[number].bytes, number
+        start = positions[allocations[number].buffer]
+        return start, start + allocations[number].bytes, number
 
     def end(own: tuple[int, int, int]) -> None:
         position = bisect_left(alive, own)
         if alive[position : position + 1] == [own]:
             del alive[position]
 
-    # Those that take over a place come after the others that begin in the same step.
-    order = sorted(range(len(places)), key=lambda n: (places[n].first, bool(places[n].in_place_of)))
+    # Allocations in place of another one come after the others that begin in the same step.
+    order = sorted(
+        range(len(allocations)),
+        key=lambda n: (allocations[n].first, bool(allocations[n].in_place_of)),
+    )
     for number in order:
-        one, own = places[number], extent(number)
+        one, own = allocations[number], extent(number)
         while ending and ending[0][0] < one.first:
             end(heappop(ending)[1])
         before = numbers.get(one.in_place_of, number)
-        if places[before].last == one.first and extent(before)[:2] == own[:2]:
+        if allocations[before].last == one.first and extent(before)[:2] == own[:2]:
             end(extent(before))
         if not one.bytes:
             continue
@@ -372,7 +380,7 @@ def _check_apart(places: Sequence[Allocation], positions: Mapping[str, int]) -> 
         for start, stop, other in alive[max(position - 1, 0) : position + 1]:
             if start < own[1] and own[0] < stop:
                 first, second = sorted((number, other))
-                names = f"{places[first].buffer} and {places[second].buffer}"
+                names = f"{allocations[first].buffer} and {allocations[second].buffer}"
                 raise InternalError(f"{names} share bytes while alive")
         alive.insert(position, own)
         heappush(ending, (one.last, own))

@@ -1,4 +1,4 @@
-"""What a step costs, counted from the program alone: arithmetic, and bytes to and from buffers."""
+"""The cost of a step, counted from the program alone: operations, and bytes to and from buffers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
-from lamina.program.scalar import Apply, Load, Scalar, parts
+from lamina.program.scalar import Apply, Load, Scalar, postorder
 from lamina.program.steps import (
     Contraction,
     Reduce,
@@ -22,19 +22,19 @@ from lamina.program.steps import (
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
-# What only moves or chooses numbers is no arithmetic.
+# Primitives that only move or choose numbers.
 _NO_ARITHMETIC = frozenset(("cast", "select"))
 
 
 @frozen_dataclass
 class Cost:
-    """What a step does.
+    """The operations and memory traffic of a step.
 
     Attributes:
         operations: floating-point operations; an addition, a multiplication, a comparison and an
             exponential count one each.
-        read_bytes: of the elements that it reads, each counted once however often it is read.
-        written_bytes: of the elements that it writes, counted likewise.
+        read_bytes: of the distinct elements that it reads.
+        written_bytes: of the distinct elements that it writes.
     """
 
     operations: int
@@ -43,13 +43,13 @@ class Cost:
 
     @property
     def bytes(self) -> int:
-        """What passes between the buffers and the processor, if everything passes once."""
+        """The bytes between buffers and processor if each element is moved once."""
         return self.read_bytes + self.written_bytes
 
 
 def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = None) -> Cost:
-    """The cost of one step of a program with these buffers, for all turns if it is repeated."""
-    turns = (repeated,) if repeated is not None else ()
+    """The cost of one step of a program with these buffers, for all iterations if repeated."""
+    iterations = (repeated,) if repeated is not None else ()
     operations = 0
     read: dict[str, int] = defaultdict(int)
     written: dict[str, int] = defaultdict(int)
@@ -62,10 +62,10 @@ def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = N
             counts[access.buffer] += size_of([axis.extent for axis in axes if axis in used])
 
     for own, values, stores, combining in _nests(step):
-        axes = (*turns, *own)
+        axes = (*iterations, *own)
         points = size_of([axis.extent for axis in axes])
         scalars = [*values, *(store.value for store in stores)]
-        for scalar in parts(*scalars):
+        for scalar in postorder(*scalars):
             if isinstance(scalar, Apply):
                 operations += points * _operations(scalar)
             elif isinstance(scalar, Load):
@@ -82,7 +82,7 @@ def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = N
 def _nests(
     step: Step,
 ) -> Iterator[tuple[tuple[Axis, ...], tuple[Scalar, ...], tuple[Store, ...], int]]:
-    """Axes, values, stores, and how many operations combine the values, of each loop nest."""
+    """(axes, values, stores, operations that combine a value) of each loop nest."""
     if isinstance(step, Contraction):
         outer = (*step.batch, *step.m, *step.n)
         yield (*step.batch, *step.m, *step.k), (step.left,), (), 0
@@ -95,8 +95,8 @@ def _nests(
             combining = int(bool(stage.axes) and stage.value.dtype.is_float)
             yield (*step.axes, *stage.axes), (stage.value,), (), combining
         elif isinstance(stage, SegmentSum):
-            # Each value is added in one place alone.
-            fixed = [axis for axis in step.axes if axis not in axes_of(stage.place)]
+            # Each value is added to one segment only.
+            fixed = [axis for axis in step.axes if axis not in axes_of(stage.segment)]
             values = (stage.key, stage.value)
             yield (*fixed, stage.axis), values, (), int(stage.dtype.is_float)
         else:
@@ -113,7 +113,7 @@ def _operations(scalar: Apply) -> int:
 
 
 def _bytes(elements: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
-    """No more elements of a buffer can be touched than it has."""
+    """The bytes of the counted elements, at most the size of each buffer."""
     return sum(
         min(count, buffers[name].size) * buffers[name].dtype.itemsize
         for name, count in elements.items()
@@ -121,8 +121,10 @@ def _bytes(elements: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
 
 
 def space_of(step: Step) -> str:
-    """The extents of a step for people: rows x columns x inner of a contraction, after its batch
-    if it has one; of a loop its axes, and after a colon what it reduces or writes inside them.
+    """The extents of a step for people.
+
+    Of a contraction "m x n x k", after its batch if it has one; of a loop its axes, and after a
+    colon the axes that it reduces or writes inside them.
     """
     if isinstance(step, Contraction):
         b, m, n, k = step.extents

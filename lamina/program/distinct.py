@@ -1,8 +1,9 @@
-"""Whether different points reach different elements, told from their index expressions.
+"""Proofs, from index expressions, that different points access different elements.
 
-An index is a number in mixed radix: its atoms are digits, their coefficients the steps. Where each
-step is larger than all that the digits below it can add up to, equal numbers have equal digits.
-Quotients and remainders of one expression give that expression, and so on, until axes are known.
+An index is a number in mixed radix: its atoms are digits, their coefficients the strides. Where
+each stride is larger than the largest sum of the digits below it, equal numbers have equal digits.
+A quotient and a remainder of one expression determine that expression, and so on, until the axes
+are determined.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ Terms = tuple[tuple[Atom, int], ...]
 def meet_at_one_point(
     one: Index, other: Index, axes: tuple[Axis, ...], fixed: Axis | None = None
 ) -> bool:
-    """Whether two indices are equal only where each of the axes has one value in both, if ever.
+    """Whether two indices, if they are equal at all, imply equal values of each of the axes.
 
     Args:
-        one, other: places in one buffer.
-        axes: what tells points apart.
-        fixed: an axis that has one value in both in any case, that of a repeat.
+        one, other: indices into one buffer.
+        axes: points that differ along these axes are different.
+        fixed: an axis that always has one value in both: the axis of a repeat.
     """
     digits = _digits(one, other, fixed)
     if any(digit.never_equal for digit in digits):
@@ -36,23 +37,23 @@ def meet_at_one_point(
 
 
 def never_meet(one: Index, other: Index, fixed: Axis | None = None) -> bool:
-    """Whether two indices are equal at no points, be they the same or not."""
+    """Whether two indices are different at any two points, even at the same one."""
     return any(digit.never_equal for digit in _digits(one, other, fixed))
 
 
 @frozen_dataclass
 class _Digit:
-    """A part of two indices; where these are equal, so are the parts.
+    """Corresponding terms of two indices; where the indices are equal, so are these.
 
     Attributes:
-        step: divides all differences between values of one index.
+        stride: divides all differences between values of one index.
         terms: of the first index, and of the other.
         low, high: the smallest and the largest value in the first index.
         other_low, other_high: in the other one.
-        is_shifted: whether a part of the constant of the other index stands here.
+        is_shifted: whether it contains a share of the constant of the other index.
     """
 
-    step: int
+    stride: int
     terms: tuple[Terms, Terms]
     low: int
     high: int
@@ -62,7 +63,7 @@ class _Digit:
 
     @property
     def reach(self) -> int:
-        """How far apart the values of both indices can be."""
+        """The largest difference between the values of both indices."""
         return max(self.high, self.other_high) - min(self.low, self.other_low)
 
     @property
@@ -71,15 +72,15 @@ class _Digit:
 
     @property
     def atom(self) -> Atom | None:
-        """What has one value in both indices; None if that is not a single atom."""
+        """The atom whose value is the same in both indices; None if it is no single atom."""
         one, other = self.terms
         alone = one == other and len(one) == 1 and not self.is_shifted
         return one[0][0] if alone else None
 
     def joined(self, above: _Digit) -> _Digit:
-        """With the digit above it."""
+        """The digit joined with the one above it."""
         return _Digit(
-            gcd(self.step, above.step),
+            gcd(self.stride, above.stride),
             (self.terms[0] + above.terms[0], self.terms[1] + above.terms[1]),
             self.low + above.low,
             self.high + above.high,
@@ -90,31 +91,31 @@ class _Digit:
 
 
 def _digits(one: Index, other: Index, fixed: Axis | None) -> list[_Digit]:
-    """The digits of two indices in one system of steps, the lowest first."""
+    """The digits of two indices with common strides, the lowest first."""
     mine, others = _moving(one), _moving(other)
     if fixed is not None and mine.get(fixed) == others.get(fixed):
         mine.pop(fixed, None)
         others.pop(fixed, None)
-    steps = sorted({abs(step) for step in (*mine.values(), *others.values())})
-    # What the constants differ by is made of steps, too, the largest first.
+    strides = sorted({abs(stride) for stride in (*mine.values(), *others.values())})
+    # The difference of the constants is split into multiples of the strides, the largest first.
     shifts: dict[int, int] = {}
     difference = other.constant - one.constant
-    for step in reversed(steps):
+    for stride in reversed(strides):
         sign = -1 if difference < 0 else 1
-        shifts[step] = sign * (abs(difference) // step) * step
-        difference -= shifts[step]
+        shifts[stride] = sign * (abs(difference) // stride) * stride
+        difference -= shifts[stride]
     digits: list[_Digit] = []
     reach = 0
     if difference:
         digits.append(_Digit(1, ((), ()), 0, 0, difference, difference, True))
         reach = abs(difference)
-    for step in steps:
-        terms = _of_step(mine, step), _of_step(others, step)
+    for stride in strides:
+        terms = _of_stride(mine, stride), _of_stride(others, stride)
         ends, (low, high) = Index(0, terms[0]).bounds, Index(0, terms[1]).bounds
-        shift = shifts[step]
-        digits.append(_Digit(step, terms, *ends, low + shift, high + shift, bool(shift)))
-        # What does not stand out from all below it is one digit with them.
-        while len(digits) > 1 and digits[-1].step <= reach:
+        shift = shifts[stride]
+        digits.append(_Digit(stride, terms, *ends, low + shift, high + shift, bool(shift)))
+        # A stride no larger than the reach of the digits below is joined with the one below.
+        while len(digits) > 1 and digits[-1].stride <= reach:
             above, below = digits.pop(), digits.pop()
             reach -= below.reach
             digits.append(below.joined(above))
@@ -124,26 +125,26 @@ def _digits(one: Index, other: Index, fixed: Axis | None) -> list[_Digit]:
 
 def _moving(index: Index) -> dict[Atom, int]:
     """The terms of an index that are not always zero."""
-    return {atom: step for atom, step in index.terms if atom.bounds() != (0, 0)}
+    return {atom: stride for atom, stride in index.terms if atom.bounds() != (0, 0)}
 
 
-def _of_step(terms: dict[Atom, int], wanted: int) -> Terms:
-    return tuple((atom, step) for atom, step in terms.items() if abs(step) == wanted)
+def _of_stride(terms: dict[Atom, int], wanted: int) -> Terms:
+    return tuple((atom, stride) for atom, stride in terms.items() if abs(stride) == wanted)
 
 
 def _with_divided(atoms: set[Atom], fixed: Axis | None) -> set[Atom]:
-    """Atoms of one value, with those that follow from quotients and remainders among them."""
+    """Determined atoms, with those that quotients and remainders among them determine."""
     known = atoms if fixed is None else {*atoms, fixed}
     found: set[Index] = set()
     while True:
         new = {
             whole
-            for whole, divisor in {part for atom in known for part in _divided(atom)}
+            for whole, divisor in {division for atom in known for division in _divided(atom)}
             if whole not in found
             and all(
                 atom in known
-                for part in (whole // divisor, whole % divisor)
-                for atom, _ in part.terms
+                for divided in (whole // divisor, whole % divisor)
+                for atom, _ in divided.terms
             )
         }
         if not new:
@@ -154,7 +155,7 @@ def _with_divided(atoms: set[Atom], fixed: Axis | None) -> set[Atom]:
 
 
 def _divided(atom: Atom) -> Iterator[tuple[Index, int]]:
-    """The expressions of which an atom is a quotient or a remainder, and by what."""
+    """(expression, divisor) for each division that an atom is made of, from the outside in."""
     while not isinstance(atom, Axis | Gathered):
         yield atom.index, atom.divisor
         if len(atom.index.terms) != 1:

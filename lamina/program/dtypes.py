@@ -1,4 +1,4 @@
-"""The check of what a step computes: its primitives, their dtypes, and its locals."""
+"""The check of a step's scalars: primitives, dtypes and locals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lamina.program.scalar import (
     Scalar,
     Within,
     indices_of,
-    parts,
+    postorder,
 )
 from lamina.program.steps import (
     COMBINERS,
@@ -37,7 +37,7 @@ from lamina.program.steps import (
 )
 from lamina.shapes import DType, bool_, int64, uint32
 
-# Whether a primitive of operands of some dtypes gives one of a dtype.
+# Whether a primitive may have these operand dtypes and this result dtype.
 _Rule = Callable[[Sequence[DType], DType], bool]
 
 
@@ -90,10 +90,10 @@ _RULES: Mapping[str, _Rule] = {
 
 
 def check_scalars(step: Step, where: str) -> None:
-    """Checks all that a step computes.
+    """Checks the scalars of a step.
 
     Raises:
-        InternalError: naming what has another dtype than it should, or is used and not there.
+        InternalError: naming a scalar of a wrong dtype, or one that is not defined.
     """
     checker = _Checker(where)
     if isinstance(step, Contraction):
@@ -121,34 +121,34 @@ class _Checker:
     def __init__(self, where: str) -> None:
         self._where = where
         self._locals: dict[str, DType] = {}
-        # What was checked; locals stay defined.
+        # Checked scalars; they stay right, as locals stay defined.
         self._checked: set[Scalar] = set()
 
     def refuse(self, problem: str) -> None:
-        """Says what is wrong in this step."""
+        """Raises the error for a problem in this step."""
         raise InternalError(problem, where=self._where)
 
     def define(self, local: str, dtype: DType) -> None:
-        """From now on there is a local."""
+        """Defines a local for the following scalars."""
         if local in self._locals:
             self.refuse(f"defines the local {local} twice")
         self._locals[local] = dtype
 
     def check_stores(self, stores: Sequence[Store]) -> None:
-        """Checks the values of stores and the data in their places."""
+        """Checks the values of stores and the values gathered in their indices."""
         self.check(*(store.value for store in stores))
         for store in stores:
             if store.index.values:
                 self.check(Position(store.index))
 
     def check_stage(self, stage: Stage) -> None:
-        """Checks what a stage combines; a reduction becomes a local."""
+        """Checks the combination of a stage, and defines its local."""
         if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
             self.refuse(f"a key is no integer: {stage.key}")
         if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
             self.refuse(f"positions cannot be {stage.dtype}: {stage}")
         if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
-            self.refuse(f"there is no way to combine by {stage.combine!r}")
+            self.refuse(f"there is no combiner {stage.combine!r}")
         if isinstance(stage, Scan) and stage.combine in POSITIONAL:
             self.refuse(f"there is no running {stage.combine}")
         if isinstance(stage, Reduce | Scan | SegmentSum):
@@ -170,13 +170,13 @@ class _Checker:
 
     def check(self, *scalars: Scalar) -> None:
         """Checks scalars, operands before users."""
-        for scalar in parts(*scalars, known=self._checked):
+        for scalar in postorder(*scalars, known=self._checked):
             self._checked.add(scalar)
             for problem in self._problems(scalar):
                 self.refuse(problem)
 
     def _problems(self, scalar: Scalar) -> Iterator[str]:
-        """What is wrong with a scalar whose operands are right."""
+        """The problems of a scalar whose operands are right."""
         if isinstance(scalar, Apply):
             yield from _misapplied(scalar)
         elif isinstance(scalar, Literal):
@@ -200,11 +200,11 @@ class _Checker:
             for index in indices_of(scalar):
                 for value in index.values:
                     if value.dtype.kind != "int":
-                        yield f"a place in data is an integer, not {value.dtype}"
+                        yield f"an index read from data must be an integer, not {value.dtype}"
 
 
 def _holds(dtype: DType, value: object) -> bool:
-    """Whether a dtype has a number; floats have all, rounded."""
+    """Whether a dtype can hold a number; floats hold all, rounded."""
     if dtype.is_float:
         return isinstance(value, float | int)
     if not isinstance(value, int):
@@ -214,7 +214,7 @@ def _holds(dtype: DType, value: object) -> bool:
 
 
 def _misapplied(scalar: Apply) -> Iterator[str]:
-    """What is wrong with a primitive, or with the dtypes around it."""
+    """The problems of a primitive and its dtypes."""
     count = PRIMITIVES.get(scalar.primitive)
     if count != len(scalar.operands):
         yield f"there is no primitive like {scalar}"

@@ -1,9 +1,9 @@
 """Programs as bytes and back, for caches on disk.
 
-A program is written as a list of rows, each of them once: numbers and texts as they are, tuples
-and records as the number of their kind and the numbers of earlier rows. The bytes follow from what
-the program says alone, so that their checksum names it in every process. Reading makes tuples and
-the records that are listed here, and nothing else: no code comes out of a file.
+A program is written as a list of rows without repetitions: numbers and texts literally, tuples
+and records as the number of their kind and the numbers of earlier rows. The bytes depend on the
+program's contents alone, so that their checksum identifies it in every process. Reading makes
+tuples and the records that are listed here, and nothing else: no code comes out of a file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TUPLE, _DTYPE, _FIRST_RECORD = range(3)
 _KINDS: Mapping[type[Any], int] = {
     record: kind for kind, record in enumerate(_RECORDS, _FIRST_RECORD)
 }
-# What making records of nonsense, or checking them, may raise.
+# The errors that making or checking records from damaged rows may raise.
 _NONSENSE = (
     *(LaminaError, LookupError, TypeError, ValueError, AttributeError),
     *(ArithmeticError, RecursionError, AssertionError),
@@ -103,43 +103,43 @@ def _decoded(data: bytes) -> Program:
         if (named[constant].shape, named[constant].dtype) != (shape, as_dtype(dtype)):
             raise ValueError(f"{constant} has another shape than its buffer")
         size = int(np.prod(shape, dtype=np.int64))
-        # A copy, which begins where arrays do.
+        # A copy, which is aligned as arrays are.
         array = np.frombuffer(data, as_dtype(dtype).numpy, size, end).reshape(shape).copy()
         array.flags.writeable = False
         constants[constant] = array
         end += array.nbytes
     if end != len(data):
-        raise ValueError("its length is another one")
+        raise ValueError("its length does not fit its rows")
     return Program(name, named, steps, outputs, constants, plan, repeats)
 
 
 @final
 class _Rows:
-    """The rows of values, those that a value is made of in front of it."""
+    """The rows of values; the rows of a value's components come before its own."""
 
     def __init__(self) -> None:
         self.rows: list[object] = []
-        # Of rows by what they say, and of objects that were come across before.
+        # The numbers of rows by their contents, and by the identity of objects seen before.
         self._numbers: dict[object, int] = {}
         self._known: dict[int, int] = {}
-        # As long as they live, nothing else has their identity.
+        # Keeps the objects alive, so that no other object gets their identity.
         self._alive: list[object] = []
 
     def add(self, value: object) -> int:
-        """The number of a value's row, which is written if there is none."""
+        """The number of a value's row; adds the row if there is none."""
         pending = [value]
         while pending:
             top = pending[-1]
             if id(top) in self._known or isinstance(top, _PLAIN):
                 pending.pop()
                 continue
-            kind, parts = self._parts(top)
-            missing = [p for p in parts if not isinstance(p, _PLAIN) and id(p) not in self._known]
+            kind, values = self._components(top)
+            missing = [v for v in values if not isinstance(v, _PLAIN) and id(v) not in self._known]
             if missing:
                 pending += reversed(missing)
                 continue
             pending.pop()
-            row = (kind, *(self._number(part) for part in parts))
+            row = (kind, *(self._number(one) for one in values))
             self._alive.append(top)
             self._known[id(top)] = self._row(row, list(row))
         return self._number(value)
@@ -156,8 +156,8 @@ class _Rows:
             self.rows.append(row)
         return self._numbers[key]
 
-    def _parts(self, value: object) -> tuple[int, tuple[object, ...]]:
-        """The kind of a value and what it is made of."""
+    def _components(self, value: object) -> tuple[int, tuple[object, ...]]:
+        """The kind of a value, and its elements or fields."""
         if isinstance(value, tuple):
             return _TUPLE, cast(tuple[object, ...], value)
         if isinstance(value, DType):
@@ -169,7 +169,7 @@ class _Rows:
 
 
 def _values_of(record: type[Any]) -> Callable[[object], tuple[object, ...]]:
-    """What gives the fields that a record is made with."""
+    """A function that returns the fields with which a record is made."""
     names = [field.name for field in fields(record) if field.init]
     get = attrgetter(*names)
     return get if len(names) > 1 else lambda value: (get(value),)
@@ -180,8 +180,8 @@ _FIELDS: Mapping[int, Callable[[object], tuple[object, ...]]] = {
 }
 
 
-def _made_tuple(*parts: object) -> tuple[object, ...]:
-    return parts
+def _made_tuple(*elements: object) -> tuple[object, ...]:
+    return elements
 
 
 _MAKERS: tuple[Callable[..., object], ...] = (_made_tuple, as_dtype, *_RECORDS)

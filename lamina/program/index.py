@@ -1,9 +1,9 @@
-"""Index expressions: where in a buffer an iteration reads or writes.
+"""Index expressions: the element of a buffer that is read or written at a point of a loop nest.
 
 An `Index` is a sum `constant + coefficient * atom + ...`. Atoms are loop axes, quotients and
-remainders by a constant (what a reshape leaves behind), and values read from a buffer (gather).
-The constructors keep every index in one normal form, so that equal places compare equal; that is
-what fusion, in-place reuse and views rely on.
+remainders by a constant (from reshapes), and values read from a buffer (gather). The constructors
+keep every index in one normal form, so that equal indices compare equal. Fusion, in-place reuse
+and views rely on that.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Remainder:
 
 @frozen_dataclass
 class Gathered:
-    """A position read from data, known to lie in 0 .. extent - 1."""
+    """An index read from data, known to be in 0 .. extent - 1."""
 
     value: Scalar
     extent: int
@@ -118,13 +118,13 @@ class Index:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Index], tuple[int, tuple[tuple[Atom, int], ...]]]:
-        # Hashes of strings are another process's own.
+        # Hashes of strings differ from process to process.
         return Index, (self.constant, self.terms)
 
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.constant + other, self.terms) if other else self
-        # Most sums are of little: no terms have to be merged.
+        # In most sums one side is a constant: no terms have to be merged.
         if not other.terms:
             return self + other.constant
         if not self.terms:
@@ -186,7 +186,7 @@ class Index:
         return tuple(sorted(shared, reverse=True))
 
     def _split(self, divisor: int) -> tuple[Index, Index]:
-        """(q, r) with self = q * divisor + r, all multiples of the divisor taken into q."""
+        """(q, r) with self = q * divisor + r; all multiples of the divisor are in q."""
         whole = Index(
             self.constant // divisor,
             tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0),
@@ -195,10 +195,10 @@ class Index:
         return whole, rest
 
     def __str__(self) -> str:
-        parts = [str(a) if c == 1 else f"{c}*{a}" for a, c in self.terms]
-        if self.constant or not parts:
-            parts.append(str(self.constant))
-        return " + ".join(parts)
+        terms = [str(a) if c == 1 else f"{c}*{a}" for a, c in self.terms]
+        if self.constant or not terms:
+            terms.append(str(self.constant))
+        return " + ".join(terms)
 
 
 def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
@@ -218,13 +218,13 @@ def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
 
 
 def _only_atom(index: Index) -> Atom | None:
-    """The atom that the index is, if it is no more than that."""
+    """The atom, if the index is a single atom with the coefficient 1; otherwise None."""
     alone = not index.constant and len(index.terms) == 1 and index.terms[0][1] == 1
     return index.terms[0][0] if alone else None
 
 
 def constant_index(value: int) -> Index:
-    """The same place in every iteration."""
+    """The same index at every point."""
     return Index(value)
 
 
@@ -234,7 +234,7 @@ def axis_index(axis: Axis) -> Index:
 
 
 def gathered_index(value: Scalar, extent: int) -> Index:
-    """A position that is read from data and lies in 0 .. extent - 1."""
+    """An index that is read from data and is in 0 .. extent - 1."""
     return Index(0, ((Gathered(value, extent), 1),))
 
 
@@ -243,7 +243,7 @@ def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
     return _flattened(tuple(coordinates), tuple(shape))
 
 
-# The compiler asks for the same places again and again while it tries what can be one step.
+# Fusion flattens the same coordinates many times while it tries which tensors form one step.
 @lru_cache(maxsize=1 << 14)
 def _flattened(coordinates: tuple[Index, ...], shape: tuple[int, ...]) -> Index:
     offset = Index()
@@ -261,16 +261,16 @@ def unflatten(offset: Index, shape: Sequence[int]) -> tuple[Index, ...]:
 def _unflattened(offset: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     coordinates: list[Index] = []
     stride = 1
-    for position in range(len(shape) - 1, -1, -1):
-        extent = max(shape[position], 1)
+    for number in range(len(shape) - 1, -1, -1):
+        extent = max(shape[number], 1)
         coordinate = offset // stride
-        coordinates.append(coordinate if position == 0 else coordinate % extent)
+        coordinates.append(coordinate if number == 0 else coordinate % extent)
         stride *= extent
     return tuple(reversed(coordinates))
 
 
 def axes_of(index: Index) -> set[Axis]:
-    """The axes that the index depends on directly, gathered positions aside."""
+    """The axes that the index depends on, except those inside gathered values."""
     found: set[Axis] = set()
     for atom, _ in index.terms:
         if isinstance(atom, Axis):

@@ -1,7 +1,7 @@
-"""Which workers may compute a step together, given what it reads and overwrites.
+"""The axes along which workers may split a step, given what it reads and overwrites.
 
-Two accesses meet if they may touch the same bytes: those of one buffer, or of two that share a
-place in the arena. Places are compared, not names. `lamina.program.steps` states the rules.
+Two accesses overlap if they may touch the same bytes: of one buffer, or of two buffers that share
+memory in the arena. Addresses are compared, not names. `lamina.program.steps` states the rules.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lamina.program.steps import (
 )
 from lamina.records import frozen_dataclass
 
-# For each buffer: where it begins, the bytes of an element, and how many elements there are.
+# For each buffer: its address, the bytes of an element, and the number of elements.
 Memory = Mapping[str, tuple[int, int, int]]
 
 
 def memory_of(program: Program) -> dict[str, tuple[int, int, int]]:
-    """The arena, its blocks one behind the other, and then all other buffers."""
+    """An address space of the arena, with contiguous blocks, followed by all other buffers."""
     positions = program.plan.positions()
     free = program.plan.arena_bytes
     found: dict[str, tuple[int, int, int]] = {}
@@ -44,14 +44,14 @@ def memory_of(program: Program) -> dict[str, tuple[int, int, int]]:
 
 
 @frozen_dataclass
-class Meeting:
+class Overlap:
     """A load and a store of one step that may touch the same bytes.
 
     Attributes:
         load, store: the accesses.
         reading, writing: the numbers of their stages.
-        at_one_point: whether each element is loaded only at the index that stores it, by that
-            stage or an earlier one.
+        at_one_point: whether each element is loaded only at the index that stores it, by the
+            storing stage or an earlier one.
     """
 
     load: Load
@@ -61,12 +61,12 @@ class Meeting:
     at_one_point: bool
 
 
-def meetings(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterator[Meeting]:
+def overlaps(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterator[Overlap]:
     """The loads and stores of a step that may touch the same bytes.
 
     Args:
         step: of a program.
-        memory: where its buffers lie.
+        memory: the addresses of its buffers.
         repeated: the axis by which the step is repeated.
     """
     stages = list(_accesses(step))
@@ -75,7 +75,7 @@ def meetings(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterat
             for reading, (read, _) in enumerate(stages):
                 for load in read:
                     if may_overlap(load, store, memory, repeated):
-                        one_place = (
+                        one_element = (
                             memory[load.buffer][:2] == memory[store.buffer][:2]
                             and load.index == store.index
                             and all(bound.always for bound in load.bounds)
@@ -83,24 +83,24 @@ def meetings(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterat
                         )
                         first = reading < writing and not isinstance(step, Contraction)
                         itself = reading == writing and not _sorts(step, writing)
-                        at_one_point = one_place and (first or itself)
-                        yield Meeting(load, store, reading, writing, at_one_point)
+                        at_one_point = one_element and (first or itself)
+                        yield Overlap(load, store, reading, writing, at_one_point)
 
 
 def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     """The axes along which the workers of a step may be split without a barrier.
 
-    A worker runs all stages for its part of these axes, one after the other. A stage that lacks
-    one of them is run by each worker that needs its result if it is a reduction, and by one worker
-    if it stores. All other axes are run by one worker for each point of these.
+    A worker runs all stages for its range of these axes, one after the other. A stage that lacks
+    one of these axes is run by each worker that needs its result if it is a reduction, and by one
+    worker if it stores. All other axes are run by one worker for each point of these.
 
     Args:
         program: a program that keeps the rules.
         number: of the step.
 
     Returns:
-        The step's own axes; behind them those inner axes of its writes along which no part reads
-        what another one overwrites.
+        The step's own axes, followed by the inner axes of its writes along which no point reads an
+        element that another point overwrites.
     """
     step = program.steps[number]
     if isinstance(step, Contraction):
@@ -117,14 +117,14 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     }
     shared = [
         (step.stages[one.reading], step.stages[one.writing])
-        for one in meetings(step, memory, repeated)
+        for one in overlaps(step, memory, repeated)
         if one.reading != one.writing
     ]
     stored = [(stage, store) for stage in step.stages for store in stage_stores(stage)]
     shared += [
         (first, second)
-        for place, (second, store) in enumerate(stored)
-        for first, earlier in stored[:place]
+        for number, (second, store) in enumerate(stored)
+        for first, earlier in stored[:number]
         if first is not second and may_overlap(earlier, store, memory, repeated)
     ]
     found = dict.fromkeys(axis for stage in parallel for axis in stage.axes)
@@ -147,7 +147,7 @@ def _sorts(step: Step, stage: int) -> bool:
 
 
 def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]]:
-    """What each stage loads and stores; of a contraction its operands and its epilogue."""
+    """The loads and stores of each stage; of a contraction, of its operands and its epilogue."""
     if isinstance(step, Contraction):
         yield loads(step.left, step.right), ()
         values = [store.value for store in step.stores]
@@ -159,7 +159,7 @@ def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]
 
 
 def _positions(stores: Sequence[Store]) -> Iterator[Position]:
-    """What decides the places of stores."""
+    """The indices of stores that contain loads, as scalars."""
     for store in stores:
         if store.index.values:
             yield Position(store.index)
@@ -176,10 +176,10 @@ def may_overlap(
         return False
     index, other_index = one.index, other.index
     if repeated is not None:
-        # What the iteration adds to both places does not set them apart.
-        step, rest = _without(index, repeated)
-        other_step, other_rest = _without(other_index, repeated)
-        if step * size == other_step * other_size:
+        # An equal shift of both addresses by the iteration does not separate them.
+        stride, rest = _without(index, repeated)
+        other_stride, other_rest = _without(other_index, repeated)
+        if stride * size == other_stride * other_size:
             index, other_index = rest, other_rest
     low, high = range_of(index, one.bounds if isinstance(one, Load) else ())
     other_low, other_high = range_of(other_index, other.bounds if isinstance(other, Load) else ())
@@ -190,7 +190,7 @@ def may_overlap(
 
 
 def _without(index: Index, axis: Axis) -> tuple[int, Index]:
-    """How far an index moves with an axis, and what is left of it."""
+    """The coefficient of an axis in an index, and the index without it."""
     terms = dict(index.terms)
-    step = terms.pop(axis, 0)
-    return step, Index(index.constant, tuple(terms.items()))
+    stride = terms.pop(axis, 0)
+    return stride, Index(index.constant, tuple(terms.items()))

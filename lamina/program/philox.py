@@ -19,8 +19,8 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 
-# Each user of random numbers draws from streams of its own: random layers from those counted up
-# from 0, the others from these.
+# Each user of random numbers draws from streams of its own: random layers from 0, 1, 2, ..., the
+# others from these.
 INITIAL_VALUE_STREAMS = 0x8000_0000
 ORDER_STREAM = 0x6F726472
 SPLIT_STREAM = 0x73706C74

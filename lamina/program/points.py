@@ -1,8 +1,8 @@
-"""Index expressions computed at points: what shows that a program breaks a rule.
+"""Index expressions computed at points, to find a point at which a program breaks a rule.
 
 Where ranges and digits do not prove that a rule is kept, a program is refused only for points at
-which it is broken. All points are computed where they are few. Where they are many, the points at
-both ends of the axes are, so that a fault that shows at none of these is not found.
+which it is broken. If there are few points, all of them are computed. If there are many, the
+points at both ends of the axes are, and a fault at other points is not found.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from numpy.typing import NDArray
 
 from lamina.program.index import Axis, Gathered, Index, Quotient, axes_of
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Bound, Load, Position, parts
+from lamina.program.scalar import Bound, Load, Position, postorder
 
-# So many points are computed.
+# The most points that are computed.
 MOST_POINTS = 1 << 16
 
 
 @lru_cache(maxsize=1 << 10)
 def outside(load: Load, size: int) -> str:
-    """A point at which bounds hold and yet a load reaches outside its buffer; "" if none is found.
+    """A point at which bounds hold and a load is outside its buffer; "" if none is found.
 
     Args:
         load: from a buffer.
-        size: of the buffer, in elements.
+        size: the elements of the buffer.
     """
     if load.index.values:
         load = _unguarded(load)
     indices = (load.index, *(bound.index for bound in load.bounds))
     axes = {axis for index in indices for axis in axes_of(index)}
     points = _Points(sorted(axes, key=lambda axis: axis.name))
-    places = points.values(load.index)
-    wrong = (places < 0) | (places >= size)
+    offsets = points.values(load.index)
+    wrong = (offsets < 0) | (offsets >= size)
     for bound in load.bounds:
         checked = points.values(bound.index)
         wrong = wrong & (bound.low <= checked) & (checked < bound.high)
     found = np.flatnonzero(wrong)
-    return f"element {places[found[0]]} at {points.text(int(found[0]))}" if found.size else ""
+    return f"element {offsets[found[0]]} at {points.text(int(found[0]))}" if found.size else ""
 
 
 @lru_cache(maxsize=1 << 10)
@@ -58,22 +58,22 @@ def meeting(
     """Two points at which two indices are equal; "" if none are found.
 
     Args:
-        one, other: places in one buffer.
+        one, other: indices into one buffer.
         one_axes, other_axes: the axes around each of them.
-        apart: points that differ along one of these are looked for; with None, any.
-        fixed: an axis that has one value in both, that of a repeat.
+        apart: the points must differ along one of these axes; with None, any points will do.
+        fixed: an axis that has one value in both: the axis of a repeat.
     """
     around = () if fixed is None else (fixed,)
     first, second = _Points((*around, *one_axes)), _Points((*around, *other_axes))
-    places, other_places = first.values(one), second.values(other)
+    offsets, other_offsets = first.values(one), second.values(other)
     if fixed is not None:
-        span = max(places.max(), other_places.max()) - min(places.min(), other_places.min()) + 1
-        places = places + first.keys(around) * span
-        other_places = other_places + second.keys(around) * span
+        span = max(offsets.max(), other_offsets.max()) - min(offsets.min(), other_offsets.min()) + 1
+        offsets = offsets + first.keys(around) * span
+        other_offsets = other_offsets + second.keys(around) * span
     keys, other_keys = first.keys(apart or ()), second.keys(apart or ())
-    # At equal places, the points with the smallest and the largest keys differ most.
-    found, low, high = _ends(places, keys)
-    other_found, other_low, other_high = _ends(other_places, other_keys)
+    # At equal offsets, the points with the smallest and the largest keys differ most.
+    found, low, high = _ends(offsets, keys)
+    other_found, other_low, other_high = _ends(other_offsets, other_keys)
     _, at, other_at = np.intersect1d(found, other_found, return_indices=True)
     for pair in ((low[at], other_high[other_at]), (high[at], other_low[other_at])):
         differ = np.flatnonzero((keys[pair[0]] != other_keys[pair[1]]) | (apart is None))
@@ -86,21 +86,21 @@ def meeting(
 Integers = NDArray[np.int64]
 
 
-def _ends(places: Integers, keys: Integers) -> tuple[Integers, Integers, Integers]:
-    """The different places; of each, the numbers of the points of the smallest and largest key."""
-    order = np.lexsort((keys, places))
-    found, starts = np.unique(places[order], return_index=True)
+def _ends(offsets: Integers, keys: Integers) -> tuple[Integers, Integers, Integers]:
+    """The distinct offsets; for each, the numbers of the points of the smallest and largest key."""
+    order = np.lexsort((keys, offsets))
+    found, starts = np.unique(offsets[order], return_index=True)
     return found, order[starts], order[np.append(starts[1:], len(order)) - 1]
 
 
 @final
 class _Points:
-    """Points of some axes, in a row.
+    """A numbered list of points of some axes.
 
-    Positions in data may be anything in their range: they are drawn.
+    Gathered indices may be any number in their range: they are drawn at random.
 
     Args:
-        axes: of at least one value each.
+        axes: of an extent of at least 1 each.
     """
 
     def __init__(self, axes: Iterable[Axis]) -> None:
@@ -120,7 +120,7 @@ class _Points:
     def values(self, index: Index) -> Integers:
         """An index at each point."""
         total = np.full(self._count, index.constant, np.int64)
-        for atom, step in index.terms:
+        for atom, coefficient in index.terms:
             if isinstance(atom, Axis):
                 value = self._values[atom]
             elif isinstance(atom, Gathered):
@@ -128,7 +128,7 @@ class _Points:
             else:
                 whole, rest = np.divmod(self.values(atom.index), atom.divisor)
                 value = whole if isinstance(atom, Quotient) else rest
-            total += step * value
+            total += coefficient * value
         return total
 
     def _drawn(self, atom: Gathered) -> Integers:
@@ -141,7 +141,7 @@ class _Points:
         return self._values[atom]
 
     def keys(self, axes: tuple[Axis, ...]) -> Integers:
-        """Numbers of the points: the same where all of some axes have the same values."""
+        """A key of each point; keys are equal where all of `axes` have equal values."""
         total = np.zeros(self._count, np.int64)
         for axis in axes:
             total = total * axis.extent + self._values[axis]
@@ -154,7 +154,7 @@ class _Points:
 
 
 def _unguarded(load: Load) -> Load:
-    """A load as it is where its bounds hold: loads inside its places need no such bounds."""
+    """The load at points where its bounds hold: loads inside its index need no such bounds."""
     known: set[Bound] = set()
 
     def free(index: Index) -> Index:
@@ -163,7 +163,7 @@ def _unguarded(load: Load) -> Load:
 
         return Rewrite(load=kept).index(index)
 
-    # The bounds that others are under come before these.
-    for bound in sorted(load.bounds, key=lambda bound: len([*parts(Position(bound.index))])):
+    # A bound on which another one depends comes before it.
+    for bound in sorted(load.bounds, key=lambda bound: len([*postorder(Position(bound.index))])):
         known.add(replace(bound, index=free(bound.index)))
     return replace(load, index=free(load.index), bounds=tuple(known))

@@ -16,8 +16,8 @@ from lamina.program.steps import Step
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, shape_text, size_of
 
-# Where a buffer lives: `temporary` in the arena, all others in memory of their own that outlives
-# the program's run.
+# The kinds of buffers: `temporary` ones are in the arena, all others in memory of their own that
+# outlives the program's run.
 KINDS = ("input", "parameter", "state", "constant", "temporary")
 
 
@@ -52,16 +52,16 @@ class Buffer:
 
 @frozen_dataclass
 class Allocation:
-    """A place in the arena, and the steps during which a buffer needs it.
+    """The memory of a buffer in the arena, and the steps during which the buffer needs it.
 
     Attributes:
         buffer: the name of the buffer.
         offset: bytes from the start of its block.
-        bytes: how many it takes.
+        bytes: its size.
         first: the step that writes it first.
         last: the last step that reads it; the number of steps for an output.
-        in_place_of: the buffer whose place it takes over in step `first`, or "".
-        block: the block of the arena in which it lies.
+        in_place_of: the buffer whose memory it takes over in step `first`, or "".
+        block: the number of its block of the arena.
     """
 
     buffer: str
@@ -75,7 +75,7 @@ class Allocation:
 
 @frozen_dataclass
 class Plan:
-    """Where every temporary lies in the arena.
+    """The memory of every temporary in the arena.
 
     Attributes:
         blocks: the bytes of each block of the arena. Usually there is one; there are several where
@@ -94,18 +94,18 @@ class Plan:
         return sum(self.blocks)
 
     def positions(self) -> dict[str, int]:
-        """Where each temporary begins in an arena whose blocks lie one behind the other."""
+        """The byte offset of each temporary in an arena whose blocks are contiguous."""
         starts = tuple(accumulate(self.blocks, initial=0))
         return {one.buffer: starts[one.block] + one.offset for one in self.allocations}
 
 
 @frozen_dataclass
 class Repeat:
-    """Steps that are run again and again, all of them for each value of an axis, in order.
+    """Steps that are repeated: all of them, in order, for each value of an axis.
 
     Attributes:
-        axis: what the steps' index expressions call the turn.
-        first, last: the first of the steps, and the one behind the last.
+        axis: the axis of iterations, as the steps' index expressions name it.
+        first, last: the number of the first of the steps, and of the step after the last.
     """
 
     axis: Axis
@@ -115,17 +115,17 @@ class Repeat:
 
 @frozen_dataclass
 class Program:
-    """What an engine runs.
+    """Steps over planned buffers: all that an engine needs to compile and run.
 
     Attributes:
         name: for people.
         buffers: all buffers, by name.
         steps: in the order in which they run.
-        repeats: which of them are repeated; these ranges are in order, and do not overlap.
+        repeats: the ranges of repeated steps, in order, not overlapping.
         outputs: (name, buffer) of each result; the buffer holds it after the last step.
         constants: the values of the constant buffers.
         plan: the layout of the arena.
-        checksum: of all this, "" as long as it was not asked for (`lamina.program.encoding`).
+        checksum: of the encoded program; "" until it is computed (`lamina.program.encoding`).
     """
 
     name: str
@@ -138,7 +138,7 @@ class Program:
     checksum: str = field(init=False, default="", compare=False, repr=False)
 
     def repeated(self, step: int) -> Repeat | None:
-        """What a step is repeated by, if it is."""
+        """The repeat that contains a step; None if there is none."""
         position = bisect_right(self.repeats, step, key=lambda repeat: repeat.first) - 1
         repeat = self.repeats[position] if position >= 0 else None
         return repeat if repeat is not None and step < repeat.last else None
@@ -149,12 +149,12 @@ class Program:
 
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
-        places = {a.buffer: a for a in self.plan.allocations}
+        allocations = {a.buffer: a for a in self.plan.allocations}
         several = len(self.plan.blocks) > 1
         for buffer in self.buffers.values():
-            place = places.get(buffer.name)
-            at = "" if place is None else f" at {place.offset}"
-            block = f" of block {place.block}" if several and place is not None else ""
+            own = allocations.get(buffer.name)
+            at = "" if own is None else f" at {own.offset}"
+            block = f" of block {own.block}" if several and own is not None else ""
             lines.append(f"  {buffer}{at}{block}")
         for number, step in enumerate(self.steps):
             repeat = self.repeated(number)

@@ -1,6 +1,6 @@
-"""Between which numbers an index lies where bounds hold.
+"""The range of an index expression at the points where bounds hold.
 
-What is found is never too narrow, and may be too wide. It is exact for padding, windows and joins.
+A range is never too narrow, and may be too wide. It is exact for padding, windows and joins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from lamina.program.index import Atom, Index, Quotient
 from lamina.program.scalar import Bound
 
-# So many sets of bounds are tried. Where there are more, a range may be found too wide.
+# The most sets of bounds that are tried. Where there are more, the range may be too wide.
 _MOST_KNOWN = 1 << 12
 
 
@@ -21,14 +21,16 @@ def range_of(index: Index, bounds: tuple[Bound, ...]) -> tuple[int, int]:
     if not bounds:
         return index.bounds
     low = high = index.constant
-    # Bounds of different atoms say nothing about each other: each group is looked at by itself.
-    for part, own in _apart(index, bounds):
-        one, other = _range_together(part, own, {})
+    # Bounds of different atoms are independent, so each group has a range of its own.
+    for terms, own in _independent(index, bounds):
+        one, other = _range_together(terms, own, {})
         low, high = low + one, high + other
     return low, high
 
 
-def _apart(index: Index, bounds: Sequence[Bound]) -> Iterator[tuple[Index, tuple[Bound, ...]]]:
+def _independent(
+    index: Index, bounds: Sequence[Bound]
+) -> Iterator[tuple[Index, tuple[Bound, ...]]]:
     """The terms of an index in groups that have no bound in common, and the bounds of each."""
     groups: list[tuple[set[Atom], list[Bound]]] = [({atom}, []) for atom, _ in index.terms]
     for bound in bounds:
@@ -51,10 +53,10 @@ def _range_together(
     bounds: tuple[Bound, ...],
     known: dict[tuple[Index, tuple[Bound, ...]], tuple[int, int]],
 ) -> tuple[int, int]:
-    """The same for bounds that may say something about each other.
+    """The range of an index under bounds that share atoms.
 
-    Each bound is tried first. What remains does not depend on the order of those that were tried
-    before, so its range is remembered in `known`.
+    Each bound is tried as the first one. The rest of the index does not depend on the order of
+    the bounds tried before it, so its range is kept in `known`.
     """
     key = index, bounds
     if key not in known:
@@ -72,12 +74,12 @@ def _range_together(
 
 
 def _multiples(index: Index, bound: Bound) -> Iterator[tuple[int, Bound]]:
-    """What an index contains of a bounded one, or of a quotient of that, and how often."""
-    for atom, step in bound.index.terms[:1]:
-        factor, rest = divmod(dict(index.terms).get(atom, 0), step)
+    """(factor, bound) for the bounded index, or a quotient of it, that the index has as a term."""
+    for atom, coefficient in bound.index.terms[:1]:
+        factor, rest = divmod(dict(index.terms).get(atom, 0), coefficient)
         if factor and not rest:
             yield factor, bound
-    for atom, step in index.terms:
+    for atom, coefficient in index.terms:
         if isinstance(atom, Quotient) and atom.index == bound.index:
             low, high = bound.low // atom.divisor, (bound.high - 1) // atom.divisor
-            yield step, Bound(Index(0, ((atom, 1),)), low, high + 1)
+            yield coefficient, Bound(Index(0, ((atom, 1),)), low, high + 1)

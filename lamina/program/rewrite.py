@@ -1,4 +1,4 @@
-"""Rewriting: scalars and index expressions with other axes, buffers, locals or loads in them."""
+"""Rewriting: replaces axes, buffers, locals or loads in steps, scalars and index expressions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import final
 
 from lamina.program.index import Atom, Axis, Index, Quotient, Remainder, gathered_index
-from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, parts
+from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, postorder
 from lamina.program.steps import (
     Contraction,
     Loop,
@@ -23,22 +23,23 @@ from lamina.program.steps import (
 
 @final
 class Rewrite:
-    """Puts other things in the place of axes, buffers, locals and loads, wherever they are named.
+    """Replaces axes, buffers, locals and loads wherever they occur.
 
-    What stays the same stays the same object. One object remembers what it made: parts that
-    several scalars share are shared afterwards.
+    An expression without replacements stays the same object. One `Rewrite` keeps its results:
+    subexpressions that several scalars share are shared afterwards.
 
-    Axes that a step or a stage iterates stay as they are; whoever replaces them says which ones
-    are iterated instead. Windows along axes that are replaced are windows no longer.
+    The axes that a step or a stage iterates are not replaced; the caller sets the new ones.
+    Windows along replaced axes are dropped.
 
     Args:
-        axes: the index expression for each axis.
-        locals: what stands in the place of locals, by their names.
-        buffer: gives the new name of a buffer. Buffers are asked for in the order of the text:
-            operands before stores, the place of a store before its value.
-        start: gives where the first element of a buffer, by its old name, lies in the new one.
-            Without it, they begin at the same place.
-        load: gives what stands in the place of a load, all else in it being rewritten already.
+        axes: the index expression that replaces each axis.
+        locals: the scalar that replaces each local, by name.
+        buffer: returns the new name of a buffer. It is called in the order of the text: operands
+            before stores, the index of a store before its value.
+        start: returns the index, in the new buffer, of the first element of a buffer, given by
+            its old name. Without it, both begin at the same element.
+        load: returns the scalar that replaces a load; everything inside the load is rewritten
+            before.
 
     Example:
         >>> i, j = Axis("i", 12), Axis("j", 4)
@@ -61,7 +62,7 @@ class Rewrite:
         self._start = start
         self._load = load
         self._scalars: dict[Scalar, Scalar] = {}
-        # None for those that stay.
+        # None for indices without replacements.
         self._indices: dict[Index, Index | None] = {}
 
     def step(self, step: Step) -> Step:
@@ -82,59 +83,59 @@ class Rewrite:
             return replace(stage, stores=self.stores(stage.stores))
         if isinstance(stage, Sort):
             key = self.scalar(stage.key)
-            buffer, index = self._place(stage.buffer, stage.index)
+            buffer, index = self._location(stage.buffer, stage.index)
             return replace(stage, key=key, buffer=buffer, index=index)
         value = self.scalar(stage.value)
         if isinstance(stage, SegmentSum):
-            key, place = self.scalar(stage.key), self.index(stage.place)
-            return replace(stage, key=key, place=place, value=value)
+            key, segment = self.scalar(stage.key), self.index(stage.segment)
+            return replace(stage, key=key, segment=segment, value=value)
         if isinstance(stage, Reduce):
             return replace(stage, value=value)
-        buffer, index = self._place(stage.buffer, stage.index)
+        buffer, index = self._location(stage.buffer, stage.index)
         return replace(stage, value=value, buffer=buffer, index=index)
 
     def stores(self, stores: tuple[Store, ...]) -> tuple[Store, ...]:
         return tuple(self.store(store) for store in stores)
 
     def store(self, store: Store) -> Store:
-        buffer, index = self._place(store.buffer, store.index)
+        buffer, index = self._location(store.buffer, store.index)
         return replace(store, buffer=buffer, index=index, value=self.scalar(store.value))
 
     def scalar(self, scalar: Scalar) -> Scalar:
         known = self._scalars
-        for part in parts(scalar, known=known):
-            known[part] = self._part(part)
+        for one in postorder(scalar, known=known):
+            known[one] = self._rewritten(one)
         return known[scalar]
 
-    def _part(self, part: Scalar) -> Scalar:
-        """A scalar whose operands are known."""
-        if isinstance(part, Apply):
-            operands = tuple([self._scalars[operand] for operand in part.operands])
-            if all(new is old for new, old in zip(operands, part.operands, strict=True)):
-                return part
-            return Apply(part.primitive, operands, part.dtype)
-        if isinstance(part, Load):
-            new = self._of_load(part)
+    def _rewritten(self, scalar: Scalar) -> Scalar:
+        """The new scalar, given that its operands are rewritten already."""
+        if isinstance(scalar, Apply):
+            operands = tuple([self._scalars[operand] for operand in scalar.operands])
+            if all(new is old for new, old in zip(operands, scalar.operands, strict=True)):
+                return scalar
+            return Apply(scalar.primitive, operands, scalar.dtype)
+        if isinstance(scalar, Load):
+            new = self._rewritten_load(scalar)
             return new if self._load is None else self._load(new)
-        if isinstance(part, Position):
-            index = self.index(part.index)
-            return part if index is part.index else Position(index, part.dtype)
-        if isinstance(part, Within):
-            bounds = self.bounds(part.bounds)
-            return part if bounds is part.bounds else Within(bounds, part.dtype)
-        return self._locals.get(part.name, part) if isinstance(part, Local) else part
+        if isinstance(scalar, Position):
+            index = self.index(scalar.index)
+            return scalar if index is scalar.index else Position(index, scalar.dtype)
+        if isinstance(scalar, Within):
+            bounds = self.bounds(scalar.bounds)
+            return scalar if bounds is scalar.bounds else Within(bounds, scalar.dtype)
+        return self._locals.get(scalar.name, scalar) if isinstance(scalar, Local) else scalar
 
-    def _of_load(self, load: Load) -> Load:
-        buffer, index = self._place(load.buffer, load.index)
+    def _rewritten_load(self, load: Load) -> Load:
+        buffer, index = self._location(load.buffer, load.index)
         bounds = self.bounds(load.bounds)
         if buffer == load.buffer and index is load.index and bounds is load.bounds:
             return load
         return Load(buffer, index, load.dtype, bounds)
 
-    def _place(self, buffer: str, index: Index) -> tuple[str, Index]:
-        """The buffer of an element, and its place there."""
-        new, place = self._buffer(buffer), self.index(index)
-        return new, place if self._start is None else place + self._start(buffer)
+    def _location(self, buffer: str, index: Index) -> tuple[str, Index]:
+        """The new buffer of an element, and its index in that buffer."""
+        new, offset = self._buffer(buffer), self.index(index)
+        return new, offset if self._start is None else offset + self._start(buffer)
 
     def bounds(self, bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
         indices = [self.index(bound.index) for bound in bounds]
@@ -145,11 +146,11 @@ class Rewrite:
 
     def index(self, index: Index) -> Index:
         if index not in self._indices:
-            self._indices[index] = self._rewritten(index)
+            self._indices[index] = self._rewritten_index(index)
         new = self._indices[index]
         return index if new is None else new
 
-    def _rewritten(self, index: Index) -> Index | None:
+    def _rewritten_index(self, index: Index) -> Index | None:
         changed = [(self._atom(atom), atom, coefficient) for atom, coefficient in index.terms]
         if all(new is None for new, _, _ in changed):
             return None
@@ -159,7 +160,7 @@ class Rewrite:
         return result
 
     def _atom(self, atom: Atom) -> Index | None:
-        """What stands in the place of an atom; None if it stays."""
+        """The index expression that replaces an atom; None if the atom stays."""
         if isinstance(atom, Axis):
             return self._axes.get(atom)
         if isinstance(atom, Quotient | Remainder):

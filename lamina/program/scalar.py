@@ -1,12 +1,12 @@
-"""Scalar expressions: what a program computes at one point of an iteration space.
+"""Scalar expressions: the values that a program computes at one point of an iteration space.
 
 The set of primitives is closed: an engine that handles every name in `PRIMITIVES` handles every
-op. Expressions are immutable and may share parts; an engine computes a shared part once.
+op. Expressions are immutable and may share subexpressions; an engine computes a shared one once.
 
 On floats, every primitive rounds its own result. `add`, `subtract`, `multiply`, `divide`,
-`square_root` and `reciprocal` round correctly, to the nearest number, on every engine: random
-numbers have the same bits everywhere because of that. No engine contracts a multiplication and an
-addition into one rounding, but for two places where either is right:
+`square_root` and `reciprocal` round correctly, to the nearest number, on every engine. Therefore
+random numbers have the same bits everywhere. No engine contracts a multiplication and an addition
+into one rounding, except in two cases where one or two roundings are allowed:
 
 - `multiply_add`, which rounds once where the device can, and twice elsewhere;
 - sums of products: those of a `Contraction`, and of a `Reduce` by "sum" whose value is a product.
@@ -95,7 +95,8 @@ class Literal:
         # The shortest text that means the same number in the literal's own type.
         return str(self.dtype.numpy.type(self.value))
 
-    # NaN equals no number, and 0.0 equals -0.0 and False; literals are the same only if all is.
+    # As numbers, NaN equals nothing, and 0.0 equals -0.0 and False. Literals are equal only if
+    # dtype and text are.
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Literal)
@@ -104,15 +105,15 @@ class Literal:
         )
 
     def __hash__(self) -> int:
-        # NaN equals itself here, and has no hash that says so.
+        # NaN equals itself here, but the hashes of two NaN differ.
         return hash((self.value if self.value == self.value else "nan", self.dtype))
 
 
 @frozen_dataclass
 class Load:
-    """An element of a buffer; zero, without touching memory, where a bound fails.
+    """An element of a buffer; zero, without a memory access, where a bound fails.
 
-    In a buffer without elements it is zero everywhere.
+    A load from a buffer without elements is zero everywhere.
     """
 
     buffer: str
@@ -160,7 +161,10 @@ class Within:
 
 @frozen_dataclass(eq=False, repr=False)
 class Apply:
-    """A primitive applied to scalars. Equal if all parts are; shared parts are compared once."""
+    """A primitive applied to scalars.
+
+    Equal if primitive, dtype and operands are equal; shared operands are compared once.
+    """
 
     primitive: str
     operands: tuple[Scalar, ...]
@@ -174,7 +178,7 @@ class Apply:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Apply], tuple[str, tuple[Scalar, ...], DType]]:
-        # Hashes of strings are another process's own.
+        # Hashes of strings differ from process to process.
         return Apply, (self.primitive, self.operands, self.dtype)
 
     def __eq__(self, other: object) -> bool:
@@ -200,22 +204,22 @@ class Apply:
         return True
 
     def __str__(self) -> str:
-        """The scalar for people; a long one names what stands in it several times behind it."""
+        """The scalar for people; in a long one, shared subexpressions are named after "where"."""
         if _written_out(self) <= LONGEST_WRITTEN_OUT:
             return text(self, {})
         names: dict[Scalar, str] = {}
         lines: list[str] = []
-        for part in shared(self):
-            lines.append(f"t{len(names)} = {text(part, names)}")
-            names[part] = f"t{len(names)}"
+        for scalar in shared(self):
+            lines.append(f"t{len(names)} = {text(scalar, names)}")
+            names[scalar] = f"t{len(names)}"
         return f"{text(self, names)} where {', '.join(lines)}" if lines else text(self, {})
 
     def __repr__(self) -> str:
         return f"Apply({self})"
 
 
-# With parts that stand in several places written out each time, a scalar's text grows twofold with
-# each level: so many parts are written like that.
+# The most subexpressions in a text that repeats shared ones. Such a text can double in length with
+# each level of an expression.
 LONGEST_WRITTEN_OUT = 1000
 
 Scalar = Literal | Load | Local | Position | Within | Apply
@@ -237,40 +241,40 @@ _INFIX = {
 
 
 def text(scalar: Scalar, names: Mapping[Scalar, str]) -> str:
-    """The scalar for people; parts that have a name stand under it."""
+    """The scalar for people; subexpressions that have a name are written as their name."""
     texts = dict(names)
     pending = [scalar]
     while pending:
-        part = pending[-1]
-        if part in texts:
+        top = pending[-1]
+        if top in texts:
             pending.pop()
-        elif not isinstance(part, Apply):
-            texts[part] = str(part)
+        elif not isinstance(top, Apply):
+            texts[top] = str(top)
         else:
-            missing = [operand for operand in part.operands if operand not in texts]
+            missing = [operand for operand in top.operands if operand not in texts]
             pending += missing
             if not missing:
-                texts[part] = _applied_text(part, texts, names)
+                texts[top] = _applied_text(top, texts, names)
     return texts[scalar]
 
 
 def _applied_text(scalar: Apply, texts: Mapping[Scalar, str], names: Mapping[Scalar, str]) -> str:
     operands = [texts[operand] for operand in scalar.operands]
     if scalar.primitive in _INFIX:
-        inner = [
-            f"({operand})" if _is_infix(part) and part not in names else operand
-            for part, operand in zip(scalar.operands, operands, strict=True)
+        bracketed = [
+            f"({written})" if _is_infix(operand) and operand not in names else written
+            for operand, written in zip(scalar.operands, operands, strict=True)
         ]
-        return f" {_INFIX[scalar.primitive]} ".join(inner)
+        return f" {_INFIX[scalar.primitive]} ".join(bracketed)
     name = scalar.dtype.short if scalar.primitive == "cast" else scalar.primitive
     return f"{name}({', '.join(operands)})"
 
 
 def _written_out(scalar: Scalar) -> int:
-    """How many parts are written if each is written wherever it stands."""
+    """The number of subexpressions in the text if shared ones are repeated."""
     counts: dict[Scalar, int] = {}
-    for part in parts(scalar):
-        counts[part] = 1 + sum(counts[operand] for operand in operands_of(part))
+    for one in postorder(scalar):
+        counts[one] = 1 + sum(counts[operand] for operand in operands_of(one))
     return counts[scalar]
 
 
@@ -279,22 +283,22 @@ def _is_infix(scalar: Scalar) -> bool:
 
 
 def shared(*roots: Scalar) -> tuple[Apply, ...]:
-    """The computed parts that stand in several places, operands before users."""
+    """The computed subexpressions that are used several times, operands before users."""
     uses = Counter(roots)
-    for scalar in parts(*roots):
+    for scalar in postorder(*roots):
         uses.update(operands_of(scalar))
-    return tuple(s for s in parts(*roots) if isinstance(s, Apply) and uses[s] > 1)
+    return tuple(s for s in postorder(*roots) if isinstance(s, Apply) and uses[s] > 1)
 
 
-def parts(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:
+def postorder(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:
     """Every distinct scalar within the roots, operands before their users.
 
-    Includes scalars inside gathered positions and bounds. What is known is left out, and what
-    only that is made of.
+    Includes scalars inside gathered indices and bounds. Omits `known` scalars, and scalars that
+    only known ones use.
     """
     seen: set[Scalar] = set()
     for root in roots:
-        # None stands above a scalar whose operands come first.
+        # None on the stack marks a scalar whose operands have been pushed.
         stack: list[Scalar | None] = [root]
         while stack:
             scalar = stack.pop()
@@ -315,7 +319,7 @@ def parts(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:
 
 
 def operands_of(scalar: Scalar) -> tuple[Scalar, ...]:
-    """The scalars a scalar depends on directly, gathered positions included."""
+    """The scalars that a scalar depends on directly, gathered indices included."""
     if isinstance(scalar, Apply):
         return scalar.operands
     operands: tuple[Scalar, ...] = ()
@@ -325,7 +329,7 @@ def operands_of(scalar: Scalar) -> tuple[Scalar, ...]:
 
 
 def indices_of(scalar: Scalar) -> tuple[Index, ...]:
-    """The index expressions a scalar names itself."""
+    """The index expressions of the scalar itself, without those of its operands."""
     if isinstance(scalar, Load):
         bounds = scalar.bounds
         return (scalar.index, *[one.index for one in bounds]) if bounds else (scalar.index,)
@@ -338,10 +342,10 @@ def indices_of(scalar: Scalar) -> tuple[Index, ...]:
 
 def indices(*roots: Scalar) -> Iterator[Index]:
     """Every index expression within the roots."""
-    for scalar in parts(*roots):
+    for scalar in postorder(*roots):
         yield from indices_of(scalar)
 
 
 def loads(*roots: Scalar) -> tuple[Load, ...]:
     """Every distinct load within the roots, in order of first use."""
-    return tuple([scalar for scalar in parts(*roots) if isinstance(scalar, Load)])
+    return tuple([scalar for scalar in postorder(*roots) if isinstance(scalar, Load)])

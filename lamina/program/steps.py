@@ -1,23 +1,24 @@
 """The steps of a program: loop nests and contractions.
 
-A step says what is computed at each point of an iteration space and where it is stored; in which
-order, in which vectors and by how many threads is the engine's business. What engines may rely on:
+A step states the values at each point of an iteration space and the elements in which they are
+stored. The engine chooses order, vectors and threads. Engines may rely on these rules:
 
-- The points of a loop's own axes, and of a contraction's batch, rows and columns, are independent:
+- The points of a loop's own axes, and of a contraction's batch, m and n axes, are independent:
   they may be computed in any order and at the same time.
-- They store in different elements: none twice, but for additions in order at one point.
-- The stages of one point run one after the other. What a `Sort` stores, and the sums of a
-  `SegmentSum`, do not depend on how the work on one point is divided.
+- Different points store in different elements. No element is stored twice, except by additions in
+  order at one point.
+- The stages of one point run one after the other. The positions that a `Sort` stores, and the sums
+  of a `SegmentSum`, do not depend on how the work on one point is divided.
 - The inner axes of a `Write` that is not sequential are parallel among themselves, once all
   earlier stages of that point are done.
-- A step may overwrite what it reads: a parameter, or an operand whose place in the arena the
-  result takes over. Such an element is loaded only at the very index that stores it, by the same
-  stage or by an earlier one of the same point; a contraction's operands are never overwritten.
+- A step may overwrite elements that it reads: of a parameter, or of an operand whose memory the
+  result takes over. Such an element is loaded only at the index that stores it, by the same stage
+  or by an earlier one of the same point. A contraction's operands are never overwritten.
 
-So a point whose earlier stages read what a later one overwrites must not be split over workers
-that each repeat the earlier stages. `lamina.program.parallel` says along which axes the workers of
-a step may be split without a barrier. `lamina.program.check` refuses programs that can be shown to
-break these rules.
+So if an earlier stage of a point reads an element that a later stage overwrites, the point must
+not be split over workers that each repeat the earlier stage. `lamina.program.parallel` returns the
+axes along which the workers of a step may be split without a barrier. `lamina.program.check`
+refuses programs that can be shown to break these rules.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lamina.program.windows import Window
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, int32, int64, size_of
 
-# How a reduction combines values, and what an empty one gives; None: there must be at least one.
+# How a reduction combines values, and its result over no values; None: there must be at least one.
 COMBINERS: dict[str, float | None] = {
     "sum": 0,
     "product": 1,
@@ -43,18 +44,18 @@ COMBINERS: dict[str, float | None] = {
     "argmin": None,  # the first position of the minimum, NaN counting as smaller than any number
 }
 
-# Those that give a position; no running combination does.
+# The combiners whose result is a position. A `Scan` cannot use them.
 POSITIONAL = ("argmax", "argmin")
 
 
 @frozen_dataclass
 class Store:
-    """Writes a value to a buffer; with accumulate, adds it to what is there.
+    """Writes a value to an element of a buffer; with accumulate, adds it to the element.
 
     The index is different for every point of the iteration space, and for every store of a stage.
-    Accumulating stores alone may share an element: within a sequential `Write` at one point of the
-    loop, and two of one point of any stage. A later stage may overwrite what an earlier one of the
-    same point stored.
+    Only accumulating stores may share an element: within a sequential `Write` at one point of the
+    loop, and two of one point of any stage. A later stage may overwrite an element that an earlier
+    stage of the same point stored.
     """
 
     buffer: str
@@ -63,7 +64,7 @@ class Store:
     accumulate: bool = False
 
     def text(self, names: Mapping[Scalar, str]) -> str:
-        """One line; parts of the value that have a name stand under it."""
+        """One line; subexpressions of the value that have a name are written as their name."""
         sign = "+=" if self.accumulate else "="
         return f"{self.buffer}[{self.index}] {sign} {text(self.value, names)}"
 
@@ -76,8 +77,8 @@ class Reduce:
         local: the name under which later stages use the result.
         combine: a name in `COMBINERS`.
         axes: the axes that are combined, outermost first; with none, the local is the value.
-        value: what is combined.
-        dtype: of the result: the value's own, int64 for argmax and argmin.
+        value: the value to combine.
+        dtype: of the result: the value's dtype, int64 for argmax and argmin.
     """
 
     local: str
@@ -99,9 +100,9 @@ class Write:
 
     Attributes:
         axes: further axes inside the step's own; empty for one point.
-        stores: what is written; several stores share their common parts.
-        sequential: whether the axes must be run in order, because accumulating stores may meet
-            in one element, which then adds up in this order on every engine.
+        stores: the outputs; several stores share their common subexpressions.
+        sequential: whether the axes must be run in order, because several points may accumulate in
+            one element. The element then adds up in this order on every engine.
     """
 
     axes: tuple[Axis, ...]
@@ -123,9 +124,9 @@ class Scan:
     Attributes:
         axis: the axis along which values are accumulated.
         combine: `"sum"` or another name in `COMBINERS` that is not positional.
-        value: what is accumulated.
-        buffer: where the running result is stored.
-        index: its place, for each position of the axis.
+        value: the value to accumulate.
+        buffer: the buffer of the running results.
+        index: the element of the running result, for each point of the axis.
         dtype: of the running result.
     """
 
@@ -145,15 +146,15 @@ class Scan:
 class Sort:
     """Stores the order of an integer key along one axis; it is the only stage of its loop.
 
-    The first slot takes the position of the smallest key, and so on; equal keys stay in the order
-    in which they come. All keys of a point are read before any slot is stored.
+    The first slot gets the position of the smallest key, the second that of the next, and so on;
+    the sort is stable. All keys of a point are read before any slot is stored.
 
     Attributes:
         axis: iterates positions in the key, and slots in the index.
         key: an integer.
-        buffer: where the positions are stored.
-        index: the place of each slot.
-        dtype: of the positions: that of `position_dtype`, int32 if the extent fits.
+        buffer: the buffer of the sorted positions.
+        index: the element of each slot.
+        dtype: of the positions: `position_dtype(axis)`, int32 if the extent fits.
     """
 
     axis: Axis
@@ -164,7 +165,7 @@ class Sort:
 
     @property
     def positions(self) -> Scalar:
-        """A position as it is stored: which one, only sorting tells."""
+        """A value with the dtype of the stored positions; sorting decides which position it is."""
         position = Position(axis_index(self.axis))
         return position if self.dtype == int64 else Apply("cast", (position,), self.dtype)
 
@@ -173,36 +174,37 @@ class Sort:
 
 
 def position_dtype(axis: Axis) -> DType:
-    """What positions along an axis are stored as."""
+    """The dtype in which positions along an axis are stored."""
     return int32 if axis.extent <= 2**31 else int64
 
 
 @frozen_dataclass
 class SegmentSum:
-    """Adds up a value over the slots whose key equals a place, into a local of the step.
+    """Adds up a value over the slots of one segment, into a local of the step.
 
-    Keys are ascending along the slots, so these slots lie side by side: a segment, which binary
-    search finds. Values are added in the order of the slots, beginning with zero.
+    The segment is the slots whose key equals `segment`. Keys are ascending along the slots, so
+    these slots are contiguous, and binary search finds them. Values are added in the order of the
+    slots, beginning with zero.
 
     Attributes:
         local: the name under which later stages use the sum.
         axis: the slots.
-        key: an integer that is known for each slot.
-        place: of the loop's axes alone: the key of the slots that are added up.
-        value: what is added up.
-        dtype: of the sum: the value's own.
+        key: an integer for each slot.
+        segment: the key of the slots that are added up; depends on the loop's axes alone.
+        value: the value to add up.
+        dtype: of the sum: the value's dtype.
     """
 
     local: str
     axis: Axis
     key: Scalar
-    place: Index
+    segment: Index
     value: Scalar
     dtype: DType
 
     def __str__(self) -> str:
         over = _over((self.axis,))
-        return f"{self.local} = sum({over} where {self.key} == {self.place}) {self.value}"
+        return f"{self.local} = sum({over} where {self.key} == {self.segment}) {self.value}"
 
 
 Stage = Reduce | Write | Scan | Sort | SegmentSum
@@ -220,12 +222,12 @@ def stage_values(stage: Stage) -> tuple[Scalar, ...]:
     if isinstance(stage, Sort):
         return (stage.key,)
     if isinstance(stage, SegmentSum):
-        return (stage.key, Position(stage.place), stage.value)
+        return (stage.key, Position(stage.segment), stage.value)
     return (stage.value,)
 
 
 def stage_stores(stage: Stage) -> tuple[Store, ...]:
-    """What a stage stores: of a scan its running value, of a sort its positions."""
+    """The stores of a stage: a scan stores its running value, a sort its positions."""
     if isinstance(stage, Write):
         return stage.stores
     if isinstance(stage, Scan):
@@ -235,8 +237,8 @@ def stage_stores(stage: Stage) -> tuple[Store, ...]:
     return ()
 
 
-class _Remembering:
-    """What a step is asked for again and again is found once."""
+class _Cached:
+    """Loads and hash of a step, computed once."""
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
@@ -248,18 +250,18 @@ class _Remembering:
         return hash(tuple(self.__getstate__().values()))
 
     def __getstate__(self) -> dict[str, object]:
-        # Hashes of strings are another process's own.
+        # Hashes of strings differ from process to process.
         return {one.name: getattr(self, one.name) for one in fields(cast(Step, self))}
 
 
 @frozen_dataclass
-class Loop(_Remembering):
+class Loop(_Cached):
     """A loop nest: for every point of the axes, the stages one after the other.
 
     Attributes:
-        name: what it computes, for people; unique in its program.
+        name: for people; unique in its program.
         axes: the parallel axes, outermost first.
-        stages: what happens at each point, in order.
+        stages: the stages of each point, in order.
     """
 
     name: str
@@ -277,21 +279,21 @@ class Loop(_Remembering):
 
 
 @frozen_dataclass
-class Contraction(_Remembering):
+class Contraction(_Cached):
     """C[b, m, n] = epilogue(sum over k of left[b, m, k] * right[b, k, n]).
 
-    The operands are views: loads through an index expression with bounds, possibly cast, so
-    transposes, windows, gathers and padding are read where they lie.
+    The operands are views: loads through an index expression with bounds, possibly cast. So
+    transposes, windows, gathers and padding are read without a copy.
 
     Attributes:
-        name: what it computes, for people; unique in its program.
+        name: for people; unique in its program.
         batch, m, n, k: the axes; each of the four may be several or none.
         left: depends on the batch, m and k axes only.
         right: depends on the batch, k and n axes only.
         result: the name of the local that holds the sum in the epilogue.
         dtype: of the sum.
-        stores: the epilogue: what is stored at each (b, m, n).
-        windows: what slides along dimensions of the operands, as their views show it.
+        stores: the epilogue: the stores at each (b, m, n).
+        windows: the windows that slide along dimensions of the operands, as in their views.
     """
 
     name: str
@@ -311,7 +313,7 @@ class Contraction(_Remembering):
 
     @property
     def result_axes(self) -> tuple[Axis, ...]:
-        """The axes over which the sums are stored: batch, rows and columns."""
+        """The axes over which the sums are stored: batch, m and n."""
         return (*self.batch, *self.m, *self.n)
 
     @property
@@ -339,12 +341,12 @@ Step = Loop | Contraction
 
 
 def _store_lines(stores: tuple[Store, ...]) -> list[str]:
-    """The stores for people; what several of them need is named first."""
+    """The stores for people; shared subexpressions are named first."""
     names: dict[Scalar, str] = {}
     lines: list[str] = []
-    for part in shared(*(store.value for store in stores)):
-        lines.append(f"t{len(names)} = {text(part, names)}")
-        names[part] = f"t{len(names)}"
+    for scalar in shared(*(store.value for store in stores)):
+        lines.append(f"t{len(names)} = {text(scalar, names)}")
+        names[scalar] = f"t{len(names)}"
     return lines + [store.text(names) for store in stores]
 
 
@@ -371,7 +373,7 @@ def scalars_of(step: Step) -> Iterator[Scalar]:
 
 
 def loads_of(step: Step) -> tuple[Load, ...]:
-    """Every distinct load of a step, store positions that are read from data included."""
+    """Every distinct load of a step, including those inside the indices of stores."""
     return step.loads
 
 
@@ -382,12 +384,12 @@ def _positions(step: Step) -> Iterator[Scalar]:
 
 
 def loads_in_index(index: Index) -> tuple[Load, ...]:
-    """The loads inside the gathered positions of an index."""
+    """The loads inside the gathered values of an index."""
     return loads(Position(index))
 
 
 def reads_of(step: Step) -> frozenset[str]:
-    """The names of the buffers a step reads; accumulating stores read what they add to."""
+    """The names of the buffers a step reads, including those of accumulating stores."""
     accumulated = {store.buffer for store in stores_of(step) if store.accumulate}
     return frozenset({load.buffer for load in loads_of(step)} | accumulated)
 

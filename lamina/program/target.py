@@ -1,7 +1,8 @@
-"""What the compiler asks about a device: what is dear there, and what is cheap.
+"""The target of a program: what is expensive and what is cheap on a device.
 
-Engines hand out the record and the compiler reads it; ops, layers and gradients know nothing of
-it. Equal graphs become other programs for other targets, and all of them compute the same.
+Engines return the record and the compiler reads it; ops, layers and gradients do not depend on
+it. One graph becomes different programs for different targets, and all of them compute the same
+results.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ EXPENSIVE = frozenset(
 class Target:
     """The costs of a device, as far as programs depend on them.
 
-    Costs are for one element of a tensor. Their unit is what keeping it costs: storing a float and
-    loading it again. What costs more than 1 is computed once and stored; the rest may be computed
-    again wherever it is needed.
+    Costs are for one element of a tensor. Their unit is the cost of keeping an element: storing a
+    float and loading it again. A value that costs more than 1 is computed once and stored; other
+    values may be computed again wherever they are needed.
 
     Attributes:
         name: for people, and part of the key of cached programs.
-        simple_cost: of a primitive that `primitive_costs` does not name; of an addition.
+        simple_cost: of a primitive that is not in `primitive_costs`, such as an addition.
         primitive_costs: of primitives (`scalar.PRIMITIVES`), by name.
-        launch_bytes: of a step, whatever it does: how many bytes are moved meanwhile.
-        packing_bytes: of a value of fewer bytes than a float, which is packed when it is written
-            and unpacked when it is read: each time.
-        cached_ratio: a tensor that is so many times smaller than what is computed of it costs
-            nothing to read: it stays close to the processor.
-        narrow_positions: whether positions are computed in 32 bits where all of them fit, since 64
-            take longer.
-        keeps_products: whether products in a step of a recurrence are kept for the gradient. If
-            not, they are computed again; other functions follow their costs.
-        channels_last: whether convolutions are computed with their channels last, side by side;
-            otherwise with the order of axes that the user sees.
+        launch_bytes: the fixed cost of a step: the bytes that are moved in the same time.
+        packing_bytes: the cost, in bytes, of packing a value narrower than a float when it is
+            written, or of unpacking it when it is read.
+        cached_ratio: an operand costs nothing to read if the tensors computed from it are larger
+            by at least this factor: it stays in a cache.
+        narrow_positions: whether indices are computed in 32 bits where all of them fit, because
+            64 bits take longer.
+        keeps_products: whether products in an iteration of a recurrence are kept for the gradient.
+            If not, they are computed again. For other functions their costs decide.
+        channels_last: whether convolutions are computed with their channels last, contiguous;
+            otherwise in the order of axes that the user sees.
         depthwise_loops: whether a convolution with one channel in each group is a loop over
             windows; otherwise it is a batch of contractions, one for each channel.
-        attention_block_queries: how many queries a block of attention has, if there are not too
-            many blocks: the weights of one block are in memory at a time.
-        attention_most_blocks: how many blocks there are at most; each is a few steps.
-        scatter: how values are added up where indices say. "in order": by one worker, one value
-            after the other; "sorted": by a worker for each result, once the indices are sorted.
-        alignment_bytes: every temporary begins at a multiple of so many bytes.
+        attention_block_queries: the queries in a block of attention, unless there are too many
+            blocks; only the weights of one block are in memory at a time.
+        attention_most_blocks: the most blocks of attention; each is a few steps.
+        scatter: how a scatter adds up values. "in order": one worker adds one value after the
+            other; "sorted": the indices are sorted, then one worker for each result adds.
+        alignment_bytes: the alignment of every temporary.
         largest_block_bytes: the most bytes of one allocation; None if there is no limit.
     """
 
@@ -73,10 +74,10 @@ class Target:
     largest_block_bytes: int | None
 
     def cost_of(self, primitive: str) -> float:
-        """What one application costs, in stored and loaded floats."""
+        """The cost of one application, in stored and loaded floats."""
         return self.primitive_costs.get(primitive, self.simple_cost)
 
     @property
     def key(self) -> str:
-        """All of it as text, the same in every process: part of the key of cached programs."""
+        """All fields as text, the same in every process: part of the key of cached programs."""
         return json.dumps(asdict(self), sort_keys=True)

@@ -1,8 +1,8 @@
-"""The windows of a contraction: what slides along the dimensions of its operands.
+"""The windows of a contraction, which slide along the dimensions of its operands.
 
-A convolution reads its data through a view: at each output position it sees the elements of a
-window. Where they lie is in the view's index and bounds, too; a `Window` says it in so many words,
-so that engines need not find it out.
+A convolution reads its data through a view: at each output position it reads the elements under
+the kernel. The view's index and bounds contain that already; a `Window` states stride, dilation
+and offset explicitly, so that engines need not derive them.
 """
 
 from __future__ import annotations
@@ -16,36 +16,38 @@ from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar, indices
 from lamina.records import frozen_dataclass
 
-# What a contraction does with the windows of an operand: it sums their elements up, once as they
-# come and once as a gradient sees them, mirrored or with gaps; or it sums up all positions.
-FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = "forward", "gradient of data", "gradient of weights"
+# How a contraction uses the windows of an operand. A convolution sums over kernel elements. So
+# does the gradient of its data, with the kernel mirrored or with gaps between elements. The
+# gradient of its weights sums over output positions.
+FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = "forward", "data gradient", "weight gradient"
 OPERANDS = ("left", "right")
 
 
 @frozen_dataclass
 class Window:
-    """The windows along one dimension of an operand, of `extent` numbers.
+    """The windows along one dimension of an operand; the dimension has `extent` elements.
 
-    At the output position `place` a window's element `element` is number
-    `(stride * place + dilation * element + offset) / divisor`, if that is whole and there is such
-    a number; elsewhere the operand is zero.
+    At the output position `position` and the kernel element `element`, the operand's index along
+    the dimension is `(stride * position + dilation * element + offset) / divisor`. Where that is
+    no integer in 0 .. extent - 1, the operand is zero.
 
     Attributes:
         operand: `"left"` or `"right"`.
-        kind: `FORWARD` or `DATA_GRADIENT` if elements are summed up (a gradient's dilation is
-            negative, or its divisor above 1), `WEIGHT_GRADIENT` if positions are.
-        place: the axis of the output positions; None if there is one.
-        element: the axis of the elements of a window; None if there is one.
-        stride: between windows, at least 1.
-        dilation: between elements, not 0.
-        offset: where the first element of the first window lies, times the divisor.
-        divisor: at least 1; above it, only every so many elements meet a number.
-        extent: how many numbers there are.
+        kind: `FORWARD` or `DATA_GRADIENT` if the contraction sums over kernel elements (a
+            gradient's dilation is negative, or its divisor above 1), `WEIGHT_GRADIENT` if it sums
+            over output positions.
+        position: the axis of the output positions; None if there is one position.
+        element: the axis of the kernel elements; None if there is one element.
+        stride: between positions, at least 1.
+        dilation: between kernel elements, not 0.
+        offset: the index of the first kernel element at the first position, times the divisor.
+        divisor: at least 1; a transposed convolution's stride.
+        extent: the number of the operand's elements along the dimension.
     """
 
     operand: str
     kind: str
-    place: Axis | None
+    position: Axis | None
     element: Axis | None
     stride: int
     dilation: int
@@ -55,62 +57,65 @@ class Window:
 
     @cached_property
     def axes(self) -> frozenset[Axis]:
-        """The axes that move along the dimension."""
-        return frozenset(axis for axis in (self.place, self.element) if axis is not None)
+        """The axes of positions and kernel elements."""
+        return frozenset(axis for axis in (self.position, self.element) if axis is not None)
 
     @cached_property
-    def position(self) -> Index:
-        """Which number it is, times the divisor."""
+    def scaled_index(self) -> Index:
+        """The index along the dimension, times the divisor."""
         index = Index(self.offset)
-        for axis, step in ((self.place, self.stride), (self.element, self.dilation)):
-            index = index if axis is None else index + axis_index(axis) * step
+        for axis, stride in ((self.position, self.stride), (self.element, self.dilation)):
+            index = index if axis is None else index + axis_index(axis) * stride
         return index
 
     @cached_property
-    def number(self) -> Index:
-        """Which number it is, where it is one."""
-        return self.position // self.divisor
+    def index(self) -> Index:
+        """The index along the dimension, where the bounds hold."""
+        return self.scaled_index // self.divisor
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
-        """When there is a number; none of them where there always is."""
-        position = self.position
-        within = Bound(position, 0, (self.extent - 1) * self.divisor + 1)
-        whole = Bound(position % self.divisor, 0, 1)
+        """The bounds of the operand's elements; those that always hold are omitted."""
+        index = self.scaled_index
+        within = Bound(index, 0, (self.extent - 1) * self.divisor + 1)
+        whole = Bound(index % self.divisor, 0, 1)
         return tuple(bound for bound in (within, whole) if not bound.always)
 
     @property
     def is_axis(self) -> bool:
-        """Whether there is one number at each place, always: it moves as other axes do."""
+        """Whether the window is an ordinary strided axis: one kernel element and no bounds."""
         return self.element is None and not self.bounds
 
     def __str__(self) -> str:
-        number = str(self.position)
+        index = str(self.scaled_index)
         if self.divisor > 1:
-            number = f"({number}) / {self.divisor}"
-        return f"{self.kind}, windows of {self.operand}: {number} of {self.extent}"
+            index = f"({index}) / {self.divisor}"
+        return f"{self.kind}, windows of {self.operand}: {index} of {self.extent}"
 
 
-def kind_of(window: Window, inner: Collection[Axis]) -> str | None:
-    """What a contraction over the inner axes does with windows; None if neither is summed up."""
-    place, element = window.place in inner, window.element in inner
-    if window.place is not None and window.element is not None and place == element:
+def kind_of(window: Window, k_axes: Collection[Axis]) -> str | None:
+    """The kind of a window in a contraction over `k_axes`.
+
+    None if it sums over both positions and kernel elements, or over neither.
+    """
+    position, element = window.position in k_axes, window.element in k_axes
+    if window.position is not None and window.element is not None and position == element:
         return None
-    if place or (window.place is None and not element):
+    if position or (window.position is None and not element):
         return WEIGHT_GRADIENT
     return DATA_GRADIENT if window.dilation < 0 or window.divisor > 1 else FORWARD
 
 
 def fitted(window: Window, view: Scalar) -> Window | None:
-    """The window, narrowed to those numbers that a view shows; None if it shows no such window.
+    """The window, narrowed to the elements that a view reads; None if the view has no such window.
 
-    Between the sliding and the buffer there may be padding, which the window then has no number
-    for, and other movements.
+    Between the window and the buffer there may be padding and other movements. Padding is outside
+    the narrowed window.
     """
     load = loaded(view)
     if load is None or not _moves_with(window, load.index):
         return None
-    low, high = window.position.bounds
+    low, high = window.scaled_index.bounds
     reached = (-(-low // window.divisor), high // window.divisor)
     claimed = (max(reached[0], 0), min(reached[1], window.extent - 1))
     shown = _shown(window, load.bounds, reached)
@@ -122,48 +127,48 @@ def fitted(window: Window, view: Scalar) -> Window | None:
 
 
 def loaded(view: Scalar) -> Load | None:
-    """The load behind the casts of a view; None if it is more than that."""
+    """The load inside the casts of a view; None if the view is more than casts of a load."""
     while isinstance(view, Apply) and view.primitive == "cast":
         view = view.operands[0]
     return view if isinstance(view, Load) else None
 
 
 def check_window(
-    window: Window, view: Scalar, axes: Collection[Axis], inner: Collection[Axis], where: str
+    window: Window, view: Scalar, axes: Collection[Axis], k_axes: Collection[Axis], where: str
 ) -> None:
-    """Checks that a window is what its operand's view shows.
+    """Checks that a window agrees with its operand's view.
 
     Args:
         window: of a contraction.
-        view: that operand.
-        axes: that the operand may depend on.
-        inner: those that the contraction sums over.
-        where: what errors name.
+        view: the operand.
+        axes: the axes that the operand may depend on.
+        k_axes: the axes that the contraction sums over.
+        where: the step, for errors.
 
     Raises:
-        InternalError: if it is not.
+        InternalError: if it does not.
     """
     numbers = (window.stride, window.dilation, window.offset, window.divisor, window.extent)
     plain = all(type(number) is int for number in numbers) and window.operand in OPERANDS
     if not plain or min(window.stride, window.divisor, window.extent) < 1 or not window.dilation:
-        raise InternalError(f"there are no such windows: {window!r}", where=where)
+        raise InternalError(f"a window has invalid numbers: {window!r}", where=where)
     if not window.axes or not window.axes <= set(axes):
-        raise InternalError(f"nothing iterates {window}", where=where)
-    if window.kind != kind_of(window, inner):
-        raise InternalError(f"sums up something else: {window}", where=where)
+        raise InternalError(f"nothing iterates the axes of a window: {window}", where=where)
+    if window.kind != kind_of(window, k_axes):
+        raise InternalError(f"a window has the wrong kind: {window}", where=where)
     if fitted(window, view) != window:
-        raise InternalError(f"its operand does not show {window}", where=where)
+        raise InternalError(f"a window differs from its operand's view: {window}", where=where)
 
 
 def _shown(
     window: Window, bounds: Sequence[Bound], reached: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """The first and the last of the numbers reached that bounds let through.
+    """The first and the last of the reached indices at which the bounds hold.
 
-    None if its axes are bounded in another way.
+    None if the window's axes are bounded in another way.
     """
     first, last = reached
-    rest = window.position % window.divisor
+    rest = window.scaled_index % window.divisor
     whole = rest == Index()
     for bound in bounds:
         index = bound.index
@@ -172,7 +177,7 @@ def _shown(
         if index == rest and (bound.low, bound.high) == (0, 1):
             whole = True
             continue
-        for own, scale in ((window.position, window.divisor), (window.number, 1)):
+        for own, scale in ((window.scaled_index, window.divisor), (window.index, 1)):
             if index.terms == own.terms:
                 shift = index.constant - own.constant
                 first = max(first, -(-(bound.low - shift) // scale))
@@ -184,13 +189,13 @@ def _shown(
 
 
 def _moves_with(window: Window, index: Index) -> bool:
-    """Whether the place in the buffer grows with the window's number, and in no other way."""
-    terms = window.number.terms
+    """Whether the buffer index depends on the window's axes through the window's index alone."""
+    terms = window.index.terms
     if terms:
-        atom, step = terms[0]
-        pitch, rest = divmod(dict(index.terms).get(atom, 0), step)
+        atom, coefficient = terms[0]
+        stride, rest = divmod(dict(index.terms).get(atom, 0), coefficient)
         if rest:
             return False
-        index = index - window.number * pitch
+        index = index - window.index * stride
     gathered = map(axes_of, indices(*index.values))
     return window.axes.isdisjoint(axes_of(index).union(*gathered))

@@ -34,7 +34,7 @@ from lamina.compiler.unroll import unroll
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
 from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction, Scanning
-from lamina.program.scalar import Apply, Local, parts
+from lamina.program.scalar import Apply, Local, postorder
 from lamina.shapes import Array, size_of, static
 
 Values = Mapping[str, Array]
@@ -203,7 +203,7 @@ def _primitives(node: Tensor) -> set[str]:
     lowering = node.op.lowering
     assert isinstance(lowering, Elementwise)
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
-    found = parts(lowering.scalar(node, probes))
+    found = postorder(lowering.scalar(node, probes))
     return {part.primitive for part in found if isinstance(part, Apply)}
 
 

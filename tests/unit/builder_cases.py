@@ -1,7 +1,7 @@
-"""What instructions and structures mean, for the tests of all builders: NumPy says it.
+"""Instructions and structures with their expected results by NumPy, for the tests of all builders.
 
 All cases are written into one function. Each case reads vectors of its operands, element by element
-for scalars, and writes its results to a place of its own; so do structures: loops, conditions,
+for scalars, and writes its results to an address of its own; so do structures: loops, conditions,
 calls, and loads of some lanes.
 """
 
@@ -27,7 +27,7 @@ Write = Callable[[Builder, Sequence[Value]], Value]
 
 @dataclass(frozen=True)
 class Case:
-    """An instruction, and what it means.
+    """An instruction and its expected results.
 
     Attributes:
         name: for people.
@@ -50,7 +50,7 @@ class Case:
 
 
 def _inputs() -> dict[str, Array]:
-    """Numbers of every type, difficult ones among them; `small` ones are below 2**31."""
+    """Numbers of every type, including difficult ones; `small` ones are below 2**31."""
     generator = np.random.default_rng(0)
     found: dict[str, Array] = {}
     for element in ("i8", "i32", "i64"):
@@ -82,11 +82,11 @@ def _inputs() -> dict[str, Array]:
 
 
 def _around_the_ends(dtype: np.dtype[Any], bits: int) -> Array:
-    """Floats at and beside the ends of integers with and without sign, and what is none."""
+    """Floats at and next to the limits of signed and unsigned integers, and NaN and infinities."""
     ends = np.array([-(2.0 ** (bits - 1)), 2.0 ** (bits - 1), 2.0**bits], dtype)
-    beside = [np.nextafter(ends, dtype.type(direction)) for direction in (-np.inf, np.inf)]
+    neighbours = [np.nextafter(ends, dtype.type(direction)) for direction in (-np.inf, np.inf)]
     others = np.array([-0.5, -1.0, -1.5, 0.75, np.inf, -np.inf, np.nan], dtype)
-    return np.concatenate([ends, *beside, others])
+    return np.concatenate([ends, *neighbours, others])
 
 
 INPUTS = _inputs()
@@ -193,7 +193,7 @@ def cases_of(lanes: int) -> list[Case]:
             lambda code, x: code.select(code.compare("olt", x[0], x[1]), x[0], x[1]),
             lambda x, y: np.where(x < y, x, y),
         )
-        # Rounded in one go or not, if it was exact.
+        # The same with one rounding and with two, if the product is exact.
         add(
             f"multiply_add-{element}",
             (f"{element}.c", f"{element}.d"),
@@ -342,7 +342,7 @@ def _lanes_moved(x: Array, y: Array, lanes: int) -> Array:
 
 
 def _swapped(code: Builder, n: Value) -> Value:
-    """Fibonacci's numbers: what one iteration hands on as the second one was the first."""
+    """Fibonacci's numbers: the first carried value becomes the old second one."""
     carried = (constant(0, I64), constant(1, I64))
     loop = code.begin_loop(constant(0, I64), n, 1, carried)
     one, other = loop.carried
@@ -351,7 +351,7 @@ def _swapped(code: Builder, n: Value) -> Value:
 
 
 def _shifted(code: Builder, n: Value) -> Value:
-    """The same the other way round: the second receives what the first one had."""
+    """The reverse: the second carried value becomes the old first one."""
     carried = (constant(1, I64), constant(0, I64))
     loop = code.begin_loop(constant(0, I64), n, 1, carried)
     newer, older = loop.carried
@@ -360,7 +360,7 @@ def _shifted(code: Builder, n: Value) -> Value:
 
 
 def _never(code: Builder, n: Value) -> Value:
-    """A loop that does not run gives what it began with."""
+    """A loop without iterations returns the initial values."""
     loop = code.begin_loop(n, n, 1, (constant(5, I64),))
     (result,) = code.end_loop(loop, (code.add(loop.carried[0], n),))
     return result
@@ -376,7 +376,7 @@ def _until(code: Builder, n: Value) -> Value:
 
 
 def _nested(code: Builder, n: Value) -> Value:
-    """A sum over pairs; what depends on the outer index alone is computed before the inner loop."""
+    """A sum over pairs; code that needs the outer index alone is hoisted from the inner loop."""
     outer = code.begin_loop(constant(1, I64), n, 1, (constant(0, I64),))
     inner = code.begin_loop(0, 3, 1, outer.carried)
     with code.at(inner.before):
@@ -388,7 +388,7 @@ def _nested(code: Builder, n: Value) -> Value:
 
 
 def _down(code: Builder, n: Value) -> Value:
-    """A loop whose bounds are below zero in part."""
+    """A loop that may begin below zero."""
     first = code.subtract(constant(3, I64), n)
     loop = code.begin_loop(first, constant(2, I64), 1, (constant(0, I64),))
     (result,) = code.end_loop(loop, (code.add(loop.carried[0], loop.index),))
@@ -413,7 +413,7 @@ STRUCTURES: Mapping[str, tuple[Callable[[Builder, Value], Value], Callable[[int]
     "called": (_called, lambda n: 4 * n),
 }
 NUMBERS = tuple(INPUTS["numbers"].tolist())
-# Of which numbers lanes are loaded.
+# The lanes that are loaded by a masked load.
 MASK = (1, 0, 0, 1)
 
 
@@ -424,17 +424,17 @@ def write(code: Builder, bases: Mapping[str, Value], out: Value, cases: Sequence
         code: the function.
         bases: the address of each input.
         out: the address of the results, each case's 128 bytes apart.
-        cases: what is written.
+        cases: the instructions to write.
     """
     for number, case in enumerate(cases):
         with code.when(code.compare("slt", constant(number, I64), constant(1 << 40, I64))):
-            step = case.lanes or 1
-            for first in range(0, COUNT, step):
+            lanes = case.lanes or 1
+            for first in range(0, COUNT, lanes):
                 operands: list[Value] = []
                 for name in case.operands:
                     type = Type(name.partition(".")[0], case.lanes)
-                    place = code.offset(bases[name], first, type.element)
-                    operands.append(code.load(place, type))
+                    address = code.offset(bases[name], first, type.element)
+                    operands.append(code.load(address, type))
                 result = case.write(code, operands)
                 kind = result.type.element
                 start = code.offset(out, number * 16 * COUNT // 2, "i8")
@@ -449,10 +449,10 @@ def write(code: Builder, bases: Mapping[str, Value], out: Value, cases: Sequence
 
 
 def _write_structures(code: Builder, numbers: Value, out: Value) -> None:
-    for position, (write_one, _) in enumerate(STRUCTURES.values()):
-        for place in range(len(NUMBERS)):
-            n = code.load(code.offset(numbers, place, "i64"), I64)
-            target = code.offset(out, position * len(NUMBERS) + place, "i64")
+    for structure, (write_one, _) in enumerate(STRUCTURES.values()):
+        for number in range(len(NUMBERS)):
+            n = code.load(code.offset(numbers, number, "i64"), I64)
+            target = code.offset(out, structure * len(NUMBERS) + number, "i64")
             code.store(constant(99, I64), target)
             value = write_one(code, n)
             with code.when(code.compare("ne", value, constant(99, I64))):
@@ -464,7 +464,7 @@ def _has_lanes(cases: Sequence[Case]) -> bool:
 
 
 def structures_of(cases: Sequence[Case]) -> Array:
-    """What the structures give that are written with these cases."""
+    """The expected results of the structures that are written with these cases."""
     expected = [meaning(n) for _, meaning in STRUCTURES.values() for n in NUMBERS]
     if _has_lanes(cases):
         expected += [n if one else 0 for n, one in zip(NUMBERS, MASK, strict=True)]

@@ -1,7 +1,7 @@
 """C99 as one more language of the builder of C: its table of words, and its compiler.
 
-It has no vectors, no functions for bit casts, and its functions for floats have two names. A work
-item has the number that the host last said.
+It has no vectors, no functions for bit casts, and two names for each function of floats. The host
+sets the number of the work item before a call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ C99 = Words(
     signed={"i8": "int8_t", "i32": "int32_t", "i64": "int64_t"},
     integer_suffix={"i8": "", "i32": "u", "i64": "ull"},
     bits="as_{type}({value})",
-    # A conversion of what no integer holds means nothing, so that it must not be made.
+    # The conversion of a float beyond the integers is undefined, and must be avoided.
     nearest="{value} >= {high} ? {most} : {value} > {low} ? ({type}){value} : {least}",
     float_function={"float": "{name}f", "double": "{name}"},
     in_order=(),
@@ -61,7 +61,7 @@ def library_of(text: str, folder: Path) -> ctypes.CDLL:
         pytest.skip("there is no C compiler")
     source, library = folder / "text.c", folder / "text.so"
     source.write_text(text, encoding="utf-8")
-    # A buffer may take over the place of one of another type.
+    # A buffer may take over the memory of a buffer of another type.
     options = ["-std=c99", "-pedantic-errors", "-fno-strict-aliasing", "-ffp-contract=off", "-O1"]
     command = [compiler, *options, "-shared", "-fPIC", "-o", library, source, "-lm"]
     said = subprocess.run(command, capture_output=True, text=True)

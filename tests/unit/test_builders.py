@@ -1,8 +1,7 @@
-"""All languages mean the same by the same instructions, and that is what NumPy means by them.
+"""Equal instructions give equal results in all languages, and these equal NumPy's.
 
-What is written, and what it means, stands in `builder_cases.py`: as machine code it is called here,
-in OpenCL C it is run where there is a device, and in C99, which stands for languages without
-vectors, where there is a compiler.
+`builder_cases.py` has the instructions and their expected results. They run as machine code, in
+OpenCL C if there is a device, and in C99, a language without vectors, if there is a compiler.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CASES = [*SCALARS, *cases_of(4), *cases_of(16)]
 
 @pytest.fixture(scope="module")
 def by_llvm() -> dict[str, Array]:
-    """What the machine code gives."""
+    """The results of the machine code."""
     processor = host()
     module = llvm.Module(fused=processor.fused)
     code = module.function("cases", (("table", POINTER),), internal=False)
@@ -59,7 +58,7 @@ def by_llvm() -> dict[str, Array]:
 
 @pytest.fixture(scope="module")
 def by_opencl() -> dict[str, Array]:
-    """What a kernel gives on the first device of OpenCL with doubles."""
+    """The results of a kernel on the first device of OpenCL with doubles."""
     cl = pytest.importorskip("pyopencl")
     try:
         devices = [device for one in cl.get_platforms() for device in one.get_devices()]
@@ -73,7 +72,7 @@ def by_opencl() -> dict[str, Array]:
     context = cl.Context(devices[:1])
     queue = cl.CommandQueue(context)
     with warnings.catch_warnings():
-        # Compilers have something to say of programs that they take, too.
+        # Compilers warn about correct programs, too.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         program = cl.Program(context, module.text()).build(["-cl-std=CL1.2"], cache_dir=False)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -86,7 +85,7 @@ def by_opencl() -> dict[str, Array]:
 
 @pytest.fixture(scope="module")
 def by_c99(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
-    """What a function in C99 gives, which has no vectors."""
+    """The results of a function in C99, which has no vectors."""
     module = c.Module(C99, fused=True)
     write_kernel(module, SCALARS)
     library = library_of(module.text(), Path(tmp_path_factory.mktemp("c99")))
@@ -142,7 +141,7 @@ def test_lanes_that_a_language_lacks_are_refused(words: Words, lanes: int, expec
 
 
 @pytest.mark.parametrize(("type", "expected"), [(FLOAT, ["#pragma in_order"]), (I32, [])])
-def test_loops_that_carry_floats_say_that_the_order_counts(type: Type, expected: list[str]) -> None:
+def test_loops_that_carry_floats_keep_their_order(type: Type, expected: list[str]) -> None:
     words = replace(OPENCL, in_order=("#pragma in_order",))
     code = c.Module(words, fused=True).kernel("total", [("x", type.element)], [])
     loop = code.begin_loop(0, 10, 1, (constant(0, type),))

@@ -234,11 +234,11 @@ def gain(what: str, size: int) -> float:
     """
     filtering = FILTERINGS[size]
     back, factors = (
-        (filtering.of_products, filtering.of_weights)
+        (filtering.output_transform, filtering.weight_transform)
         if what == "forward"
-        else (filtering.of_sums, filtering.of_factors)
+        else (filtering.weight_gradient_transform, filtering.gradient_transform)
     )
-    products = np.square(factors).sum(1) * np.square(filtering.of_numbers).sum(1)
+    products = np.square(factors).sum(1) * np.square(filtering.data_transform).sum(1)
     return float((np.square(back) @ products).max()) ** 2
 
 

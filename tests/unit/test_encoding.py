@@ -1,4 +1,4 @@
-"""Programs as bytes: what is read back is the same program, and nonsense is refused."""
+"""Programs as bytes: decoding returns an equal program, and refuses damaged bytes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def program(request: pytest.FixtureRequest) -> Program:
     return PROGRAMS[request.param]()
 
 
-def test_what_is_read_back_is_the_same_program(program: Program) -> None:
+def test_decoding_returns_the_same_program(program: Program) -> None:
     found = decode(encode(program))
     assert str(found) == str(program)
     assert replace(found, constants={}) == replace(program, constants={})
@@ -123,12 +123,12 @@ def test_numbers_stay_what_they_are(value: float) -> None:
     assert step == changed
 
 
-def test_what_is_no_part_of_a_program_is_not_written(program: Program) -> None:
+def test_values_of_other_types_are_refused(program: Program) -> None:
     with pytest.raises(InternalError, match="a program has no object in it"):
         encode(replace(program, outputs=((object(), "y"),)))
 
 
-# Nonsense -----------------------------------------------------------------------------------------
+# Damaged bytes ------------------------------------------------------------------------------------
 
 
 def rows_of(program: Program) -> list[Any]:
@@ -141,7 +141,7 @@ def with_rows(rows: object) -> bytes:
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
-def test_what_is_cut_short_or_goes_on_is_refused() -> None:
+def test_bytes_of_another_length_are_refused() -> None:
     for make in (PROGRAMS["layers"], with_constants):
         data = encode(make())
         cuts = [*range(0, len(data), 97), len(data) - 1]

@@ -22,7 +22,7 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.program.cost import cost_of
 from lamina.program.program import Buffer, Program
-from lamina.program.scalar import Apply, loads, parts
+from lamina.program.scalar import Apply, loads, postorder
 from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, stores_of, writes_of
 from lamina.shapes import Array, bool_, float32, float64, int64
 
@@ -53,7 +53,7 @@ def count(program: Program, primitive: str) -> int:
     return sum(
         isinstance(part, Apply) and part.primitive == primitive
         for step in program.steps
-        for part in parts(*scalars_of(step))
+        for part in postorder(*scalars_of(step))
     )
 
 
@@ -171,7 +171,8 @@ def test_dropout_mask_is_computed_again_and_never_stored(
         step
         for step in program.steps
         if any(
-            isinstance(p, Apply) and p.primitive == "random_bits" for p in parts(*scalars_of(step))
+            isinstance(p, Apply) and p.primitive == "random_bits"
+            for p in postorder(*scalars_of(step))
         )
     ]
     assert len(drawing) >= 2

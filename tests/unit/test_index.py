@@ -29,19 +29,19 @@ def value(index: Index, point: Point) -> int:
     total = index.constant
     for atom, coefficient in index.terms:
         if isinstance(atom, Axis):
-            part = point[atom]
+            number = point[atom]
         elif isinstance(atom, Quotient):
-            part = value(atom.index, point) // atom.divisor
+            number = value(atom.index, point) // atom.divisor
         else:
             assert isinstance(atom, Remainder)
-            part = value(atom.index, point) % atom.divisor
-        total += coefficient * part
+            number = value(atom.index, point) % atom.divisor
+        total += coefficient * number
     return total
 
 
 def points(axes: Sequence[Axis]) -> Iterator[Point]:
-    for places in itertools.product(*(range(axis.extent) for axis in axes)):
-        yield dict(zip(axes, places, strict=True))
+    for numbers in itertools.product(*(range(axis.extent) for axis in axes)):
+        yield dict(zip(axes, numbers, strict=True))
 
 
 def shapes_of(size: int, generator: np.random.Generator) -> tuple[int, ...]:
@@ -106,10 +106,10 @@ def test_chains_of_reshapes_keep_every_offset(seed: int) -> None:
         shape_after = shapes_of(size, generator)
         coordinates = unflatten(flatten(coordinates, shape), shape_after)
         shape = shape_after
-    for place, point in enumerate(points(axes)):
+    for offset, point in enumerate(points(axes)):
         found = [value(coordinate, point) for coordinate in coordinates]
-        assert place == sum(np.array(found) * strides_of(shape))
-    # An offset that was only taken apart and put together again is the plain one.
+        assert offset == sum(np.array(found) * strides_of(shape))
+    # An offset that was unflattened and flattened again is the original one.
     assert flatten(coordinates, shape) == flatten([axis_index(axis) for axis in axes], first)
 
 
@@ -139,13 +139,13 @@ def test_reshapes_and_transposes_equal_numpy(seed: int) -> None:
             coordinates, here = unflatten(flatten(coordinates, here), argument), argument
         else:
             back = tuple(argument.index(axis) for axis in range(len(argument)))
-            coordinates = tuple(coordinates[place] for place in back)
-            here = tuple(here[place] for place in back)
+            coordinates = tuple(coordinates[axis] for axis in back)
+            here = tuple(here[axis] for axis in back)
     offset = flatten(coordinates, shape)
     assert [value(offset, point) for point in points(axes)] == list(array.reshape(-1))
 
 
-def test_equal_places_have_one_form() -> None:
+def test_equal_indices_compare_equal() -> None:
     i, j = axis_index(Axis("i", 6)), axis_index(Axis("j", 4))
     flat = i * 4 + j
     assert flat // 4 == i
@@ -164,7 +164,7 @@ def test_an_axis_of_extent_1_is_the_constant_0() -> None:
     assert axis_index(Axis("i", 1)) == Index()
 
 
-def test_negative_places_round_down() -> None:
+def test_negative_indices_round_down() -> None:
     axis = Axis("i", 5)
     i = axis_index(axis) - 3
     assert [value(i // 2, {axis: n}) for n in range(5)] == [-2, -1, -1, 0, 0]

@@ -39,7 +39,7 @@ from lamina.program.scalar import (
     Position,
     Scalar,
     Within,
-    parts,
+    postorder,
 )
 from lamina.shapes import Array, as_dtype, float32, int64, static
 
@@ -260,7 +260,7 @@ def test_padding_with_zeros_is_a_view(name: str) -> None:
     x, i = leaves({"x": X, "i": PLACES})
     y = COMPOSED[name](x, i)
     scalar = scalar_at(y, space(static(y.shape))[1])
-    assert not any(isinstance(p, Apply) and p.primitive == "select" for p in parts(scalar))
+    assert not any(isinstance(p, Apply) and p.primitive == "select" for p in postorder(scalar))
 
 
 def test_a_take_by_a_range_is_a_view() -> None:

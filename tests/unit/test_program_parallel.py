@@ -1,4 +1,4 @@
-"""Points of a step are independent: the check finds those that are not, and results show them."""
+"""Points of a step are independent: the check finds dependent ones, and results show them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def by_rows(target: str, value: Scalar) -> Loop:
 
 
 def program(step: Step, *, in_place: bool = True) -> Program:
-    """a = x; then a step that computes b, which takes over the place of a, or lies beside it."""
+    """a = x; then a step that computes b, in the memory of a or next to it."""
     shape = (ROWS, COLUMNS)
     buffers = {
         "x": Buffer("x", "input", shape, float32),
@@ -60,11 +60,11 @@ def program(step: Step, *, in_place: bool = True) -> Program:
     }
     first = Loop("0.step", (POINT, INNER), (Write((), (Store("a", HERE, load("x")),)),))
     length = SIZE * 4
-    places = (
+    allocations = (
         Allocation("a", 0, length, 0, 1),
         Allocation("b", 0 if in_place else length, length, 1, 2, "a" if in_place else ""),
     )
-    plan = Plan((2 * length,), 2 * length, places)
+    plan = Plan((2 * length,), 2 * length, allocations)
     return Program("test", buffers, (first, step), (("y", "b"),), {}, plan)
 
 
@@ -113,7 +113,7 @@ ROW_BACKWARDS = flatten(
 # Steps in which one point overwrites what another one reads.
 BROKEN: dict[str, Callable[[], Step]] = {
     "an operand is read elsewhere": lambda: everywhere("b", load("a", BACKWARDS)),
-    "an operand is read at its place and elsewhere": lambda: everywhere(
+    "an operand is read at its own index and elsewhere": lambda: everywhere(
         "b", add(load("a"), load("a", BACKWARDS))
     ),
     "every point reads the first one": lambda: everywhere(
@@ -126,7 +126,7 @@ BROKEN: dict[str, Callable[[], Step]] = {
         "1.step", (POINT,), (Write((INNER,), (Store("b", HERE, load("a", ROW_BACKWARDS)),)),)
     ),
     "a contraction overwrites its operand": contraction,
-    "two results lie in one place": lambda: Loop(
+    "two results share memory": lambda: Loop(
         "1.step", (POINT, INNER), (Write((), (Store("a", HERE, load("x")), store_b())),)
     ),
     "a later stage reads what an earlier one overwrote": lambda: Loop(
@@ -139,7 +139,7 @@ BROKEN: dict[str, Callable[[], Step]] = {
     ),
 }
 # Of these, the order of points does not change the outcome.
-ORDERED = ("two results lie in one place", "a later stage reads what an earlier one overwrote")
+ORDERED = ("two results share memory", "a later stage reads what an earlier one overwrote")
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -157,7 +157,7 @@ def test_an_adversarial_order_gives_other_results_where_the_check_is_passed_by(n
 @pytest.mark.parametrize(
     "name", ["an operand is read elsewhere", "a contraction overwrites its operand"]
 )
-def test_the_same_step_is_right_beside_its_operand(name: str) -> None:
+def test_the_same_step_is_right_next_to_its_operand(name: str) -> None:
     sound = program(BROKEN[name](), in_place=False)
     verify(sound)
     assert result(sound, poison=True) == result(sound, poison=False)
@@ -178,9 +178,9 @@ def test_a_guarded_load_of_what_is_overwritten_is_refused() -> None:
         verify(program(everywhere("b", guarded)))
 
 
-def test_parts_of_a_buffer_that_do_not_meet_may_be_read_and_written() -> None:
+def test_ranges_of_a_buffer_that_do_not_overlap_may_be_read_and_written() -> None:
     half = Axis("k", COLUMNS // 2)
-    place = flatten((axis_index(POINT), axis_index(half)), (ROWS, COLUMNS // 2))
+    index = flatten((axis_index(POINT), axis_index(half)), (ROWS, COLUMNS // 2))
     moved = Loop(
         "1.step",
         (POINT, half),
@@ -188,8 +188,8 @@ def test_parts_of_a_buffer_that_do_not_meet_may_be_read_and_written() -> None:
             Write(
                 (),
                 (
-                    Store("p", place, load("p", place + SIZE // 2)),
-                    Store("b", place, load("x", place)),
+                    Store("p", index, load("p", index + SIZE // 2)),
+                    Store("b", index, load("x", index)),
                 ),
             ),
         ),
@@ -198,10 +198,10 @@ def test_parts_of_a_buffer_that_do_not_meet_may_be_read_and_written() -> None:
 
 
 def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards() -> None:
-    turn, wide = Axis("turn", 3), Axis("w", 3)
-    row = axis_index(turn) * COLUMNS
-    place = axis_index(INNER) + axis_index(wide) - 1
-    inside = (Bound(place, 0, COLUMNS),)
+    iteration, wide = Axis("iteration", 3), Axis("w", 3)
+    row = axis_index(iteration) * COLUMNS
+    column = axis_index(INNER) + axis_index(wide) - 1
+    inside = (Bound(column, 0, COLUMNS),)
     shape = (4, COLUMNS)
     buffers = {
         "x": Buffer("x", "input", (3,), float32),
@@ -215,12 +215,12 @@ def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards() -> N
         stores = (Store("h", row + later + axis_index(INNER), Local("sum", float32)),)
         step = Contraction(
             *("1.step", (), (INNER,), (), (wide,)),
-            Load("h", row + place, float32, inside),
+            Load("h", row + column, float32, inside),
             load("x", axis_index(wide)),
             *("sum", float32, stores),
         )
         plan = Plan((128,), 128, (Allocation("h", 0, 128, 0, 2),))
-        repeats = (Repeat(turn, 1, 2),)
+        repeats = (Repeat(iteration, 1, 2),)
         return Program("test", buffers, (first, step), (("y", "h"),), {}, plan, repeats)
 
     verify(repeated(COLUMNS))
@@ -228,14 +228,14 @@ def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards() -> N
         verify(repeated(COLUMNS - 1))
 
 
-# Which axes workers may be split along ------------------------------------------------------------
+# The axes along which workers may be split --------------------------------------------------------
 
 
 def names(one: Program, number: int = 1) -> list[str]:
     return [axis.name for axis in parallel_axes(one, number)]
 
 
-def test_rows_that_are_overwritten_behind_their_sum_are_not_split() -> None:
+def test_rows_that_are_overwritten_after_their_sum_are_not_split() -> None:
     step = by_rows("b", load("a"))
     assert names(program(step)) == ["i"]
     assert names(program(step, in_place=False)) == ["i", "k"]
@@ -243,7 +243,7 @@ def test_rows_that_are_overwritten_behind_their_sum_are_not_split() -> None:
     assert result(program(step), poison=True) == result(program(step), poison=False)
 
 
-def test_rows_that_are_split_all_the_same_are_found_by_their_results(
+def test_results_show_rows_that_are_split_wrongly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     step = program(by_rows("b", load("a")))
@@ -253,7 +253,7 @@ def test_rows_that_are_split_all_the_same_are_found_by_their_results(
     assert result(step, poison=True) != right
 
 
-def test_rows_may_be_split_where_each_stage_reads_its_own_part() -> None:
+def test_rows_may_be_split_where_each_stage_reads_its_own_range() -> None:
     first = Write((INNER,), (Store("p", HERE, load("a")),))
     second = Write((INNER,), (Store("b", HERE, load("x")),))
     one = program(Loop("1.step", (POINT,), (first, second)))
@@ -288,7 +288,7 @@ def test_softmax_in_place_of_its_operand_is_split_by_rows() -> None:
     graph = Graph((x, y), (("y", ops.softmax(ops.matmul(x, y), 1)),))
     compiled = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     last = len(compiled.steps) - 1
-    assert any(place.in_place_of for place in compiled.plan.allocations)
+    assert any(one.in_place_of for one in compiled.plan.allocations)
     assert [axis.extent for axis in parallel_axes(compiled, last)] == [5]
 
 
@@ -300,18 +300,18 @@ def test_every_step_of_a_training_may_be_split_along_its_own_axes() -> None:
         assert parallel_axes(compiled, number)[: len(own)] == own
 
 
-# What the order shows beside what is read ---------------------------------------------------------
+# Stores, allocations and locals -------------------------------------------------------------------
 
 
-def test_plain_stores_in_one_place_are_found() -> None:
+def test_plain_stores_in_one_element_are_found() -> None:
     with pytest.raises(InternalError, match=r"stores b\[i\] in one element, at i = 0, k = 0 and"):
         verify(program(everywhere("b", load("a"), axis_index(POINT))))
 
 
-def test_what_one_iteration_leaves_for_another_keeps_its_place() -> None:
-    turn = Axis("turn", 3)
+def test_a_buffer_that_another_iteration_reads_stays_allocated() -> None:
+    iteration = Axis("iteration", 3)
     good = program(everywhere("b", add(load("a"), load("x"))), in_place=False)
-    with pytest.raises(InternalError, match="a has its place in the arena at other times"):
+    with pytest.raises(InternalError, match="a is allocated in the arena at other times"):
         verify(
             Program(
                 "test",
@@ -320,7 +320,7 @@ def test_what_one_iteration_leaves_for_another_keeps_its_place() -> None:
                 good.outputs,
                 {},
                 _kept(good),
-                (Repeat(turn, 1, 3),),
+                (Repeat(iteration, 1, 3),),
             )
         )
 

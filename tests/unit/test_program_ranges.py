@@ -1,4 +1,4 @@
-"""The range of an index where bounds hold: compared with all of its values, and soon found."""
+"""The range of an index where bounds hold: compared with all of its values, and found quickly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def value(index: Index, point: Mapping[Axis, int]) -> int:
 
 
 def values(index: Index, bounds: list[Bound], axes: list[Axis]) -> list[int]:
-    """What an index is at all points where bounds hold."""
+    """The values of an index at all points where bounds hold."""
     points = [
         dict(zip(axes, point, strict=True))
         for point in product(*(range(axis.extent) for axis in axes))

@@ -1,4 +1,4 @@
-"""The check of a program holds its steps to the rules that workers, dtypes and locals need."""
+"""The check of a program enforces the rules of steps, dtypes and locals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def stored(index: Index, *, accumulate: bool = False, buffer: str = "y") -> Stor
 
 # Stores of different points -----------------------------------------------------------------------
 
-PLACE = gathered_index(load("at", COLUMN, int64), 6)
+PICKED = gathered_index(load("at", COLUMN, int64), 6)
 DISTINCT = {
     "rows and columns": HERE,
     "columns and rows": flatten((COLUMN, ROW), (6, 4)),
@@ -98,10 +98,10 @@ DISTINCT = {
 }
 MEETING = {
     "a sum of axes": ROW + COLUMN,
-    "steps that are too short": ROW * 5 + COLUMN,
+    "strides that are too short": ROW * 5 + COLUMN,
     "a quotient alone": HERE // 2 * 2,
     "digits that are not all there": flatten((HERE % 4, HERE // 8), (4, 3)),
-    "places in data": PLACE + ROW * 6,
+    "indices from data": PICKED + ROW * 6,
 }
 
 
@@ -120,15 +120,15 @@ def test_points_that_may_store_in_one_element_are_found(index: Index, accumulate
 
 def test_additions_in_order_may_meet_at_one_point_of_the_loop() -> None:
     zeros = write(Store("y", HERE, Literal(0.0, float32)))
-    verify(program(loop(zeros, write(stored(PLACE + ROW * 6, accumulate=True), sequential=True))))
-    by_column = write(stored(PLACE * 4 + ROW, accumulate=True), sequential=True)
+    verify(program(loop(zeros, write(stored(PICKED + ROW * 6, accumulate=True), sequential=True))))
+    by_column = write(stored(PICKED * 4 + ROW, accumulate=True), sequential=True)
     cleared = write(Store("y", COLUMN * 4 + ROW, Literal(0.0, float32)))
     verify(program(loop(cleared, by_column)))
 
 
-@pytest.mark.parametrize("step", [1, 5])
-def test_additions_in_order_of_parallel_points_must_not_meet(step: int) -> None:
-    addition = stored(PLACE + ROW * step, accumulate=True)
+@pytest.mark.parametrize("stride", [1, 5])
+def test_additions_in_order_of_parallel_points_must_not_meet(stride: int) -> None:
+    addition = stored(PICKED + ROW * stride, accumulate=True)
     text = problem_of(loop(write(addition, sequential=True)))
     assert f"stores y[{addition.index}] in one element, at i = " in text
 
@@ -155,11 +155,12 @@ def test_a_scan_stores_each_of_its_values() -> None:
     assert said in problem_of(scan(ROW + COLUMN))
 
 
-def test_iterations_of_a_repeat_may_store_in_one_place() -> None:
-    turn = Axis("turn", 3)
-    row = axis_index(turn) * 6
+def test_iterations_of_a_repeat_may_store_in_one_element() -> None:
+    iteration = Axis("iteration", 3)
+    row = axis_index(iteration) * 6
     store = Store("y", COLUMN + row, load("p", COLUMN))
-    verify(program(loop(write(store, axes=()), axes=(COLUMNS,)), repeats=(Repeat(turn, 0, 1),)))
+    step = loop(write(store, axes=()), axes=(COLUMNS,))
+    verify(program(step, repeats=(Repeat(iteration, 0, 1),)))
 
 
 # Several stores of one step -----------------------------------------------------------------------
@@ -169,11 +170,11 @@ LEFT = flatten((ROW, axis_index(HALF)), (4, 6))
 
 
 def partly(shift: int) -> Store:
-    """Stores in the left part, or further to the right."""
+    """Stores in the left half, or further to the right."""
     return Store("y", LEFT + shift, load("x", LEFT))
 
 
-def test_stores_of_the_parts_of_a_buffer_pass() -> None:
+def test_stores_in_different_halves_of_a_buffer_pass() -> None:
     halves = write(partly(0), partly(3), axes=(HALF,))
     verify(program(loop(halves)))
     row = load("x", COLUMN)
@@ -184,11 +185,11 @@ def test_stores_of_the_parts_of_a_buffer_pass() -> None:
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_stores_that_overlap_are_found(shift: int) -> None:
     text = problem_of(loop(write(partly(0), partly(shift), axes=(HALF,))))
-    places = f"y[{LEFT}]" if not shift else f"y[{LEFT}] and y[{LEFT + shift}]"
-    assert f"stores {places} in one element, at i = 0, k = {shift} and at i = 0, k = 0" in text
+    elements = f"y[{LEFT}]" if not shift else f"y[{LEFT}] and y[{LEFT + shift}]"
+    assert f"stores {elements} in one element, at i = 0, k = {shift} and at i = 0, k = 0" in text
 
 
-def test_what_points_store_in_turn_must_be_their_own() -> None:
+def test_later_stages_store_only_in_elements_of_their_own_point() -> None:
     backwards = flatten((ROW * -1 + 3, COLUMN), (4, 6))
     text = problem_of(loop(write(stored(HERE)), write(stored(backwards))))
     at = "at i = 0, k = 0 and at i = 3, k = 0"
@@ -251,7 +252,7 @@ OUTSIDE = {
         [Bound(ROW + COLUMN - 2, 0, 5)],
         "element 29 at i = 1, k = 5",
     ),
-    "a place beyond": (
+    "an index beyond the end": (
         HERE + 1,
         [Bound(ROW, 0, 4), Bound(COLUMN, 0, 6)],
         "element 24 at i = 3, k = 5",
@@ -284,13 +285,13 @@ def test_a_fault_is_found_among_more_points_than_are_computed() -> None:
     assert meeting(short, axes, short, axes, axes) == "at i = 0, k = 4999 and at i = 1, k = 0"
 
 
-def test_places_in_data_are_the_same_with_guards_that_hold_there() -> None:
+def test_gathered_indices_are_the_same_with_guards_that_hold() -> None:
     inner = Bound(COLUMN, 0, 5)
     plain = load("at", COLUMN, int64)
-    place = gathered_index(Load("at", plain.index, int64, (inner,)), 6)
+    picked = gathered_index(Load("at", plain.index, int64, (inner,)), 6)
     bound = Bound(gathered_index(plain, 6) - 2, 0, 4)
     deep = gathered_index(Load("at", plain.index, int64, (inner, bound)), 6)
-    assert place != deep
+    assert picked != deep
     verify(program(guarded(deep - 2, inner, bound)))
 
 
@@ -336,9 +337,9 @@ MIXED: dict[str, tuple[Scalar, str]] = {
     "a truth that is a number": (Literal(2, bool_), "the number 2 cannot be bool"),
     "a position as a float": (Position(HERE, float32), "positions are i64, not f32"),
     "bounds as a number": (Within((Bound(COLUMN, 0, 3),), float32), "bounds are bool, not f32"),
-    "a place that is a float": (
+    "an index that is a float": (
         load("x", gathered_index(load("x", COLUMN), 6)),
-        "a place in data is an integer, not f32",
+        "an index read from data must be an integer, not f32",
     ),
 }
 
@@ -381,15 +382,15 @@ def test_what_stages_combine_has_the_dtype_of_the_values(stage: Stage, said: str
 
 
 def test_both_operands_of_a_contraction_have_the_dtype_of_its_sum() -> None:
-    inner = Axis("c", 2)
+    k = Axis("c", 2)
     stores = (Store("y", HERE, Local("sum", float32)),)
     rest = ("sum", float32, stores)
     step = Contraction(
-        "0.step", (), (ROWS,), (COLUMNS,), (inner,), load("x", ROW), load("p", COLUMN), *rest
+        "0.step", (), (ROWS,), (COLUMNS,), (k,), load("x", ROW), load("p", COLUMN), *rest
     )
     verify(program(step))
     wide = Contraction(
-        *("0.step", (), (ROWS,), (COLUMNS,), (inner,)),
+        *("0.step", (), (ROWS,), (COLUMNS,), (k,)),
         *(load("d", ROW, float64), load("p", COLUMN), *rest),
     )
     assert "sum is f32, but multiplies f64 by f32" in problem_of(wide)
@@ -408,10 +409,10 @@ def test_a_local_is_defined_before_it_is_used() -> None:
     assert "uses the local r before it is defined" in problem_of(loop(itself, OF_TOTAL))
 
 
-def test_a_local_in_a_place_is_defined_before_it_is_used() -> None:
-    place = gathered_index(Local("r", int64), 6)
+def test_a_local_in_an_index_is_defined_before_it_is_used() -> None:
+    picked = gathered_index(Local("r", int64), 6)
     text = problem_of(
-        loop(write(Store("y", ROW * 6 + place, load("x", ROW)), axes=())),
+        loop(write(Store("y", ROW * 6 + picked, load("x", ROW)), axes=())),
     )
     assert "uses the local r before it is defined" in text
 
@@ -456,6 +457,6 @@ def test_a_sort_is_alone_in_its_loop() -> None:
             loop(sort, axes=()), Loop("1.step", (ROWS, COLUMNS), (write(stored(HERE), axes=()),))
         )
     )
-    beside = write(Store("y", constant_index(0), Literal(1.0, float32)), axes=())
-    text = problem_of(loop(sort, beside, axes=()))
-    assert "in step 0, 0.step: a sort is a loop of its own, not beside other stages" in text
+    another = write(Store("y", constant_index(0), Literal(1.0, float32)), axes=())
+    text = problem_of(loop(sort, another, axes=()))
+    assert "in step 0, 0.step: a sort must be the only stage of its loop" in text

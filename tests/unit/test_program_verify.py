@@ -1,4 +1,4 @@
-"""The check of a program names what is wrong with it."""
+"""The check of a program names the fault and its step or buffer."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ def program() -> Program:
         "b": Buffer("b", "temporary", (4,), float32),
     }
     steps = (loop("first", "a", doubled("x")), loop("second", "b", doubled("a")))
-    places = (Allocation("a", 0, 16, 0, 1), Allocation("b", 16, 16, 1, 2))
-    return Program("test", buffers, steps, (("y", "b"),), {}, Plan((32,), 32, places))
+    allocations = (Allocation("a", 0, 16, 0, 1), Allocation("b", 16, 16, 1, 2))
+    return Program("test", buffers, steps, (("y", "b"),), {}, Plan((32,), 32, allocations))
 
 
 def longer(good: Program, step: Loop) -> Program:
-    """With another step, until behind which b is kept."""
+    """The program with another step; b lives until after it."""
     first, second = good.plan.allocations
-    places = (first, replace(second, last=len(good.steps) + 1))
-    return replace(good, steps=(*good.steps, step), plan=replace(good.plan, allocations=places))
+    allocations = (first, replace(second, last=len(good.steps) + 1))
+    plan = replace(good.plan, allocations=allocations)
+    return replace(good, steps=(*good.steps, step), plan=plan)
 
 
 def problem_of(broken: Program) -> str:
@@ -111,46 +112,46 @@ def test_a_store_outside_its_buffer_is_found() -> None:
     assert "reaches outside temporary b f32[4]" in problem_of(replace(good, steps=steps))
 
 
-def test_a_guarded_load_may_name_places_outside() -> None:
+def test_a_guarded_load_may_have_indices_outside() -> None:
     good = program()
     guarded = Load("x", HERE - 1, float32, (Bound(HERE - 1, 0, 4),))
     verify(longer(good, loop("third", "b", guarded)))
 
 
-def test_a_load_at_a_fixed_place_outside_is_found() -> None:
+def test_a_load_of_a_fixed_element_outside_is_found() -> None:
     good = program()
     outside = Load("x", constant_index(4), float32)
     text = problem_of(replace(good, steps=(*good.steps, loop("third", "b", outside))))
     assert "reaches outside input x f32[4]: 4" in text
 
 
-def placed(*allocations: Allocation, size: int = 32) -> Program:
+def allocated(*allocations: Allocation, size: int = 32) -> Program:
     return replace(program(), plan=Plan((size,), 32, allocations))
 
 
 def test_live_buffers_that_share_bytes_are_found() -> None:
-    broken = placed(Allocation("a", 0, 16, 0, 1), Allocation("b", 12, 16, 1, 2))
+    broken = allocated(Allocation("a", 0, 16, 0, 1), Allocation("b", 12, 16, 1, 2))
     assert "a and b share bytes while alive" in problem_of(broken)
 
 
 def test_buffers_that_are_not_alive_together_may_share_bytes() -> None:
-    good = placed(Allocation("a", 0, 16, 0, 0), Allocation("b", 0, 16, 1, 2))
+    good = allocated(Allocation("a", 0, 16, 0, 0), Allocation("b", 0, 16, 1, 2))
     verify(replace(good, steps=(good.steps[0], loop("second", "b", doubled("x")))))
 
 
-def test_a_place_may_be_taken_over_in_the_step_that_reads_it_last() -> None:
-    verify(placed(Allocation("a", 0, 16, 0, 1), Allocation("b", 0, 16, 1, 2, "a")))
+def test_memory_may_be_taken_over_in_the_step_that_reads_it_last() -> None:
+    verify(allocated(Allocation("a", 0, 16, 0, 1), Allocation("b", 0, 16, 1, 2, "a")))
 
 
-def test_a_place_must_not_be_taken_over_while_it_is_read_later() -> None:
-    broken = placed(Allocation("a", 0, 16, 0, 2), Allocation("b", 0, 16, 1, 2, "a"))
+def test_memory_must_not_be_taken_over_while_it_is_read_later() -> None:
+    broken = allocated(Allocation("a", 0, 16, 0, 2), Allocation("b", 0, 16, 1, 2, "a"))
     assert "a and b share bytes while alive" in problem_of(broken)
 
 
 @pytest.mark.parametrize(("offset", "size"), [(20, 32), (-4, 32), (16, 24)])
-def test_a_place_outside_the_arena_is_found(offset: int, size: int) -> None:
-    broken = placed(Allocation("b", offset, 16, 1, 2), Allocation("a", 0, 4, 0, 0), size=size)
-    assert "b lies outside the arena" in problem_of(broken)
+def test_an_allocation_outside_the_arena_is_found(offset: int, size: int) -> None:
+    broken = allocated(Allocation("b", offset, 16, 1, 2), Allocation("a", 0, 4, 0, 0), size=size)
+    assert "b is outside the arena" in problem_of(broken)
 
 
 def test_a_primitive_that_engines_do_not_know_is_found() -> None:
@@ -171,7 +172,7 @@ def test_a_combination_that_engines_do_not_know_is_found() -> None:
     sound = program()
     stage = Reduce("r0", "median", (), load("x"), float32)
     broken = replace(sound, steps=(*sound.steps, Loop("more", (AXIS,), (stage,))))
-    assert "there is no way to combine by 'median'" in problem_of(broken)
+    assert "there is no combiner 'median'" in problem_of(broken)
 
 
 def test_an_axis_that_is_iterated_twice_is_found() -> None:
@@ -218,7 +219,7 @@ def test_a_repetition_of_other_steps_than_there_are_is_found() -> None:
 
 
 def test_a_temporary_without_room_in_the_arena_is_found() -> None:
-    broken = placed(Allocation("a", 0, 8, 0, 1), Allocation("b", 16, 16, 1, 2))
+    broken = allocated(Allocation("a", 0, 8, 0, 1), Allocation("b", 16, 16, 1, 2))
     assert "there is no room in the arena for temporary a f32[4]" in problem_of(broken)
 
 
@@ -232,7 +233,7 @@ def test_a_store_in_a_buffer_without_elements_is_found() -> None:
     verify(longer(replace(sound, buffers=buffers), nowhere))
 
 
-def test_a_place_that_is_no_whole_number_is_found() -> None:
+def test_an_index_that_is_no_whole_number_is_found() -> None:
     value = Load("x", Index(1.5, ()), float32)
     broken = longer(program(), loop("third", "p", value))
     assert "a constant cannot be 1.5" in problem_of(broken)

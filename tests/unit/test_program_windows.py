@@ -1,4 +1,4 @@
-"""Contractions say which windows slide along their operands, as convolutions have them."""
+"""Contractions have the windows of convolutions and of their gradients."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from lamina.program.windows import (
     loaded,
 )
 
-# (operand, stride, dilation, offset, divisor, extent), and the extents of places and elements.
+# (operand, stride, dilation, offset, divisor, extent), and the extents of positions and elements.
 Numbers = tuple[str, int, int, int, int, int, int, int]
 
 
 def numbers_of(window: Window) -> Numbers:
-    counts = (one.extent if one is not None else 1 for one in (window.place, window.element))
+    counts = (one.extent if one is not None else 1 for one in (window.position, window.element))
     return (
         *(window.operand, window.stride, window.dilation, window.offset),
         *(window.divisor, window.extent, *counts),
@@ -131,7 +131,7 @@ def test_an_only_example_and_groups_change_no_windows() -> None:
         assert {bool(step.batch) for step in steps} == {groups > 1}
 
 
-def test_an_only_place_and_an_only_element_have_no_axis() -> None:
+def test_an_only_position_and_an_only_element_have_no_axis() -> None:
     found = by_kind(convolved((2, 3, 3, 9), (4, 3, 5, 1), padding=[(1, 1), (0, 0)], strides=[1, 2]))
     assert found == {
         FORWARD: [("left", 1, 1, -1, 1, 3, 1, 5), ("left", 2, 1, 0, 1, 9, 5, 1)],
@@ -140,7 +140,7 @@ def test_an_only_place_and_an_only_element_have_no_axis() -> None:
     }
 
 
-def test_padding_before_the_windows_is_theirs() -> None:
+def test_padding_of_the_data_becomes_padding_of_the_windows() -> None:
     def padded(x: Tensor) -> Tensor:
         return ops.pad(x, [(0, 0), (0, 0), (1, 2), (0, 1)])
 
@@ -148,11 +148,11 @@ def test_padding_before_the_windows_is_theirs() -> None:
     assert found[FORWARD] == [("left", 2, 1, -1, 1, 7, 4, 3), ("left", 1, 1, 0, 1, 8, 7, 3)]
 
 
-def test_windows_of_a_part_see_no_more_than_that() -> None:
-    def part(x: Tensor) -> Tensor:
+def test_windows_of_a_slice_slide_along_the_slice_only() -> None:
+    def sliced(x: Tensor) -> Tensor:
         return x[:, :, 1:6, ::2]
 
-    found = by_kind(convolved((2, 3, 7, 8), (4, 3, 3, 3), part, padding=[(1, 1), (0, 0)]))
+    found = by_kind(convolved((2, 3, 7, 8), (4, 3, 3, 3), sliced, padding=[(1, 1), (0, 0)]))
     assert found[FORWARD] == [("left", 1, 1, -1, 1, 5, 5, 3), ("left", 1, 1, 0, 1, 4, 2, 3)]
 
 
@@ -172,7 +172,7 @@ def test_windows_that_are_mirrored_or_left_out_are_windows() -> None:
     seen = windows(x, (0,), [Along(3, 1, 2, 1, 1)])
     seen = ops.flip(seen[1::2], (2,))
     y = contract(seen, weight, ("p", "c", "w"), ("w", "c", "o"), ("p", "o"))
-    # Places 1, 3, 5: the last of their elements come first.
+    # Positions 1, 3, 5: the last of their elements come first.
     assert by_kind(compiled(leaves, [y])) == {DATA_GRADIENT: [("left", 2, -2, 4, 1, 9, 3, 3)]}
 
 
@@ -193,7 +193,7 @@ def test_of_windows_of_windows_those_along_single_axes_are_known() -> None:
     weight = leaves.add(np.zeros((4, 3, 2, 8), "float32"))
     seen = windows(windows(x, (0,), [Along(3)]), (0,), [Along(2)])
     y = contract(seen, weight, ("p", "c", "v", "w"), ("c", "v", "w", "o"), ("p", "o"))
-    # The first ones slide along places and elements of the second ones.
+    # The first ones slide along positions and elements of the second ones.
     assert by_kind(compiled(leaves, [y])) == {FORWARD: [("left", 1, 1, 0, 1, 7, 6, 2)]}
 
 
@@ -206,7 +206,7 @@ def test_windows_may_be_those_of_the_right_operand() -> None:
     assert by_kind(compiled(leaves, [y])) == {FORWARD: [("right", 1, 1, -1, 1, 9, 9, 3)]}
 
 
-def test_windows_side_by_side_or_never_summed_up_are_none() -> None:
+def test_windows_that_do_not_overlap_or_are_not_summed_are_omitted() -> None:
     assert FORWARD not in by_kind(convolved((2, 3, 8, 8), (4, 3, 2, 2), strides=[2, 2]))
     leaves = Leaves()
     x = leaves.add(np.zeros((9, 4), "float32"))
@@ -215,7 +215,7 @@ def test_windows_side_by_side_or_never_summed_up_are_none() -> None:
     assert by_kind(compiled(leaves, [y])) == {}
 
 
-def test_elements_in_one_place_are_no_windows() -> None:
+def test_equal_elements_at_every_position_are_no_windows() -> None:
     leaves = Leaves()
     x = leaves.add(np.zeros((9, 3, 4), "float32"))
     weight = leaves.add(np.zeros((3, 4, 8), "float32"))
@@ -228,22 +228,22 @@ def test_elements_in_one_place_are_no_windows() -> None:
 
 
 def value(index: Index, point: Mapping[Axis, int]) -> int:
-    """The index at a point; what is read from data is 0."""
+    """The index at a point; gathered indices are 0."""
     total = index.constant
     for atom, coefficient in index.terms:
         if isinstance(atom, Axis):
-            part = point[atom]
+            number = point[atom]
         elif isinstance(atom, Gathered):
-            part = 0
+            number = 0
         else:
             inner = value(atom.index, point)
-            part = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
-        total += coefficient * part
+            number = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
+        total += coefficient * number
     return total
 
 
 def check_at_every_point(step: Contraction, window: Window, generator: np.random.Generator) -> None:
-    """Counts it out, for every place and element and some values of the other axes."""
+    """Checks every position and element, for some values of the other axes."""
     load = loaded(step.left if window.operand == "left" else step.right)
     assert load is not None
     axes = (*step.batch, *step.m, *step.n, *step.k)
@@ -252,23 +252,23 @@ def check_at_every_point(step: Contraction, window: Window, generator: np.random
     own = [bound for bound in load.bounds if axes_of(bound.index) & window.axes]
     moving = sorted(window.axes, key=str)
     inside: dict[int, int] = {}
-    for place in np.ndindex(*(axis.extent for axis in moving)):
-        point = {**others, **dict(zip(moving, map(int, place), strict=True))}
-        number, rest = divmod(value(window.position, point), window.divisor)
+    for numbers in np.ndindex(*(axis.extent for axis in moving)):
+        point = {**others, **dict(zip(moving, map(int, numbers), strict=True))}
+        number, rest = divmod(value(window.scaled_index, point), window.divisor)
         shown = all(bound.low <= value(bound.index, point) < bound.high for bound in own)
         assert shown == (not rest and 0 <= number < window.extent)
         if shown:
-            # The same number is at the same place, and the next one as far as any next one.
+            # An index along the dimension has one offset, and offsets have one stride.
             at = value(load.index, point)
             assert inside.setdefault(number, at) == at
-    steps = {
+    strides = {
         (inside[b] - inside[a]) / (b - a)
         for a, b in zip(sorted(inside), sorted(inside)[1:], strict=False)
     }
-    assert len(steps) <= 1
+    assert len(strides) <= 1
 
 
-def test_the_windows_of_random_graphs_are_what_their_views_show() -> None:
+def test_the_windows_of_random_graphs_agree_with_their_views() -> None:
     generator, count = np.random.default_rng(0), 0
     graphs: list[Graph] = [WindowedGraph(seed).graph for seed in SEEDS[:60]]
     graphs += [FilteredGraph(seed).graph for seed in FILTERED_SEEDS[:10]]
@@ -309,14 +309,16 @@ WRONG: dict[str, Callable[[Window], Window]] = {
     "the other operand": lambda one: replace(one, operand="right"),
     "no operand": lambda one: replace(one, operand="result"),
     "no element": lambda one: replace(one, element=None),
-    "no place": lambda one: replace(one, place=None),
-    "no axes": lambda one: replace(one, place=None, element=None),
-    "an axis that nothing iterates": lambda one: replace(one, place=Axis("nowhere", 4)),
-    "places and elements exchanged": lambda one: replace(one, place=one.element, element=one.place),
+    "no position": lambda one: replace(one, position=None),
+    "no axes": lambda one: replace(one, position=None, element=None),
+    "an axis that nothing iterates": lambda one: replace(one, position=Axis("nowhere", 4)),
+    "positions and elements exchanged": lambda one: replace(
+        one, position=one.element, element=one.position
+    ),
     "no stride": lambda one: replace(one, stride=0),
     "no dilation": lambda one: replace(one, dilation=0),
     "no divisor": lambda one: replace(one, divisor=0),
-    "a number that is none": lambda one: replace(one, offset=cast(int, float(one.offset))),
+    "a float": lambda one: replace(one, offset=cast(int, float(one.offset))),
 }
 
 
@@ -328,12 +330,12 @@ def test_wrong_windows_are_refused(name: str) -> None:
     for number, step in enumerate(program.steps):
         if not isinstance(step, Contraction):
             continue
-        for place, window in enumerate(step.windows):
+        for which, window in enumerate(step.windows):
             wrong = [*step.windows]
-            wrong[place] = WRONG[name](window)
+            wrong[which] = WRONG[name](window)
             steps = [*program.steps]
             steps[number] = replace(step, windows=tuple(wrong))
-            with pytest.raises(InternalError, match=r"no such windows|iterates|sums up|not show"):
+            with pytest.raises(InternalError, match=r"invalid|iterates|wrong kind|differs from"):
                 verify(replace(program, steps=tuple(steps)))
             checked += 1
     assert checked == 6
@@ -342,7 +344,7 @@ def test_wrong_windows_are_refused(name: str) -> None:
 def test_windows_are_shown_and_encoded() -> None:
     program = sample()
     assert "forward, windows of left: 2*i1 + k1 + -1 of 9" in str(program)
-    assert "gradient of data, windows of left: (i1 + -1*k1 + 1) / 2 of 5" in str(program)
+    assert "data gradient, windows of left: (i1 + -1*k1 + 1) / 2 of 5" in str(program)
     assert decode(encode(program)).steps == program.steps
 
 
@@ -350,19 +352,19 @@ def test_windows_stay_as_long_as_their_axes_do() -> None:
     step = contractions(sample())[0]
     assert len(step.windows) == 2
     (window, other), batch = step.windows, step.m[0]
-    assert window.place is not None
+    assert window.position is not None
     kept = Rewrite({batch: axis_index(Axis("b", batch.extent))}).contraction(step)
     assert kept.windows == step.windows
-    dropped = Rewrite({window.place: axis_index(Axis("p", window.place.extent))}).contraction(step)
-    assert dropped.windows == (other,)
+    renamed = {window.position: axis_index(Axis("p", window.position.extent))}
+    assert Rewrite(renamed).contraction(step).windows == (other,)
 
 
 def test_bounds_that_always_hold_are_not_named() -> None:
-    place, element = Axis("p", 3), Axis("w", 3)
-    window = Window("left", FORWARD, place, element, 2, 1, 0, 1, 7)
+    position, element = Axis("p", 3), Axis("w", 3)
+    window = Window("left", FORWARD, position, element, 2, 1, 0, 1, 7)
     assert window.bounds == ()
     narrow = replace(window, offset=-1, divisor=2)
-    position = axis_index(place) * 2 + axis_index(element) - 1
-    assert narrow.bounds == (Bound(position, 0, 13), Bound(position % 2, 0, 1))
+    scaled = axis_index(position) * 2 + axis_index(element) - 1
+    assert narrow.bounds == (Bound(scaled, 0, 13), Bound(scaled % 2, 0, 1))
     assert replace(window, element=None).is_axis
     assert not replace(window, element=None, offset=-1).is_axis

@@ -62,8 +62,9 @@ def test_random_bits_are_the_words_of_blocks() -> None:
 
 
 def test_negative_seeds_are_two_complement_words() -> None:
-    place = np.arange(4, dtype=np.int64)
-    assert random_bits(-1, 0, place, 0).tolist() == random_bits(2**64 - 1, 0, place, 0).tolist()
+    position = np.arange(4, dtype=np.int64)
+    found, expected = (random_bits(seed, 0, position, 0) for seed in (-1, 2**64 - 1))
+    assert found.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("change", [{"seed": 8}, {"step": 4}, {"stream": 2}])

@@ -31,7 +31,7 @@ from lamina.graph import Graph, Tensor, apply, constant, evaluate, leaf, topolog
 from lamina.ops.differentiate import gradients
 from lamina.program.index import axes_of
 from lamina.program.program import Program
-from lamina.program.scalar import Apply, Within, parts
+from lamina.program.scalar import Apply, Within, postorder
 from lamina.program.steps import Contraction, loads_of, scalars_of, stores_of
 from lamina.program.target import EXPENSIVE, Target
 from lamina.shapes import Array, DType, as_dtype, float64, static
@@ -566,7 +566,7 @@ def test_an_iteration_is_a_product_and_one_loop_forwards_and_backwards(kind: Any
         if not isinstance(step, Contraction)
     ]
     assert [axis.extent for axis in loop.axes] == [8, 24]
-    assert not any(isinstance(part, Within) for part in parts(*scalars_of(loop)))
+    assert not any(isinstance(part, Within) for part in postorder(*scalars_of(loop)))
 
 
 @pytest.mark.parametrize(("kind", "functions"), [(lm.LSTM, 5), (lm.GRU, 3), (lm.RNN, 1)])
@@ -575,7 +575,7 @@ def test_the_functions_of_gates_are_computed_once(kind: Any, functions: int) -> 
     forward, backward = (program.steps[repeat.first : repeat.last] for repeat in program.repeats)
 
     def expensive_functions(steps: Sequence[Any]) -> int:
-        scalars = parts(*(scalar for step in steps for scalar in scalars_of(step)))
+        scalars = postorder(*(scalar for step in steps for scalar in scalars_of(step)))
         return sum(isinstance(x, Apply) and x.primitive in EXPENSIVE for x in scalars)
 
     assert (expensive_functions(forward), expensive_functions(backward)) == (functions, 0)

@@ -1,4 +1,4 @@
-"""Rewriting changes what it is told to, wherever it stands, and leaves all else as it is."""
+"""Rewriting replaces axes, buffers, locals and loads everywhere, and keeps everything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load(index: Index, buffer: str = "x") -> Load:
     return Load(buffer, index, float32, (Bound(index, 0, 7),))
 
 
-def test_bounds_indices_and_gathered_places_are_rewritten() -> None:
+def test_bounds_indices_and_gathered_indices_are_rewritten() -> None:
     bound = Within((Bound(HERE, 1, 5),))
     before = Apply("select", (bound, load(GATHERED * 2), Local("a", float32)), float32)
     after = Rewrite(CHANGE).scalar(before)
@@ -32,20 +32,20 @@ def test_bounds_indices_and_gathered_places_are_rewritten() -> None:
 
 
 def test_what_stays_is_the_same_object() -> None:
-    place = gathered_index(load(axis_index(NEW)), 5) // 2 * 4 + 1
-    scalar = Apply("negative", (Apply("cast", (load(place),), float32),), float32)
+    index = gathered_index(load(axis_index(NEW)), 5) // 2 * 4 + 1
+    scalar = Apply("negative", (Apply("cast", (load(index),), float32),), float32)
     change = Rewrite(CHANGE)
     assert change.scalar(scalar) is scalar
-    assert change.index(place) is place
-    bounds = (Bound(place, 0, 3),)
+    assert change.index(index) is index
+    bounds = (Bound(index, 0, 3),)
     assert change.bounds(bounds) is bounds
 
 
 def test_what_is_shared_stays_shared_between_scalars() -> None:
-    part = Apply("exp", (load(HERE),), float32)
+    shared = Apply("exp", (load(HERE),), float32)
     change = Rewrite(CHANGE)
-    one = change.scalar(Apply("add", (part, part), float32))
-    other = change.scalar(Apply("negative", (part,), float32))
+    one = change.scalar(Apply("add", (shared, shared), float32))
+    other = change.scalar(Apply("negative", (shared,), float32))
     assert isinstance(one, Apply)
     assert isinstance(other, Apply)
     assert one.operands[0] is one.operands[1] is other.operands[0]
@@ -62,22 +62,22 @@ def test_deep_scalars_are_rewritten() -> None:
     assert after == load(THERE)
 
 
-def test_buffers_are_asked_for_in_the_order_of_the_text() -> None:
+def test_buffers_are_renamed_in_the_order_of_the_text() -> None:
     asked: list[str] = []
 
     def renamed(name: str) -> str:
         asked.append(name)
         return name.upper()
 
-    place = gathered_index(Load("place", axis_index(NEW), int64), 4)
-    store = Store("c", place, Apply("add", (Local("sum", float32), load(HERE, "d")), float32))
+    index = gathered_index(Load("at", axis_index(NEW), int64), 4)
+    store = Store("c", index, Apply("add", (Local("sum", float32), load(HERE, "d")), float32))
     step = Contraction(
         *("product", (), (OLD,), (NEW,), ()),
         *(load(HERE, "a"), load(axis_index(NEW), "b"), "sum", float32, (store,)),
     )
     after = Rewrite(buffer=renamed).step(step)
-    assert asked == ["a", "b", "c", "place", "d"]
-    assert "C[@(PLACE[j])] = sum + D[i if 0 <= i < 7]" in str(after)
+    assert asked == ["a", "b", "c", "at", "d"]
+    assert "C[@(AT[j])] = sum + D[i if 0 <= i < 7]" in str(after)
 
 
 def test_stages_are_rewritten_but_for_their_own_axes() -> None:
@@ -107,7 +107,7 @@ def test_loads_are_replaced_when_all_else_in_them_is() -> None:
     assert str(change.scalar(outer)) == "x[@(rows[i + 1]) + 1]"
 
 
-def test_a_buffer_may_become_a_part_of_another() -> None:
+def test_a_buffer_may_become_a_range_of_another() -> None:
     i = Axis("i", 4)
     store = Store("0", axis_index(i), Load("1", axis_index(i), float32))
     rewrite = Rewrite(

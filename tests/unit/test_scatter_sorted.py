@@ -33,7 +33,7 @@ def scatter(*, is_sorted: bool = True) -> Program:
 
 
 def with_stage(program: Program, number: int, stage: Stage) -> Program:
-    """With another first stage of one step."""
+    """The program with another first stage of one step."""
     step = program.steps[number]
     assert isinstance(step, Loop)
     changed = replace(step, stages=(stage, *step.stages[1:]))
@@ -102,7 +102,7 @@ def test_positions_are_as_wide_as_their_axis_requires() -> None:
 
 def test_the_index_of_a_segment_is_the_same_for_all_slots() -> None:
     _, total = stages(scatter())
-    text = problem_of(with_stage(scatter(), 1, replace(total, place=axis_index(total.axis))))
+    text = problem_of(with_stage(scatter(), 1, replace(total, segment=axis_index(total.axis))))
     assert "nothing iterates axis slot" in text
 
 

@@ -23,18 +23,18 @@ ROWS, COLUMNS, LANES = 5, 11, 4
 ROW, COLUMN = Axis("r", ROWS), Axis("c", COLUMNS)
 row, column = axis_index(ROW), axis_index(COLUMN)
 HERE = row * COLUMNS + column
-# Side by side, apart, at places that are read from data, and zero beyond a diagonal.
+# Contiguous, strided, gathered at indices from data, and zero beyond a diagonal.
 X = Load("x", HERE, float32)
 TRANSPOSED = Load("x", column * ROWS + row, float32)
-PICKED = Load("x", gathered_index(Load("places", column, int64), ROWS * COLUMNS), float32)
+PICKED = Load("x", gathered_index(Load("indices", column, int64), ROWS * COLUMNS), float32)
 BELOW = Load("x", HERE, float32, (Bound(row - column, 0, ROWS),))
 HALVED = Load("x", (row * COLUMNS + column) // 2, float32)
 
 
-def _sum(*parts: Load | Local) -> Apply | Load | Local:
-    total: Apply | Load | Local = parts[0]
-    for part in parts[1:]:
-        total = Apply("add", (total, part), float32)
+def _sum(*terms: Load | Local) -> Apply | Load | Local:
+    total: Apply | Load | Local = terms[0]
+    for term in terms[1:]:
+        total = Apply("add", (total, term), float32)
     return total
 
 
@@ -45,8 +45,8 @@ STAGES: tuple[Stage, ...] = (
         (COLUMN,),
         (
             Store("y", HERE, _sum(Local("total", float32), X, PICKED, BELOW, HALVED)),
-            Store("turned", column * ROWS + row, X),
-            Store("sites", HERE, Position(HERE, int64)),
+            Store("transposed", column * ROWS + row, X),
+            Store("offsets", HERE, Position(HERE, int64)),
         ),
     ),
     Write((), (Store("best", row, Local("best", int64)),)),
@@ -58,10 +58,10 @@ def _arrays() -> dict[str, Array]:
     shape = ROWS, COLUMNS
     return {
         "x": generator.integers(-50, 50, shape).astype("float32"),
-        "places": generator.integers(0, ROWS * COLUMNS, COLUMNS),
+        "indices": generator.integers(0, ROWS * COLUMNS, COLUMNS),
         "y": np.zeros(shape, "float32"),
-        "turned": np.zeros(shape, "float32"),
-        "sites": np.zeros(shape, "int64"),
+        "transposed": np.zeros(shape, "float32"),
+        "offsets": np.zeros(shape, "int64"),
         "best": np.zeros(ROWS, "int64"),
     }
 
@@ -83,13 +83,13 @@ def _run(style: Style, position: Type) -> dict[str, Array]:
 
 
 def _expected() -> Mapping[str, Array]:
-    x, places = _arrays()["x"], _arrays()["places"]
-    flat, sites = x.ravel(), np.arange(x.size).reshape(x.shape)
+    x, indices = _arrays()["x"], _arrays()["indices"]
+    flat, offsets = x.ravel(), np.arange(x.size).reshape(x.shape)
     r, c = np.indices(x.shape)
     total = x.sum(1, keepdims=True) + flat.reshape(COLUMNS, ROWS).T.sum(1, keepdims=True)
-    y = total + x + flat[places] + np.where(r >= c, x, 0) + flat[sites // 2]
-    turned = x.T.reshape(x.shape)
-    return {"y": y, "turned": turned, "sites": sites, "best": x.argmax(1)}
+    y = total + x + flat[indices] + np.where(r >= c, x, 0) + flat[offsets // 2]
+    transposed = x.T.reshape(x.shape)
+    return {"y": y, "transposed": transposed, "offsets": offsets, "best": x.argmax(1)}
 
 
 @pytest.mark.parametrize("position", [I32, I64], ids=("32 bits", "64 bits"))

@@ -26,7 +26,7 @@ from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, leaf
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
-from lamina.program.scalar import PRIMITIVES, Apply, parts
+from lamina.program.scalar import PRIMITIVES, Apply, postorder
 from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import Target
 from lamina.shapes import float32
@@ -151,7 +151,7 @@ def functions_backwards(program: Program) -> int:
     """How many functions the gradient's loop applies."""
     repeat = program.repeats[1]
     steps = program.steps[repeat.first : repeat.last]
-    scalars = parts(*(scalar for step in steps for scalar in scalars_of(step)))
+    scalars = postorder(*(scalar for step in steps for scalar in scalars_of(step)))
     return sum(isinstance(x, Apply) and x.primitive in ("tanh", "sigmoid") for x in scalars)
 
 

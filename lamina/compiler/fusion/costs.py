@@ -26,7 +26,7 @@ from typing import final
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Elementwise, Generator
 from lamina.program.index import Index
-from lamina.program.scalar import Apply, Local, parts
+from lamina.program.scalar import Apply, Local, postorder
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
@@ -63,7 +63,7 @@ class Operations:
             scalar = lowering.scalar(node, origin, lambda operand, _: probes[operand])
         else:
             return 0.0
-        primitives = [one.primitive for one in parts(scalar) if isinstance(one, Apply)]
+        primitives = [one.primitive for one in postorder(scalar) if isinstance(one, Apply)]
         return UNIT_BYTES * sum(map(self.target.cost_of, primitives))
 
 

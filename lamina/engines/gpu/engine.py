@@ -17,7 +17,7 @@ from lamina.engines.gpu.schedule import Schedule, decide, legal_schedules
 from lamina.engines.gpu.target import target_for
 from lamina.errors import EngineError
 from lamina.program.program import Program
-from lamina.program.scalar import parts
+from lamina.program.scalar import postorder
 from lamina.program.steps import scalars_of
 from lamina.program.target import Target
 from lamina.shapes import DType, as_dtype, float64
@@ -133,7 +133,7 @@ class GpuEngine:
 def _dtypes_of(program: Program) -> Iterator[DType]:
     yield from (buffer.dtype for buffer in program.buffers.values())
     for step in program.steps:
-        yield from (scalar.dtype for scalar in parts(*scalars_of(step)))
+        yield from (scalar.dtype for scalar in postorder(*scalars_of(step)))
 
 
 def _function(text: str, name: str) -> str:

@@ -29,7 +29,7 @@ from lamina.program.scalar import (
     Position,
     Scalar,
     Within,
-    parts,
+    postorder,
 )
 from lamina.program.steps import (
     Contraction,
@@ -198,7 +198,7 @@ def _segment_sum(
     """The sum for every outer point: slot after slot is added where its key is the index."""
     points = _Points((*outer, stage.axis), buffers, locals_, iteration)
     keys, values = points.everywhere(stage.key), points.everywhere(stage.value)
-    indices = _Points(outer, buffers, locals_, iteration).everywhere(Position(stage.place))
+    indices = _Points(outer, buffers, locals_, iteration).everywhere(Position(stage.segment))
     total = np.zeros(indices.shape, stage.dtype.numpy)
     for slot in range(stage.axis.extent):
         total = np.where(keys[..., slot] == indices, total + values[..., slot], total)
@@ -267,7 +267,7 @@ class _Points:
     def value(self, scalar: Scalar) -> Array:
         """The scalar at every point, of extent 1 along axes it does not depend on."""
         if scalar not in self._known:
-            for part in parts(scalar, known=self._known):
+            for part in postorder(scalar, known=self._known):
                 self._known[part] = np.asarray(self._computed(part))
         return self._known[scalar]
 

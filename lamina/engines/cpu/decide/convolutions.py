@@ -362,6 +362,6 @@ def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -
     channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed.image)
     items = matrices * (channels // schedule.channels) * schedule.partial_sums
     finishing = matrices * channels * panels.vectors
-    finishing *= filtering.places * (schedule.partial_sums + filtering.window)
+    finishing *= filtering.products * (schedule.partial_sums + filtering.window)
     groups = -(-channels // panels.lanes)
     return Work(items, cycles), Work(matrices * groups, float(finishing))

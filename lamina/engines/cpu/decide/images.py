@@ -131,7 +131,7 @@ def image_of(
     windows = [window for window in windows if not window.is_axis]
     paired: dict[Axis, Side] = {}
     for number, window in enumerate(windows):
-        known = window.place in (None, *positions) and window.element in (None, *elements)
+        known = window.position in (None, *positions) and window.element in (None, *elements)
         if not known or window.divisor > 1:
             return None
         paired |= dict.fromkeys(window.axes, _side(number, window))
@@ -171,11 +171,11 @@ def copied_along(lengths: Sequence[int], lanes: int) -> int:
 
 def _side(number: int, window: Window) -> Side:
     """The side along which windows slide."""
-    numbers = (window.place, window.element, window.stride, window.dilation)
+    numbers = (window.position, window.element, window.stride, window.dilation)
     elements = window.element.extent if window.element else 1
     shift = -min(window.dilation * (elements - 1), 0)
     side = Side(Axis(f"side{number}", 0), *numbers, shift)
-    length = side.length(window.place.extent if window.place else 1)
+    length = side.length(window.position.extent if window.position else 1)
     return replace(side, axis=Axis(f"side{number}", length))
 
 

@@ -18,7 +18,7 @@ from lamina.engines.cpu.decide.split_reductions import BLOCKS, long_reductions, 
 from lamina.engines.cpu.decide.vectors import lanes_for, widened
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import Apply, Load, Scalar, indices_of, parts
+from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder
 from lamina.program.steps import (
     Loop,
     Reduce,
@@ -136,7 +136,7 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     shared = set(others)
     gathered = False
     for stage in filter(_is_unrolled, loop.stages):
-        for part in parts(*stage_values(stage)):
+        for part in postorder(*stage_values(stage)):
             if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
                 gathered = True
                 shared -= {axis for axis in others if _moves(part, axis)}
@@ -215,7 +215,7 @@ def _iterations(axis: Axis, lanes: int) -> float:
 
 def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
     cost, lanes = 0.5, vectors.lanes
-    for part in parts(*stage_values(stage)):
+    for part in postorder(*stage_values(stage)):
         if isinstance(part, Apply):
             cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
         elif isinstance(part, Load):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lamina.engines.cpu.processor import Processor
-from lamina.program.scalar import Apply, Scalar, parts
+from lamina.program.scalar import Apply, Scalar, postorder
 from lamina.program.target import EXPENSIVE
 
 # Where expressions are short, vectors are this many registers wide, which hides latencies.
@@ -33,6 +33,6 @@ def widened(values: Iterable[Scalar], lanes: int, extent: int) -> int:
 
 def are_short(values: Iterable[Scalar]) -> bool:
     """Whether expressions are short enough for vectors of several registers."""
-    operations = [part for part in parts(*values) if isinstance(part, Apply)]
+    operations = [scalar for scalar in postorder(*values) if isinstance(scalar, Apply)]
     expensive = any(part.primitive in EXPENSIVE for part in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive

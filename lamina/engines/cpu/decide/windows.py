@@ -123,7 +123,7 @@ def _col2im(step: Contraction) -> Windowed | None:
         return None
     spreads: dict[Axis, Spread] = {}
     for window in step.windows_in("left"):
-        m, element_ = window.place, window.element
+        m, element_ = window.position, window.element
         if window.kind != DATA_GRADIENT or m is None or window.stride != 1:
             return None
         slope = -window.dilation if element_ is not None else 1
@@ -176,7 +176,7 @@ def _tiled_image(
     """
     found = [window for window in step.windows_in("left") if not window.is_axis]
     plane = positions[-2:]
-    windows = [window for axis in plane for window in found if window.place == axis]
+    windows = [window for axis in plane for window in found if window.position == axis]
     sizes = {window.element.extent if window.element else 1 for window in windows}
     numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
     if len(windows) != 2 or len(found) != 2:
@@ -187,7 +187,7 @@ def _tiled_image(
     whole = {axis: tiled(axis) for axis in plane}
     change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
     windows = [
-        replace(one, place=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
+        replace(one, position=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
     ]
     positions = [whole.get(axis, axis) for axis in positions]
     image = image_of(change.scalar(view), windows, positions, elements, direct_outer=0)
@@ -209,8 +209,8 @@ def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
     moving = {axis for window in windows for axis in window.axes}
     reached: list[Bound] = []
     for window in windows:
-        low, high = window.position.bounds
-        reached.append(Bound(window.position, max(low, 0), min(high + 1, window.extent)))
+        low, high = window.scaled_index.bounds
+        reached.append(Bound(window.scaled_index, max(low, 0), min(high + 1, window.extent)))
 
     def bounded(load: Load) -> Load:
         others = [bound for bound in load.bounds if moving.isdisjoint(axes_of(bound.index))]

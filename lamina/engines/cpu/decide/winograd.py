@@ -56,7 +56,7 @@ def winograd_pays(windowed: Windowed, algorithm: str, panels: Panels, direct: fl
         once = _GRADIENTS_TILES
         others = _INPUT_CYCLES * channels * panels.count + _FACTOR_CYCLES * n
     work = (tiles + once) * channels * n + tiles * others
-    work *= filtering_of(image).places
+    work *= filtering_of(image).products
     return windowed.step.batch[0].extent * work < MUST_GAIN * direct
 
 
@@ -68,7 +68,7 @@ def is_winograd(algorithm: str) -> bool:
 def multiplications_left(windowed: Windowed) -> float:
     """Winograd's multiplications as a share of the direct algorithm's."""
     filtering = filtering_of(windowed.image)
-    return filtering.places / (RESULTS * filtering.window) ** 2
+    return filtering.products / (RESULTS * filtering.window) ** 2
 
 
 def tiles_that_fit(
@@ -76,14 +76,14 @@ def tiles_that_fit(
 ) -> int:
     """How many tiles, with their products, fit the cache; at least `tile_m`, a register tile."""
     room = processor.level2_bytes // _CACHE_SHARE // windowed.step.dtype.itemsize
-    return max(room // (filtering_of(windowed.image).places * (channels + panels.width)), tile_m)
+    return max(room // (filtering_of(windowed.image).products * (channels + panels.width)), tile_m)
 
 
 def channels_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> int:
     """The channels whose sums are kept at once: whole vectors, as many as fit the cache share."""
     lanes, channels = panels.lanes, windowed.image.sides[-1].axis.extent
     most = processor.level2_bytes // _SUMS_SHARE // windowed.step.dtype.itemsize
-    most //= filtering_of(windowed.image).places * panels.width
+    most //= filtering_of(windowed.image).products * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
     return max((size for size in sizes if size <= most), default=min([*sizes, channels]))
 
@@ -184,7 +184,7 @@ class PackedWeights(PackedRight):
     @property
     def has_zeros(self) -> int:
         """The row of the flag that states whether a panel has zeros."""
-        return FILTERINGS[self.taps.window].places * self.taps.channels
+        return FILTERINGS[self.taps.window].products * self.taps.channels
 
 
 def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
@@ -192,6 +192,6 @@ def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
     taps = _taps_of(windowed)
     words = len(taps.first) * taps.channels * _WORD_BYTES
     words = -(-words // (panels.width * windowed.step.dtype.itemsize))
-    k = FILTERINGS[taps.window].places * taps.channels + 1 + words
+    k = FILTERINGS[taps.window].products * taps.channels + 1 + words
     packing = packing_of_all(as_matrix(right_alone(windowed.step)), panels.lanes)
     return PackedWeights(panels, k, packing, taps)

@@ -309,7 +309,7 @@ class _Gemm:
     def _address(self, points: Points, plain: Plain, outer: Value, k_start: int) -> Value:
         """The address of a plain operand at a row (left) or column (right) and a k."""
         code = points.code
-        first = points.place(plain.start).start
+        first = points.indices(plain.start).start
         offset = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
         offset = code.add(offset, constant(k_start * plain.k_stride, I64))
         return code.offset(points.base(plain.buffer), offset, self._element)

@@ -93,7 +93,7 @@ class RightPanel:
         code, matrix = self.points.code, self.matrix
         plain = as_plain(matrix.right, matrix.n, matrix)
         assert plain is not None
-        first = self.points.place(plain.start).start
+        first = self.points.indices(plain.start).start
         first = code.add(first, code.multiply(self.n_start, constant(plain.stride, I64)))
         source = code.offset(self.points.base(plain.buffer), code.add(first, start), self._kind)
         numbers = [constant(number, I64) for number in (plain.stride, self.panel.width, count)]
@@ -152,7 +152,7 @@ class RightPanel:
         )
         moving = {axis for axis, _ in ordered} | {matrix.n}
         terms = tuple(term for term in load.index.terms if term[0] not in moving)
-        first = self.points.place(Index(load.index.constant, terms)).start
+        first = self.points.indices(Index(load.index.constant, terms)).start
         first = code.add(first, code.multiply(self.n_start, constant(stride, I64)))
         source = code.offset(self.points.base(load.buffer), first, self._kind)
         numbers = [constant(stride, I64), table, constant(len(rows), I64)]

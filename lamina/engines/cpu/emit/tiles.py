@@ -282,10 +282,10 @@ def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
     line = LINE_BYTES // (4 if tile.element == "float" else 8)
     m_stride = tile.left[1] - tile.left[0] if len(tile.left) > 1 else 1
     if m_stride == 1:
-        code.fetch(start, level=1)
+        code.prefetch(start, level=1)
         return
     within_line = code.binary("and", k, constant(line - 1, I64))
     for first in range(0, len(tile.left), line):
         row = code.add(within_line, constant(first, I64))
         skipped = code.multiply(row, constant(m_stride, I64))
-        code.fetch(code.offset(start, skipped, tile.element), level=2)
+        code.prefetch(code.offset(start, skipped, tile.element), level=2)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from lamina.codegen.filtering import Rows
+from lamina.codegen.filtering import Transform
 from lamina.codegen.llvm import Function
 from lamina.codegen.values import Type, Value, constant
 from lamina.records import frozen_dataclass
 
 
-def _transformed(code: Function, matrix: Rows, values: Sequence[Value]) -> list[Value]:
+def _transformed(code: Function, matrix: Transform, values: Sequence[Value]) -> list[Value]:
     """A matrix times a vector; two rows that differ in the sign of one half share both halves."""
     results: list[Value] = []
     for number, row in enumerate(matrix):
@@ -49,7 +49,7 @@ def _combined(code: Function, factors: Sequence[float], values: Sequence[Value])
     return total
 
 
-def along_both(code: Function, matrix: Rows, square: Square) -> list[list[Value]]:
+def along_both(code: Function, matrix: Transform, square: Square) -> list[list[Value]]:
     """A transform along both axes of a square; gives the rows of the result."""
     size = range(len(matrix[0]))
     columns = [

@@ -268,7 +268,7 @@ class WeightGradient(WindowWriter):
         if schedule.right == DIRECT and panel.last == panel.lanes:
             plain = as_plain(matrix.right, matrix.n, matrix)
             assert plain is not None
-            offset = points.place(plain.start).start
+            offset = points.indices(plain.start).start
             right = code.offset(points.base(plain.buffer), offset, self._element)
             moves = [(first, plain.k_stride), (n_start, 1)]
             return address(code, right, moves, self._element), plain.k_stride

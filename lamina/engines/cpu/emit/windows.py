@@ -91,7 +91,7 @@ class WindowWriter(ABC):
         load = self._image.view
         assert isinstance(load, Load)
         return points.code.offset(
-            points.base(load.buffer), points.place(load.index).start, self._element
+            points.base(load.buffer), points.indices(load.index).start, self._element
         )
 
     def _write_epilogue(

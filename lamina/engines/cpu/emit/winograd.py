@@ -93,7 +93,7 @@ class TransformedTiles(WindowWriter):
     @property
     def _products(self) -> int:
         """The products of a tile for each channel: the number of matrices."""
-        return self._filtering.places
+        return self._filtering.products
 
     def _matrix_stride(self, size: int) -> int:
         """The stride between matrices of `size` elements: an odd number of cache lines.
@@ -165,7 +165,7 @@ class TransformedTiles(WindowWriter):
         here = code.offset(one.source, channel, self._element)
         square = Stored(code, here, 0, one.down, one.right, Type(self._element, lanes))
         to = Matrices(code.offset(one.target.start, channel, self._element), one.target.stride)
-        self._scatter(code, along_both(code, self._filtering.of_numbers, square), to)
+        self._scatter(code, along_both(code, self._filtering.data_transform, square), to)
 
     def _scatter(self, code: Function, tile: Sequence[Sequence[Value]], to: Matrices) -> None:
         """Stores a transformed tile, each element in its matrix."""

@@ -195,9 +195,11 @@ class WinogradForward(TransformedTiles):
             last = number == panel.vectors - 1
             vector = Type(self._element, panel.last_lanes if last else panel.lanes)
             skipped = number * panel.lanes
-            down = self._filtering.numbers * products.stride
+            down = self._filtering.input_tile * products.stride
             square = Stored(code, source, skipped, down, products.stride, vector)
-            for row, values in enumerate(along_both(code, self._filtering.of_products, square)):
+            for row, values in enumerate(
+                along_both(code, self._filtering.output_transform, square)
+            ):
                 for column, value in enumerate(values):
                     offset = (row * RESULTS * self._wide + column) * panel.width + skipped
                     code.store(value, code.offset(target, offset, self._element))

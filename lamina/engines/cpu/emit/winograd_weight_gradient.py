@@ -155,7 +155,9 @@ class WinogradWeightGradient(TransformedTiles):
                 along_n = (self._n, base, panel.present(number), panel.lanes)
                 square = _Factors(points, view, (high, row), (wide, column), *along_n)
                 to = Matrices(code.offset(target, skipped, self._element), factors.stride)
-                self._scatter(code, along_both(code, self._filtering.of_factors, square), to)
+                self._scatter(
+                    code, along_both(code, self._filtering.gradient_transform, square), to
+                )
             code.end_loop(columns)
             code.end_loop(rows)
             code.end_loop(outers)
@@ -298,8 +300,8 @@ class WinogradWeightGradient(TransformedTiles):
         for vector in range(panel.vectors):
             here = code.offset(source, vector * panel.lanes, self._element)
             totals = self._totals(code, here, Type(self._element, panel.lanes))
-            square = Listed(totals, self._filtering.numbers)
-            gradients = along_both(code, self._filtering.of_sums, square)
+            square = Listed(totals, self._filtering.input_tile)
+            gradients = along_both(code, self._filtering.weight_gradient_transform, square)
             # Where windows are mirrored, gradients are mirrored as well.
             for row_, values in zip(down, gradients, strict=True):
                 for column_, value in zip(right, values, strict=True):

@@ -76,7 +76,7 @@ def _transform(
             found = code.select(code.compare("oeq", loaded[-1], none), one, found)
         with_zeros.append(found)
         square = Listed(loaded, taps.window)
-        rows = along_both(code, FILTERINGS[taps.window].of_weights, square)
+        rows = along_both(code, FILTERINGS[taps.window].weight_transform, square)
         for index, value in enumerate(value for row in rows for value in row):
             code.store(value, code.offset(here, index * matrix_stride + skipped, kind))
     return list(code.end_loop(loop, with_zeros))
