@@ -1,4 +1,4 @@
-"""What the tests of cache share."""
+"""What the tests of the cache share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ CONTENT = bytes(range(256)) * 5
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are of POSIX")
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     monkeypatch.setattr(cache, "_reported", set())

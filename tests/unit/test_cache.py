@@ -14,12 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_cases import CONTENT, Maker, entries, in_one_shard, path_of, posix, unused
+from cache_cases import (
+    CONTENT,
+    Maker,
+    cache_of_its_own,
+    entries,
+    in_one_shard,
+    path_of,
+    posix,
+    unused,
+)
 
 from lamina import cache
 from lamina.cache import Sources, cached, find, folder, folders, keep, key_of
 
 # Entries ------------------------------------------------------------------------------------------
+
+_folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 
 def package_in(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:

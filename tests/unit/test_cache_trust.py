@@ -10,12 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_cases import CONTENT, Maker, entries, in_one_shard, path_of, posix, unused
+from cache_cases import (
+    CONTENT,
+    Maker,
+    cache_of_its_own,
+    entries,
+    in_one_shard,
+    path_of,
+    posix,
+    unused,
+)
 
 from lamina import cache
 from lamina.cache import cached, find, folder, folders
 
 # Trust --------------------------------------------------------------------------------------------
+
+_folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 
 @posix
