@@ -1,13 +1,13 @@
-"""The adding problem: what was said long ago must be remembered, and all else be forgotten.
+"""The adding problem: an LSTM remembers two numbers of a long sequence and ignores the others.
 
     python examples/adding_problem.py
     python examples/adding_problem.py --curves curves.png
 
-A sequence has 50 pairs of numbers. The first of each pair is random, from -1 to 1; the second is 0,
-but for two pairs, one in each half, where it is 1. The question is the sum of the two numbers that
-are marked. Hochreiter and Schmidhuber (Long short-term memory, Neural Computation 9, 1997) made the
-problem to show what their network learns and simple recurrent ones do not; as there, the answer is
-scaled to 0.5 + sum / 4, and right if it is less than 0.04 off.
+A sequence has 50 pairs of numbers. The first of each pair is random, from -1 to 1. The second is a
+mark: 1 for two pairs, one in each half, and 0 for all others. The target is the sum of the two
+marked numbers. Hochreiter and Schmidhuber (Long short-term memory, Neural Computation 9, 1997) made
+this problem because their network learns it and simple recurrent networks do not. As there, the
+target is scaled to 0.5 + sum / 4, and an answer is right if it is less than 0.04 off.
 """
 
 import argparse
@@ -20,7 +20,7 @@ TOLERANCE = 0.04
 
 
 def sums(count, length, seed):
-    """Sequences (count, length, 2), and for each the scaled sum of what is marked (count, 1)."""
+    """Sequences (count, length, 2), and the scaled sum of the marked numbers of each (count, 1)."""
     generator = np.random.default_rng(seed)
     values = generator.uniform(-1, 1, (count, length))
     marks = np.zeros((count, length))

@@ -1,10 +1,11 @@
-"""Blocks that papers are made of, as functions of tensors: there is no layer to write for them.
+"""Blocks of well-known papers as functions of tensors, without layers of their own.
 
     python examples/blocks.py
 
-A residual block adds its input to what it computes; an inception block looks through windows of
-several sizes at once; squeeze-and-excitation weighs the channels by what the whole image says. Each
-is built into a small network that reads handwritten digits, and trained for a moment.
+A residual block adds its input to its output. An inception block has convolutions with windows of
+several sizes next to each other. Squeeze-and-excitation computes a weight for each channel from the
+means over the whole image. Each block is built into a small network that reads handwritten digits,
+and trained for some epochs.
 """
 
 import argparse

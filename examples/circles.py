@@ -4,8 +4,8 @@
     python examples/circles.py --epochs 300 --picture circles.png
 
 No straight line divides the two classes. A network 2-40-10-1 with an L2 penalty on its weights
-learns one that is round, here shown as characters: the darker, the likelier a place belongs to
-the inner circle. `--picture` writes the same as a picture.
+learns a round boundary. It is printed as characters: the darker a character, the more probable the
+inner circle. `--picture` writes the same map as a PNG file.
 """
 
 import argparse

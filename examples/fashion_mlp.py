@@ -4,8 +4,9 @@
     python examples/fashion_mlp.py FOLDER --epochs 5 --curves curves.png
 
 The files are train-images-idx3-ubyte, train-labels-idx1-ubyte and the two that begin with t10k,
-plain or .gz: https://github.com/zalandoresearch/fashion-mnist. Two epochs pass 84% on the test
-images. The images stay bytes in memory and on the device, a quarter of what floats would take.
+plain or .gz: https://github.com/zalandoresearch/fashion-mnist. After two epochs the accuracy
+on the test images is above 84%. The images stay bytes in memory and on the device; floats would
+take four times the memory.
 """
 
 import argparse
@@ -18,7 +19,7 @@ def main(argv=None):
     parser.add_argument("folder", nargs="?", help="the four IDX files, plain or .gz")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--engine", default="cpu")
-    parser.add_argument("--limit", type=int, help="train on the first so many images only")
+    parser.add_argument("--limit", type=int, help="train on this many images, the first ones")
     parser.add_argument("--curves", metavar="PNG", help="where to write the curves")
     options = parser.parse_args(argv)
     if options.folder is None:

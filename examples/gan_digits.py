@@ -1,13 +1,13 @@
-"""Two networks against each other: a generator writes digits, a discriminator tells them from real.
+"""A generator writes digits, and a discriminator tells them from real ones: two opposed networks.
 
     python examples/gan_digits.py
     python examples/gan_digits.py --samples samples.png --curves curves.png
 
-Both are small relatives of `lm.networks.dcgan`, for the digits that come with Lamina. They stand,
-one after the other, in a third network, whose model has all parameters; `model.part(network)` is a
-model of another network on the same layers, and shares them. Two trainings take turns. The
-discriminator's freezes the generator; the generator's goes through the discriminator, and freezes
-that.
+Both are smaller versions of `lm.networks.dcgan`, for the digits that come with Lamina. A third
+network contains both, one after the other; its model has all parameters. `model.part(network)` is a
+model of another network on the same layers, and shares their parameters. Two trainings alternate.
+The training of the discriminator freezes the generator. The training of the generator includes the
+discriminator, and freezes it.
 """
 
 import argparse
@@ -50,13 +50,13 @@ def make_networks(width=32):
 
 
 def tells_apart(scores, _):
-    """Scores of real digits shall be above 0, and those of made ones below."""
+    """The discriminator's loss: scores of real digits should be positive, of made ones negative."""
     made, real = scores
     return lm.ops.mean(lm.ops.softplus(made)) + lm.ops.mean(lm.ops.softplus(-real))
 
 
 def fools(score, _):
-    """Scores of made digits shall be above 0."""
+    """The generator's loss: scores of made digits should be positive."""
     return lm.ops.mean(lm.ops.softplus(-score))
 
 
@@ -123,7 +123,7 @@ def main(argv=None):
         print(f"wrote {options.curves}")
     first, last = (f"{losses['discriminator'][n]:.2f}" for n in (0, -1))
     print(f"loss of the discriminator: {first} in the first epoch, {last} in the last")
-    print("(1.39 is that of one who cannot tell them apart)")
+    print("(1.39 is the loss of a discriminator that cannot tell them apart)")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python examples/own_layer.py
 
 A layer is a frozen dataclass with a `forward` made of ops. There is no backward to write: Lamina
-derives the gradient, `lamina.verify` checks it against finite differences, and a model file that
-contains the layer loads again when it is told the class.
+derives the gradient, and `lamina.verify` checks it against finite differences. To load a model file
+that contains the layer, pass its class to `lm.load`.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main(argv=None):
     print(net, end="\n\n")
     print(lm.verify(net, loss=lm.MSE()), end="\n\n")
 
-    # Something to learn: one wave and a half.
+    # The data: one and a half periods of a wave.
     x = np.linspace(-1, 1, 256, dtype="float32")[:, None]
     y = np.sin(1.5 * np.pi * x)
     model = lm.Model(net, engine=options.engine, seed=0)

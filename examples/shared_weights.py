@@ -1,10 +1,10 @@
-"""A training is attached to a model and shares its parameters: there is one copy, and no sync.
+"""A training shares the parameters of its model: there is one copy, and nothing to synchronise.
 
     python examples/shared_weights.py
 
-A network 2-4-1 with given weights answers 0.4352. A training attached to it changes what the
-model answers at once, without copying anything. Released, it gives back all the memory that only
-training needs, and the model goes on with what was learnt.
+A network 2-4-1 with given weights predicts 0.4352. Each step of an attached training changes the
+model's predictions at once; nothing is copied. When the training is released, all memory that only
+training needs is freed, and the model keeps the trained parameters.
 """
 
 import argparse
@@ -32,8 +32,8 @@ def main(argv=None):
     x = np.array([[0.3, 0.9]], dtype="float32")
     print(f"given weights:           {model.predict(x).item():.4f}")
 
-    # The bill counts each byte once. The training's parameters are the model's: they are no
-    # part of what it adds.
+    # The bill counts each byte once. The parameters belong to the model, so they are not among the
+    # bytes that a training adds.
     loss, optimizer = lm.MSE(), lm.SGD(0.5, momentum=0.5)
     alone = net.plan(batch_size=1)
     bill = net.plan(batch_size=1, loss=loss, optimizer=optimizer)
@@ -48,7 +48,7 @@ def main(argv=None):
         training.step(x, target)
     print(f"after a hundred more:    {model.predict(x).item():.4f}")
 
-    # It works in the other direction too: the training goes on from what the model is given.
+    # It works in the other direction too: the training continues from the model's new values.
     model.set_parameters({"3.bias": [-3.0]})
     print(f"bias set to -3:          {model.predict(x).item():.4f}")
     training.step(x, target)

@@ -1,12 +1,12 @@
-"""Softmax regression on handwritten digits: the smallest network that reads.
+"""Softmax regression on handwritten digits: one linear layer.
 
     python examples/softmax_digits.py
     python examples/softmax_digits.py --curves curves.png
     python examples/softmax_digits.py --mnist FOLDER
 
-One linear layer, 64-10, trained with Adam on the 1,797 digits that come with Lamina; with
-`--mnist`, 784-10 on the files of MNIST (or Fashion-MNIST) in a folder. `--curves` writes loss and
-accuracy over the epochs, on the training data and on data that was held out.
+The layer, 64-10, is trained with Adam on the 1,797 digits that come with Lamina; with `--mnist` it
+is 784-10, for the files of MNIST (or Fashion-MNIST) in a folder. `--curves` plots loss and accuracy
+of each epoch, on the training data and on held-out data.
 """
 
 import argparse

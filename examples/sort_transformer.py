@@ -3,9 +3,9 @@
     python examples/sort_transformer.py
     python examples/sort_transformer.py --length 20 --epochs 8
 
-Nobody tells it how. It sees sequences of digits and what they are when sorted, and learns which
-digit to expect at each position: attention looks at all the others, and counts. On sequences that
-it has never seen it soon makes next to no mistakes, in seconds on two cores.
+The training data are sequences of digits and the same sequences sorted. The network learns the
+digit at each position: attention counts the others. After some seconds of training on two cores it
+makes almost no mistakes on new sequences.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python examples/two_inputs.py
 
-An example is a noisy wave of 24 samples, and one number more, the time between two samples. The
-question is how many periods the wave has in a second. The samples tell the periods, the number
-tells the seconds, and neither is enough by itself. Each input has a branch, the first of them with
-a residual connection, and `lm.concat` joins them.
+An example is a noisy wave of 24 samples, and the time between two samples. The target is the
+frequency of the wave: its periods per second. The samples determine the periods, the time between
+them the seconds, so neither input is enough alone. Each input has a branch, the first with a
+residual connection, and `lm.concat` joins the branches.
 """
 
 import argparse
@@ -23,8 +23,8 @@ def waves(count, seed):
     periods = generator.uniform(0.5, 3.0, (count, 1))
     spacing = generator.uniform(0.5, 1.5, (count, 1))
     phase = generator.uniform(0, 2 * np.pi, (count, 1))
-    place = np.arange(SAMPLES) / SAMPLES
-    wave = np.sin(2 * np.pi * periods * place + phase) + generator.normal(0, 0.05, (count, SAMPLES))
+    time = np.arange(SAMPLES) / SAMPLES
+    wave = np.sin(2 * np.pi * periods * time + phase) + generator.normal(0, 0.05, (count, SAMPLES))
     arrays = wave, spacing, periods / spacing
     return tuple(array.astype("float32") for array in arrays)
 

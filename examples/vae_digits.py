@@ -1,14 +1,14 @@
-"""A variational autoencoder on handwritten digits: it learns to write new ones from noise.
+"""A variational autoencoder on handwritten digits: its decoder makes new digits from noise.
 
     python examples/vae_digits.py
     python examples/vae_digits.py --samples samples.png --curves curves.png
 
-The whole network is trained. Its halves are made of the same layers, and used by themselves on the
-same parameters: `model.part(decoder)` turns noise into digits. In the picture the first row is
-held-out digits, the second what the network makes of them, and all others are new.
+The whole network is trained. Its encoder and decoder are made of the same layers, and are used
+alone with the same parameters: `model.part(decoder)` turns noise into digits. In the picture the
+first row shows held-out digits, the second row their reconstructions, and all others new digits.
 
-The loss has two parts: what the decoder misses, and how far the codes are from standard normal
-noise. With a smaller `--divergence` digits are sharper, and more of the new ones are none.
+The loss is the sum of the reconstruction error and the divergence of the codes from standard normal
+noise. With a smaller `--divergence` digits are sharper, and more of the new ones are unreadable.
 """
 
 import argparse
@@ -23,17 +23,17 @@ ACROSS = 12
 
 
 def digits():
-    """The embedded digits in [0, 1], to learn from and held out; the targets are the inputs."""
-    parts = lm.data.digits().split(0.9, seed=0)
-    images = [np.asarray(part.inputs, "float32") / 16 for part in parts]
+    """The embedded digits in [0, 1], for training and held out; the targets are the inputs."""
+    sets = lm.data.digits().split(0.9, seed=0)
+    images = [np.asarray(one.inputs, "float32") / 16 for one in sets]
     return [lm.data.Dataset(image, image) for image in images]
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Learn to write digits.")
     parser.add_argument("--epochs", type=int, default=150)
-    parser.add_argument("--code", type=int, default=8, help="numbers that a digit becomes")
-    parser.add_argument("--divergence", type=float, default=0.3, help="weight of that part")
+    parser.add_argument("--code", type=int, default=8, help="length of the code of a digit")
+    parser.add_argument("--divergence", type=float, default=0.3, help="weight of the divergence")
     parser.add_argument("--engine", default="cpu")
     parser.add_argument("--samples", metavar="PNG", help="where to write a sheet of digits")
     parser.add_argument("--curves", metavar="PNG", help="where to write the curves")

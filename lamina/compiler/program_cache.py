@@ -18,7 +18,7 @@ from lamina.errors import FileFormatError
 from lamina.garbage import without_collections
 from lamina.graph import ConstantValue, Graph, Tensor
 from lamina.lazy import loading
-from lamina.ops import known
+from lamina.ops.registry import known
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.program.target import Target

@@ -13,12 +13,12 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina import ops
 from lamina.errors import FileFormatError, LaminaError
 from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import ConstantValue, Graph, Tensor, apply
 from lamina.layers.layer import Input, Layer
 from lamina.network import Network
+from lamina.ops.registry import known
 from lamina.shapes import Array, Size, as_dtype, as_whole
 
 Json = Any
@@ -91,7 +91,7 @@ class _Decoder:
     def _application(self, entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
         operands = [_earlier(made, number) for number in _list(entry, "operands")]
         attributes = {k: self._value(v) for k, v in _table(entry["attributes"]).items()}
-        op = ops.known(entry["op"])
+        op = known(entry["op"])
         if op is None:
             raise FileFormatError(
                 f"the network contains the op {reprlib.repr(entry['op'])}, which there is not",

@@ -1,6 +1,6 @@
 """Ops: all the mathematics there is. One record per op: shape rule, gradient, reference, lowering.
 
-`ALL` is the table of records, from which tests are generated; `known` finds one by its name.
+`ALL` is the table of records, from which tests are generated; `registry` finds one by its name.
 """
 
 from lamina.lazy import loaded_when_used
@@ -101,7 +101,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.softmax import softmax as softmax
     from lamina.ops.windows import Window as Window
 
-from lamina.graph import CONSTANT, LEAF, OPS, Op
+from lamina.graph import Op
 from lamina.ops import (
     arithmetic,
     attending,
@@ -145,10 +145,3 @@ ALL: tuple[Op, ...] = (
     *random.OPS,
     *_RECURRENCE,
 )
-_OWN = frozenset((LEAF, CONSTANT, *ALL))
-
-
-def known(name: str) -> Op | None:
-    """The op of Lamina that has a name; None if there is none."""
-    op = OPS.get(name)
-    return op if op in _OWN else None

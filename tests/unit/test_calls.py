@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.calls import spellings
 from lamina.errors import DefinitionError
-from lamina.graph import calls
 
 
 def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
@@ -91,7 +91,7 @@ def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
     public = [getattr(package, name) for package in packages for name in dir(package)]
     public += vars(lm.Model).values()
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}
-    assert not [name for name in calls._ELSEWHERE if name not in known]
+    assert not [name for name in spellings.ELSEWHERE if name not in known]
 
 
 def names_of(one: Callable[..., Any]) -> list[str]:
