@@ -128,8 +128,8 @@ class Workload:
         for number, step in enumerate(program.steps):
             if isinstance(step, Contraction):
                 repeat = program.repeated(number)
-                turns = 1 if repeat is None else repeat.axis.extent
-                total += 2 * turns * size_of(step.extents)
+                iterations = 1 if repeat is None else repeat.axis.extent
+                total += 2 * iterations * size_of(step.extents)
         return total
 
     def data(self) -> tuple[Array, Array | None]:

@@ -4,7 +4,7 @@
 
 Each case is a convolution with its two gradients on the cpu engine: batches of 1 to 256 images, 8
 to 64 channels, windows of 3x3 and 5x5, numbers of many magnitudes, and zeros of all kinds: single
-places, rows, channels, filters, elements of windows, and at random. A result is zero by its terms
+elements, rows, channels, filters, elements of windows, and at random. A result is zero by its terms
 where the same graph of absolute signs is zero. Others of some size that are zero count as lost.
 
 `LAMINA_VECTORS=avx2` (or `sse2`) before it takes narrower vectors. It fails if anything is found.

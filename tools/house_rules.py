@@ -52,32 +52,46 @@ ENGINES = (
     "docs/cpu.md",
     "docs/opencl.md",
 )
-_GATES = ("lamina/layers", "lamina/ops", "lamina/networks", "docs/layers.md", "docs/ops.md")
+_GATES = (
+    "lamina/layers",
+    "lamina/ops",
+    "lamina/networks",
+    "benchmarks/peers",
+    "docs/layers.md",
+    "docs/ops.md",
+)
 
 WORDS = (
     Retired(r"\bteams?\b", "thread pool"),
     Retired(r"\b_?gates?\b", "barrier, lock", but=(*_GATES, "tests", "lamina/calls")),
     Retired(r"\bmend(s|ed|ing)?\b", "reset, repair"),
     Retired(r"\briders?\b", "fused column sum"),
-    Retired(r"\b\w*_turns?\b|\bturns?(_\w+)?\b|\bTurns?\b", "iteration, model lock, transpose"),
-    Retired(r"\bturned(_\w+)?\b", "transposed"),
+    Retired(
+        r"\b\w*_turns?\b|\bturns?_\w+|\bTurn\b|\bturned_\w+|\w+_turned\b|\bturned in registers"
+        r"|\bturns?\b(?! (?:a|an|the|each|it|them|some|off|on|into|out|noise|missing|-0)\b)",
+        "iteration, model lock, transpose",
+    ),
     Retired(r"\b(Placed|Repeated|Written)?Parts?\b", "kernel", within=("lamina/engines",)),
     Retired(r"\bPART_\w+|\bwrite_parts\b", "kernel"),
-    Retired(r"\bparts?\b", "kernel, operand, half", within=("lamina/engines", "lamina/codegen")),
     Retired(
-        r"(?<!compute )(?<!compute_)(?<!byte )\bunits?\b(?! in the last place)",
+        r"(?<![.])\bparts\b(?! of\b)|(?<!take )(?<!takes )(?<!taking )\bpart\b(?! of\b)",
+        "kernel, scalar, half",
+        within=("lamina/engines", "lamina/codegen", "lamina/program"),
+    ),
+    Retired(
+        r"(?<!tests/)(?<!compute )(?<!compute_)(?<!byte )\bunits?\b(?! in the last place| of compilation)",
         "work item",
         within=ENGINES,
     ),
     Retired(r"\bplaces\b|\bplaces_\w+|\b\w+_places\b", "positions, locations, coordinates"),
-    Retired(r"\bplace_of\b|\bPlaces?\b|\b_place\b", "position, location"),
+    Retired(r"\bplace_of\b|\bPlace\b|\b_place\b", "position, location"),
     Retired(r"\bahead\b|\bK_AHEAD\b|_ahead\b", "prepacked; prefetch distance"),
     Retired(r"\bminimal\b", "Winograd", within=("lamina",)),
     Retired(r"\b_?Ways?\b", "variant, candidate", within=("lamina",)),
     Retired(r"\b(training|inference) form\b", "training mode, inference mode"),
     Retired(r"\bForm\b", "signature", within=("lamina/engines",)),
     Retired(r"\brow_cuts\b|\bcuts along k\b", "split-M, split-K"),
-    Retired(r"\binner_(axes|stride)\b", "k_axes, k_stride"),
+    Retired(r"\binner_stride\b", "k_stride"),
     Retired(r"\b(Prepared|Attached|RecentSteps)\b", "CompiledProgram, BatchRunner"),
     Retired(r"compiler[./]planned\b", "program cache"),
     Retired(r"\bdear(er|est)?\b", "expensive"),

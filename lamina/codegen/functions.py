@@ -24,7 +24,7 @@ class _Format:
         integer: the integer element of the same size.
         mantissa: the stored bits of the mantissa.
         bias: of the exponent.
-        ln2: log(2) in two parts; products of the first with an exponent are exact.
+        ln2: log(2) as a sum of two numbers; products of the first with an exponent are exact.
         exp_low, exp_high: below, exp(x) is zero; above, it is infinite.
         expm1_low: below, expm1(x) is -1.
         tanh_high: above, tanh(x) is 1.
@@ -142,7 +142,7 @@ _COS = (
     *(0.041666666666666664, -0.0013888888888887395, 2.4801587298762816e-05),
     *(-2.755731727024068e-07, 2.087614595808494e-09, -1.1382610070998325e-11),
 )
-# pi / 2 in three parts; products of the first two with numbers below 2**20 are exact.
+# pi / 2 as a sum of three numbers; products of the first two with numbers below 2**20 are exact.
 _HALF_PI_SINGLE = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 _HALF_PI = (1.5707963267341256142, 6.0771005063039659766e-11, 2.0222662487959506e-21)
 
@@ -355,12 +355,18 @@ def erf(code: Builder, x: Value) -> Value:
 
 
 def sin(code: Builder, x: Value) -> Value:
-    """The sine, to 4 units for abs(x) up to 1e6; farther out it loses digits, within [-1, 1]."""
+    """The sine, to 4 units in the last place for abs(x) up to 1e6.
+
+    Larger x lose digits; results stay within [-1, 1].
+    """
     return _circular(code, x, 0)
 
 
 def cos(code: Builder, x: Value) -> Value:
-    """The cosine, to 4 units for abs(x) up to 1e6; farther out it loses digits, within [-1, 1]."""
+    """The cosine, to 4 units in the last place for abs(x) up to 1e6.
+
+    Larger x lose digits; results stay within [-1, 1].
+    """
     return _circular(code, x, 1)
 
 
@@ -379,8 +385,8 @@ def _circular(code: Builder, x: Value, quarters: int) -> Value:
         r = _less_half_pis(code, x, count)
     else:
         r = x
-        for part in _HALF_PI:
-            r = code.subtract(r, code.multiply(count, constant(part, type)))
+        for term in _HALF_PI:
+            r = code.subtract(r, code.multiply(count, constant(term, type)))
     z = code.multiply(r, r)
     sine = code.multiply_add(code.multiply(r, z), _polynomial(code, z, _SIN), r)
     # 1 - z / 2 and its rounding error.
@@ -409,8 +415,8 @@ def _less_half_pis(code: Builder, x: Value, count: Value) -> Value:
     Each product is a sum of two numbers; the rounding errors of differences are added at the end.
     """
     r, lost = x, constant(0, x.type)
-    for part in _HALF_PI_SINGLE:
-        for term in _two_product(code, count, constant(part, x.type)):
+    for piece in _HALF_PI_SINGLE:
+        for term in _two_product(code, count, constant(piece, x.type)):
             r, rounding = _two_sum(code, r, code.negate(term))
             lost = code.add(lost, rounding)
     return code.add(r, lost)
@@ -502,7 +508,7 @@ def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     low = code.add(code.add(low, code.add(term_low, tail)), code.add(s_low, s_low))
     far, far_low = _two_sum(code, code.multiply(count, constant(shape.ln2[0], type)), high)
     low = code.add(low, far_low)
-    # exponent * log(2): the first part is exact, the second in twice the precision.
+    # exponent * log(2): the first summand is exact, the second in twice the precision.
     second, second_low = _two_product(code, count, constant(shape.ln2[1], type))
     far, more = _two_sum(code, far, second)
     return _two_sum(code, far, code.add(low, code.add(more, second_low)))

@@ -99,7 +99,7 @@ def _below(root: str, path: str) -> tuple[str, ...]:
     inside = PurePosixPath(path)
     if inside.is_relative_to(root):
         inside = inside.relative_to(root)
-    return tuple(part for part in inside.parts if part != "/")
+    return tuple(name for name in inside.parts if name != "/")
 
 
 def _rest_along(mount: Path, folders: tuple[str, ...], kind: str) -> Iterator[int]:

@@ -27,7 +27,7 @@ EXPENSIVE = frozenset(
 class Target:
     """The costs of a device, as far as programs depend on them.
 
-    Costs are for one element of a tensor. Their unit is the cost of keeping an element: storing a
+    Costs are for one element of a tensor. The cost of keeping an element is 1: storing a
     float and loading it again. A value that costs more than 1 is computed once and stored; other
     values may be computed again wherever they are needed.
 

@@ -267,8 +267,8 @@ class _Points:
     def value(self, scalar: Scalar) -> Array:
         """The scalar at every point, of extent 1 along axes it does not depend on."""
         if scalar not in self._known:
-            for part in postorder(scalar, known=self._known):
-                self._known[part] = np.asarray(self._computed(part))
+            for inner in postorder(scalar, known=self._known):
+                self._known[inner] = np.asarray(self._computed(inner))
         return self._known[scalar]
 
     def _computed(self, scalar: Scalar) -> Array:

@@ -52,7 +52,7 @@ from lamina.shapes import size_of
 
 # The rows of a work item, about, so that loading a panel from a far cache pays.
 ITEM_M = 128
-# The images of a work item take one part in this many of the second cache.
+# The images of a work item take 1 / this of the second cache.
 IMAGE_SHARE = 3
 # The fewest work items where there are few tiles, whatever the number of workers.
 ITEMS_OF_FEW_TILES = 16

@@ -136,10 +136,10 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     shared = set(others)
     gathered = False
     for stage in filter(_is_unrolled, loop.stages):
-        for part in postorder(*stage_values(stage)):
-            if isinstance(part, Load) and stride_along(part.index, lane) not in (-1, 0, 1):
+        for scalar in postorder(*stage_values(stage)):
+            if isinstance(scalar, Load) and stride_along(scalar.index, lane) not in (-1, 0, 1):
                 gathered = True
-                shared -= {axis for axis in others if _moves(part, axis)}
+                shared -= {axis for axis in others if _moves(scalar, axis)}
     within: list[Axis] = []
     for axis in reversed(others if gathered else []):
         if axis in shared and size_of([one.extent for one in within]) < POINTS_PER_GATHER:
@@ -215,12 +215,12 @@ def _iterations(axis: Axis, lanes: int) -> float:
 
 def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
     cost, lanes = 0.5, vectors.lanes
-    for part in postorder(*stage_values(stage)):
-        if isinstance(part, Apply):
-            cost += _EXPENSIVE_OPERATION if part.primitive in EXPENSIVE else _SIMPLE_OPERATION
-        elif isinstance(part, Load):
-            access = _cost_of_access(part.index, lane, lanes)
-            if _is_unrolled(stage) and not any(_moves(part, axis) for axis in vectors.within):
+    for scalar in postorder(*stage_values(stage)):
+        if isinstance(scalar, Apply):
+            cost += _EXPENSIVE_OPERATION if scalar.primitive in EXPENSIVE else _SIMPLE_OPERATION
+        elif isinstance(scalar, Load):
+            access = _cost_of_access(scalar.index, lane, lanes)
+            if _is_unrolled(stage) and not any(_moves(scalar, axis) for axis in vectors.within):
                 access /= max(size_of([axis.extent for axis in vectors.within]), 1)
             cost += access
     indices = [store.index for store in stage_stores(stage)]

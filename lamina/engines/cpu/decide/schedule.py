@@ -168,7 +168,7 @@ class GemmSchedule:
             texts.append(f"K in chunks of {self.chunk}")
         if self.split_m > 1:
             texts.append(f"M split in {self.split_m}")
-        prefetched = f", prefetched {self.prefetch} elements ahead" if self.prefetch else ""
+        prefetched = f", prefetched by {self.prefetch} elements" if self.prefetch else ""
         texts.append(f"left {self.left}{prefetched}")
         packed = f" by panel, {self.packing}" if self.right == PACKED else ""
         texts.append(f"right {self.right}{packed}")

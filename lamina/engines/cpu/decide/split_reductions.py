@@ -114,7 +114,7 @@ class _Splitting:
             partial = _joined(self.before.pop(), partial)
         self.before.append(partial)
         self.stages += combining
-        total, *others = [Local(part.local, part.dtype) for part in combining]
+        total, *others = [Local(one.local, one.dtype) for one in combining]
         combined: Scalar = total
         for result in others:
             combined = Apply(_PRIMITIVES[stage.combine], (combined, result), stage.dtype)

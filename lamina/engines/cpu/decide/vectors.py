@@ -34,5 +34,5 @@ def widened(values: Iterable[Scalar], lanes: int, extent: int) -> int:
 def are_short(values: Iterable[Scalar]) -> bool:
     """Whether expressions are short enough for vectors of several registers."""
     operations = [scalar for scalar in postorder(*values) if isinstance(scalar, Apply)]
-    expensive = any(part.primitive in EXPENSIVE for part in operations)
+    expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive

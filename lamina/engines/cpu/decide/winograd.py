@@ -31,8 +31,8 @@ MUST_GAIN = 0.8
 _INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
 # The transform of the weights, and of their gradients, costs as much as this many tiles.
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
-# The transformed tiles of a chunk take one part in this many of the second cache, and the sums of
-# gradients one part in this many.
+# The transformed tiles of a chunk take 1 / this of the second cache, and the sums of
+# gradients 1 / this.
 _CACHE_SHARE, _SUMS_SHARE = 2, 8
 # For each weight a word of bits states in which columns it is not zero.
 _WORD_BYTES = 4

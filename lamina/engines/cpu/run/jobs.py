@@ -67,7 +67,7 @@ class Phase:
         shared: whether threads share them; otherwise the thread that has completed the phase
             before runs them all.
         back: if the phase ends a repeated part of the program, the phase that begins it.
-        iterations: how often that part is run; 0 if the phase ends none.
+        iterations: how often that piece is run; 0 if the phase ends none.
     """
 
     first: int

@@ -6,7 +6,7 @@ chosen. The other one is tried now and then, for a small part of the time. Resul
 the choice. This is a bandit with two arms and discounted means (Garivier and Moulines, *On
 upper-confidence bound policies for switching bandit problems*, 2011).
 
-A mean has two parts. The usual time of a run changes when another process starts or the host of a
+A mean has two terms. The usual time of a run changes when another process starts or the host of a
 virtual machine moves a core, and a few milliseconds of measurements show that. Long waits for a
 core are rare, and only a long memory shows how much they cost.
 """
