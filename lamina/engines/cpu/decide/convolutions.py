@@ -282,7 +282,7 @@ def _splits(
     """The work items into which M is split for each panel, and the partial sums of each result.
 
     Each work item copies images of its own unless the view is read directly. The number of partial
-    sums depends on the sizes alone, not on the number of workers.
+    sums depends on the sizes, vectors and caches, not on the number of workers.
     """
     block, images = chunk
     matrices = windowed.step.batch[0].extent * panels.count
