@@ -214,7 +214,7 @@ def test_kernels_are_shared_as_the_schedule_states() -> None:
         ),
     )
     written = [write_program(program, PROCESSOR, one).layout.program for one in (schedule, alone)]
-    most = [max(kernel.share for kernel in one.kernels) for one in written]
+    most = [max(kernel.slice_count for kernel in one.kernels) for one in written]
     assert most == [2, 1]
     apart = replace(schedule, least_shared_cycles=math.inf)
     phases = write_program(program, PROCESSOR, apart).layout.program.phases
