@@ -43,8 +43,8 @@ from lamina.ops.lowering_rules import (
     Elementwise,
     Reduction,
     Repeating,
-    loop_of,
-    step_of,
+    iteration_of,
+    loop_key,
 )
 from lamina.program.target import Target
 from lamina.protocols import BatchSize, Clip, Loss, Optimizer, half_a_training
@@ -546,7 +546,7 @@ def _counted(graph: Graph) -> dict[str, int]:
     for node in expand(graph, DEFAULT_TARGET).nodes():
         lowering = node.op.lowering
         if isinstance(lowering, Repeating):
-            loops.setdefault(loop_of(node), []).append(node)
+            loops.setdefault(loop_key(node), []).append(node)
             continue
         if isinstance(lowering, Contracting):
             names: tuple[str, ...] = node.attributes["left"]
@@ -564,5 +564,5 @@ def _counted(graph: Graph) -> dict[str, int]:
     for results in loops.values():
         states: int = results[0].attributes["states"]
         (length,) = static(results[0].operands[states].shape[:1])
-        add(results[0], length * sum(_counted(step_of(results)).values()))
+        add(results[0], length * sum(_counted(iteration_of(results)).values()))
     return counts

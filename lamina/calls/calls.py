@@ -177,7 +177,7 @@ class Interface:
             DefinitionError: if it does not take these arguments.
         """
         if self._fits(values, options):
-            by_place = map(self._taken, self.places, values)
+            by_place = map(self._taken, self.positional, values)
             by_name = {name: self._taken(name, value) for name, value in options.items()}
             return function(*by_place, **by_name)
         misfit = self.misfit(values, options)
@@ -197,7 +197,7 @@ class Interface:
         return None
 
     @cached_property
-    def places(self) -> tuple[str, ...]:
+    def positional(self) -> tuple[str, ...]:
         """The parameters that may be given by their places."""
         parameters = self.signature.parameters.values()
         return tuple(one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD)
@@ -218,9 +218,9 @@ class Interface:
 
         `Signature.bind` takes several times as long.
         """
-        if not self._usual or len(values) > len(self.places):
+        if not self._usual or len(values) > len(self.positional):
             return False
-        given = {*self.places[: len(values)], *options}
+        given = {*self.positional[: len(values)], *options}
         known = given <= self.signature.parameters.keys() and self._required <= given
         return known and len(given) == len(values) + len(options)
 

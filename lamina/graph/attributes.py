@@ -23,7 +23,7 @@ from lamina.graph.kinds import (
     Whole,
     as_number,
     read_each,
-    read_in_turn,
+    read_with_kinds,
 )
 from lamina.records import frozen_dataclass
 from lamina.shapes import as_whole, converted
@@ -165,7 +165,7 @@ class Fields(Kind):
         if items is None or len(items) != len(self.kinds):
             raise Misfit(f"a tuple ({', '.join(self.kinds)})")
         names = tuple(self.kinds)
-        return read_in_turn(self.kinds.values(), items, lambda n: f".{names[n]}", operands)
+        return read_with_kinds(self.kinds.values(), items, lambda n: f".{names[n]}", operands)
 
 
 @final

@@ -463,10 +463,10 @@ def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> t
     Raises:
         Misfit: which names the first that is none of the kind by its number.
     """
-    return read_in_turn([kind] * len(values), values, "[{}]".format, operands)
+    return read_with_kinds([kind] * len(values), values, "[{}]".format, operands)
 
 
-def read_in_turn(
+def read_with_kinds(
     kinds: Iterable[Kind],
     values: tuple[Any, ...],
     label: Callable[[int], str],

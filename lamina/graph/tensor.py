@@ -57,7 +57,7 @@ class Op:
     joint_gradient: Callable[[Mapping[Tensor, Tensor]], tuple[Tensor | None, ...]] | None = None
     operands: int | tuple[int, int | None] = 1
     attributes: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
-    places: Callable[[Tensor], tuple[Tensor, Dim]] | None = None
+    indices: Callable[[Tensor], tuple[Tensor, Dim]] | None = None
 
     def __post_init__(self) -> None:
         # The first record of a name keeps it: nobody replaces an op of Lamina by accident.

@@ -123,18 +123,18 @@ def dtype_of(value: DTypeLike, kind: ElementType = _ANY_TYPE) -> DType:
 _EXTENT, _EXTENT_OR_OPEN = Extent(), Extent(-1)
 
 
-def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -> Shape:
+def shape_of(value: object, name: str = "shape", *, inferred: bool = False) -> Shape:
     """A shape: a number for one axis, or numbers for several.
 
     Args:
         value: what the user gave.
         name: of the argument.
-        open_places: whether -1 may stand for a number that follows from the others.
+        inferred: whether -1 may stand for a number that follows from the others.
 
     Raises:
         DefinitionError: if it is no shape.
     """
-    kind = _EXTENT_OR_OPEN if open_places else _EXTENT
+    kind = _EXTENT_OR_OPEN if inferred else _EXTENT
     if isinstance(value, Size) or as_whole(value) is not None:
         return (read(name, kind, value),)
     entries = entries_of(value)

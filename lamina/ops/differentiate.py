@@ -27,7 +27,7 @@ from lamina.graph import (
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
-from lamina.ops.lowering_rules import Repeating, loop_of
+from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.slicing import SLICE
 from lamina.shapes import shape_text
 
@@ -139,7 +139,7 @@ def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
     found: dict[Tensor, list[Tensor]] = {}
     for node in nodes:
         if isinstance(node.op.lowering, Repeating):
-            found[node] = loops.setdefault(loop_of(node), [])
+            found[node] = loops.setdefault(loop_key(node), [])
             found[node].append(node)
         elif node.op is SLICE:
             slices.setdefault(node.operands[0], []).append(node)

@@ -54,7 +54,7 @@ def _check_indices(name: str, indices: Tensor) -> None:
         )
 
 
-def _check_places(name: str, indices: Tensor, extent: Dim) -> None:
+def _check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
     """Checks that indices name places on an axis, as far as it is known what they are.
 
     Those that are not known name the nearest place inside, so that no data makes a program reach
@@ -88,13 +88,13 @@ def _check_places(name: str, indices: Tensor, extent: Dim) -> None:
         )
 
 
-def _taken_places(node: Tensor) -> tuple[Tensor, Dim]:
+def _taken_indices(node: Tensor) -> tuple[Tensor, Dim]:
     x, indices = node.operands
     axis: int = node.attributes["axis"]
     return indices, x.shape[axis]
 
 
-def _scattered_places(node: Tensor) -> tuple[Tensor, Dim]:
+def _scattered_indices(node: Tensor) -> tuple[Tensor, Dim]:
     return node.operands[1], node.attributes["size"]
 
 
@@ -111,7 +111,7 @@ def _index_sample(
 def _infer_take(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     x, indices = operands
     axis: int = attributes["axis"]
-    _check_places("take", indices, x.shape[axis])
+    _check_indices_on_axis("take", indices, x.shape[axis])
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
 
 
@@ -153,7 +153,7 @@ TAKE = Op(
         Sample(((4, 3), (9,)), {"axis": 0}, -3, 7, ("float", "int64")),
     ),
     operands=2,
-    places=_taken_places,
+    indices=_taken_indices,
     attributes={"axis": Axis()},
 )
 
@@ -181,7 +181,7 @@ def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> 
     values, indices = operands
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
-    _check_places("scatter_add", indices, size)
+    _check_indices_on_axis("scatter_add", indices, size)
     require_numbers(values)
     end = axis + indices.rank
     if values.shape[axis:end] != indices.shape:
@@ -213,7 +213,7 @@ def _add_at(target: Array, places: Any, values: Array) -> None:
     np.add.at(target, places, values)
 
 
-def _scatter_add_place(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
+def _scatter_add_destination(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
     axis: int = node.attributes["axis"]
     end = axis + node.operands[1].rank
     (extent,) = static((node.shape[axis],))
@@ -226,7 +226,7 @@ SCATTER_ADD = Op(
     _infer_scatter_add,
     _scatter_add_gradient,
     _scatter_add_reference,
-    Scattering(_scatter_add_place),
+    Scattering(_scatter_add_destination),
     (
         _index_sample((6, 3), (6,), size=4, axis=0),
         _index_sample((2, 3, 4, 5), (3, 4), "int32", size=5, axis=1),
@@ -234,7 +234,7 @@ SCATTER_ADD = Op(
         _index_sample((2, 0), (0,), size=3, axis=1),
     ),
     operands=2,
-    places=_scattered_places,
+    indices=_scattered_indices,
     attributes={"size": Extent(), "axis": Axis(between=True)},
 )
 
@@ -278,7 +278,7 @@ def _infer_take_along_axis(
 ) -> tuple[Shape, DType]:
     x, indices = operands
     axis: int = attributes["axis"]
-    _check_places("take_along_axis", indices, x.shape[axis])
+    _check_indices_on_axis("take_along_axis", indices, x.shape[axis])
     _check_along("take_along_axis", x, indices, axis)
     return indices.shape, x.dtype
 
@@ -319,7 +319,7 @@ TAKE_ALONG_AXIS = Op(
         Sample(((3, 4), (3, 6)), {"axis": 1}, -3, 7, ("float", "int32")),
     ),
     operands=2,
-    places=_taken_places,
+    indices=_taken_indices,
     attributes={"axis": Axis()},
 )
 
@@ -344,7 +344,7 @@ def _infer_scatter_along_axis(
     values, indices = operands
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
-    _check_places("scatter_along_axis", indices, size)
+    _check_indices_on_axis("scatter_along_axis", indices, size)
     require_numbers(values)
     if values.shape != indices.shape:
         raise ShapeError(
@@ -368,7 +368,9 @@ def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis
     return result
 
 
-def _scatter_along_axis_place(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
+def _scatter_along_axis_destination(
+    node: Tensor, coordinates: Coordinates, pull: Pull
+) -> Coordinates:
     return _replaced(node, coordinates, pull, node.shape)
 
 
@@ -377,7 +379,7 @@ SCATTER_ALONG_AXIS = Op(
     _infer_scatter_along_axis,
     _scatter_along_axis_gradient,
     _scatter_along_axis_reference,
-    Scattering(_scatter_along_axis_place),
+    Scattering(_scatter_along_axis_destination),
     (
         _index_sample((3, 5), (3, 5), size=4, axis=1),
         _index_sample((6, 1, 2), (6, 1, 2), "int32", size=3, axis=0),
@@ -386,7 +388,7 @@ SCATTER_ALONG_AXIS = Op(
         Sample(((2, 5), (2, 5)), {"size": 3, "axis": 1}, -3, 7, ("float", "uint8")),
     ),
     operands=2,
-    places=_scattered_places,
+    indices=_scattered_indices,
     attributes={"size": Extent(), "axis": Axis()},
 )
 

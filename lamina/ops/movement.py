@@ -123,7 +123,7 @@ def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
         ShapeError: if the numbers of elements differ.
     """
     x = as_tensor(x)
-    wanted = shape_of(shape, open_places=True)
+    wanted = shape_of(shape, inferred=True)
     if -1 in wanted:
         wanted = _with_open_dimension(x, wanted)
     return x if wanted == x.shape else apply(RESHAPE, x, shape=wanted)

@@ -208,7 +208,7 @@ def test_place_equals_the_reference(op: Op, sample: Sample) -> None:
     values, indices = leaves(feeds)
     y = apply(op, values, indices, **sample.attributes)
     axes, coordinates = space(static(values.shape))
-    places = op.lowering.place(y, coordinates, lambda n, c: scalar_at(y.operands[n], c))
+    places = op.lowering.destination(y, coordinates, lambda n, c: scalar_at(y.operands[n], c))
     offsets = Points(axes, feeds).index(flatten(places, static(y.shape)))
     found = np.zeros(static(y.shape), np.float32)
     np.add.at(found.reshape(-1), offsets.ravel(), feeds["x0"].ravel())
