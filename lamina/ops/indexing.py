@@ -1,8 +1,8 @@
-"""Ops that read or write at places named by data: take, scatter, one_hot.
+"""Gather and scatter: take, scatter_add and their variants along an axis; one_hot.
 
-Indices are integers from 0; they do not count from the end. One outside is refused: when the op is
-made if it is known then, and when data arrives if it stands there. One that is computed names the
-nearest place inside. `one_hot` gives nothing but zeros for one outside.
+Indices are integers from 0; they do not count from the end. A constant index out of range is
+refused when the op is made, one in data when the data arrives. A computed index is clamped to the
+axis. `one_hot` returns zeros for an index out of range.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ def _check_indices(name: str, indices: Tensor) -> None:
 
 
 def _check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
-    """Checks that indices name places on an axis, as far as it is known what they are.
+    """Checks indices of an axis; their values only if they are constants.
 
-    Those that are not known name the nearest place inside, so that no data makes a program reach
-    outside its buffers.
+    Other indices are clamped to the axis, so that no data makes a program read or write outside its
+    buffers.
 
     Raises:
         DTypeError: if they are not integers.
-        ShapeError: if there is no place, or one of them lies outside.
+        ShapeError: if the axis is empty, or an index is out of range.
     """
     _check_indices(name, indices)
     if extent == 0 and 0 not in indices.shape:
         raise ShapeError(
-            f"{name}: an axis of extent 0 has no place that an index could name",
+            f"{name}: an axis of extent 0 cannot be indexed",
             facts=(("indices", described(indices)),),
         )
     if indices.op is not CONSTANT:
@@ -78,13 +78,12 @@ def _check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
         outside = outside | (array >= extent)
     if outside.any():
         raise ShapeError(
-            f"{name}: there is no place {array[outside][0]}",
+            f"{name}: index {array[outside][0]} is out of range",
             facts=(
                 ("expected", f"indices from 0, below the extent {extent} of the axis"),
                 ("found", str(array[outside][0])),
             ),
-            advice="Indices do not count from the end: take the extent less one for the last "
-            "place.",
+            advice="Indices do not count from the end: the last one is the extent less one.",
         )
 
 
@@ -122,7 +121,7 @@ def _take_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
 
 
 def _inside(indices: Array, extent: int) -> Array:
-    """Indices outside name the nearest place inside."""
+    """The indices, clamped to the axis."""
     return np.clip(indices, 0, max(extent - 1, 0))
 
 
@@ -135,8 +134,8 @@ def _take_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     axis: int = node.attributes["axis"]
     end = axis + indices.rank
     (extent,) = static((x.shape[axis],))
-    place = gathered(pull(1, coordinates[axis:end]), extent)
-    return pull(0, (*coordinates[:axis], place, *coordinates[end:]))
+    index = gathered(pull(1, coordinates[axis:end]), extent)
+    return pull(0, (*coordinates[:axis], index, *coordinates[end:]))
 
 
 TAKE = Op(
@@ -160,17 +159,17 @@ TAKE = Op(
 
 @checked
 def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
-    """The slices of x along an axis that the indices name; their axes replace that axis.
+    """The slices of x along an axis at the indices; the axes of the indices replace that axis.
 
     Args:
         x: any tensor.
         indices: integers of any shape, from 0 to the extent of the axis - 1; negative ones do not
-            count from the end. One outside is refused if it is known, or stands in the data; one
-            that is computed names the nearest place inside.
+            count from the end. A constant index out of range is refused, and so is one in the data;
+            a computed one is clamped to the axis.
         axis: the axis of x that is indexed.
 
     Raises:
-        ShapeError: if one of known indices lies outside.
+        ShapeError: if a constant index is out of range.
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
@@ -208,17 +207,17 @@ def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) 
     return result
 
 
-def _add_at(target: Array, places: Any, values: Array) -> None:
-    """Adds in place, one value after the other, where NumPy's `target[places]` lies."""
-    np.add.at(target, places, values)
+def _add_at(target: Array, index: Any, values: Array) -> None:
+    """Adds to NumPy's `target[index]` in place, one value after the other."""
+    np.add.at(target, index, values)
 
 
 def _scatter_add_destination(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
     axis: int = node.attributes["axis"]
     end = axis + node.operands[1].rank
     (extent,) = static((node.shape[axis],))
-    place = gathered(pull(1, coordinates[axis:end]), extent)
-    return (*coordinates[:axis], place, *coordinates[end:])
+    index = gathered(pull(1, coordinates[axis:end]), extent)
+    return (*coordinates[:axis], index, *coordinates[end:])
 
 
 SCATTER_ADD = Op(
@@ -241,19 +240,20 @@ SCATTER_ADD = Op(
 
 @checked
 def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 0) -> Tensor:
-    """Zeros, to which slices of values are added at the places the indices name.
+    """Zeros, to which slices of values are added at the indices.
 
-    The transpose of `take`: the axes of the indices, which stand in values from `axis` on, become
-    one axis of extent `size`. Values are added in their order, to 0.0, so that -0.0 gives 0.0.
+    The transpose of `take`: the axes of the indices, which are those of values from `axis` on,
+    become one axis of extent `size`. Values are added in their order, to 0.0, so that -0.0 gives
+    0.0.
 
     Raises:
         ShapeError: if there is not one slice of values for each index.
         DTypeError: if the indices are not integers.
     """
-    values, places = as_tensor(values), as_tensor(indices)
+    values, indices = as_tensor(values), as_tensor(indices)
     extent: Dim = read("size", Extent(), size)
-    counted = axis_of(values, axis, max(values.rank - places.rank + 1, 0))
-    return apply(SCATTER_ADD, values, places, size=extent, axis=counted)
+    counted = axis_of(values, axis, max(values.rank - indices.rank + 1, 0))
+    return apply(SCATTER_ADD, values, indices, size=extent, axis=counted)
 
 
 # take_along_axis and its transpose ----------------------------------------------------------------
@@ -262,8 +262,8 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
 def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
     fits = x.rank == indices.rank and all(
         left == right
-        for place, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
-        if place != axis
+        for number, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
+        if number != axis
     )
     if not fits:
         raise ShapeError(
@@ -293,17 +293,17 @@ def _take_along_axis_reference(x: Array, indices: Array, axis: int) -> Array:
     return np.take_along_axis(x, _inside(indices.astype(np.int64), x.shape[axis]), axis)
 
 
-def _replaced(
+def _indexed_along(
     node: Tensor, coordinates: Coordinates, pull: Pull, extents: Shape
 ) -> tuple[Index, ...]:
     axis: int = node.attributes["axis"]
     (extent,) = static((extents[axis],))
-    place = gathered(pull(1, coordinates), extent)
-    return (*coordinates[:axis], place, *coordinates[axis + 1 :])
+    index = gathered(pull(1, coordinates), extent)
+    return (*coordinates[:axis], index, *coordinates[axis + 1 :])
 
 
 def _take_along_axis_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
-    return pull(0, _replaced(node, coordinates, pull, node.operands[0].shape))
+    return pull(0, _indexed_along(node, coordinates, pull, node.operands[0].shape))
 
 
 TAKE_ALONG_AXIS = Op(
@@ -326,12 +326,12 @@ TAKE_ALONG_AXIS = Op(
 
 @checked
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
-    """Elements of x; along one axis their places are the indices, along the others their own.
+    """Elements of x at the indices along one axis, at the same coordinates along the others.
 
     Indices are as in `take`.
 
     Raises:
-        ShapeError: if x and indices differ in another axis, or a known index lies outside.
+        ShapeError: if x and indices differ in another axis, or a constant index is out of range.
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
@@ -363,15 +363,15 @@ def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis
     result = np.zeros((*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype)
     own = np.indices(values.shape)
     inside = _inside(indices, size)
-    places = [inside if place == axis else own[place] for place in range(values.ndim)]
-    _add_at(result, tuple(places), values)
+    index = [inside if number == axis else own[number] for number in range(values.ndim)]
+    _add_at(result, tuple(index), values)
     return result
 
 
 def _scatter_along_axis_destination(
     node: Tensor, coordinates: Coordinates, pull: Pull
 ) -> Coordinates:
-    return _replaced(node, coordinates, pull, node.shape)
+    return _indexed_along(node, coordinates, pull, node.shape)
 
 
 SCATTER_ALONG_AXIS = Op(
@@ -395,7 +395,7 @@ SCATTER_ALONG_AXIS = Op(
 
 @checked
 def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis: int) -> Tensor:
-    """Zeros, to which each value is added; along one axis its place is its index.
+    """Zeros, to which each value is added: along one axis at its index.
 
     The transpose of `take_along_axis`; the axis has extent `size` in the result. Values are added
     as in `scatter_add`.
@@ -405,8 +405,8 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
         DTypeError: if the indices are not integers.
     """
     values = as_tensor(values)
-    place, extent = axis_of(values, axis), read("size", Extent(), size)
-    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=extent, axis=place)
+    counted, extent = axis_of(values, axis), read("size", Extent(), size)
+    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=extent, axis=counted)
 
 
 # one_hot ------------------------------------------------------------------------------------------
@@ -449,7 +449,7 @@ ONE_HOT = Op(
 
 @checked
 def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Tensor:
-    """1 at the place each index names along a new last axis, 0 elsewhere.
+    """1 at each index along a new last axis, 0 elsewhere.
 
     Raises:
         DTypeError: if the indices are not integers.

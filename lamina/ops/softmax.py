@@ -75,7 +75,7 @@ LOGSUMEXP = Op(
 
 @checked
 def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """log(total(exp(x))) along axes, without overflow."""
+    """log(sum(exp(x))) along axes, without overflow."""
     return reduced(LOGSUMEXP, floating(x), axes, keepdims)
 
 

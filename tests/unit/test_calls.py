@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.calls import calls
 from lamina.errors import DefinitionError
-from lamina.graph import calls
 
 
 def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
@@ -48,7 +48,7 @@ def test_an_unknown_option_is_shown_with_those_that_there_are() -> None:
         (lm.schedules.StepDecay, {"step_size": 3}, "Here it is called every."),
         (lm.Linear, {"units": 8}, "Here it is called features."),
         (lm.Linear, {"features": 8, "activation": "relu"}, "An activation is a layer of its own, "),
-        (lm.Linear, {"in_features": 8, "features": 2}, "What comes in is found out when "),
+        (lm.Linear, {"in_features": 8, "features": 2}, "The input's size is inferred when "),
         (lm.Linear, {"feature": 8}, "Did you mean features?"),
         (lm.Conv2d, {"activation": "relu"}, "An activation is a layer of its own, "),
         (lm.RNN, {"nonlinearity": "relu"}, "Here it is called activation."),

@@ -117,7 +117,7 @@ def test_a_seed_of_another_shape_is_refused() -> None:
     with pytest.raises(ShapeError) as caught:
         gradients(ops.sin(x), [x], constant(np.ones(3)))
     assert str(caught.value) == (
-        "the seed of a gradient must look like the output\n"
+        "the seed of a gradient must have the shape and dtype of the output\n"
         "  output  f64[batch, 3]\n"
         "  seed    f64[3]\n"
         "  Leave the seed out for a gradient of the sum of the output."

@@ -288,10 +288,18 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
         DefinitionError,
         "shape[1] must be a whole number of at least -1",
     ),
-    (lambda: ops.take(X, [-1], 1), ShapeError, "take: there is no place -1"),
+    (lambda: ops.take(X, [-1], 1), ShapeError, "take: index -1 is out of range"),
     (lambda: ops.take(X, [3], 1), ShapeError, "below the extent 3 of the axis"),
-    (lambda: ops.take_along_axis(X, np.full((2, 1, 4), -1), 1), ShapeError, "no place -1"),
-    (lambda: ops.scatter_add(ROW, [0, 1, 9], 4), ShapeError, "scatter_add: there is no place 9"),
+    (
+        lambda: ops.take_along_axis(X, np.full((2, 1, 4), -1), 1),
+        ShapeError,
+        "index -1 is out of range",
+    ),
+    (
+        lambda: ops.scatter_add(ROW, [0, 1, 9], 4),
+        ShapeError,
+        "scatter_add: index 9 is out of range",
+    ),
     (lambda: ops.exp(None), DTypeError, "a tensor, a number or an array of numbers is needed"),
     (lambda: ops.exp([X, X]), LaminaError, "a tensor holds no data yet"),
     (lambda: ops.full((2**40, 2**40), 1), ShapeError, "the result is larger than any memory"),
@@ -304,7 +312,11 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.matmul(X[:, :, :1], X[0]), ShapeError, "belong together differ, 1 against 3"),
     (lambda: ops.dot(X[0, :, :1], ROW), ShapeError, "belong together differ, 1 against 3"),
     (lambda: ops.softmax(), DefinitionError, "missing a required argument: 'x'"),
-    (lambda: ops.take(ops.reshape(X[:0], (0,)), [0]), ShapeError, "an axis of extent 0 has no"),
+    (
+        lambda: ops.take(ops.reshape(X[:0], (0,)), [0]),
+        ShapeError,
+        "an axis of extent 0 cannot be indexed",
+    ),
 ]
 
 
