@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.calls import calls
+from lamina.calls import spellings
 from lamina.errors import DefinitionError
 
 
@@ -91,7 +91,7 @@ def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
     public = [getattr(package, name) for package in packages for name in dir(package)]
     public += vars(lm.Model).values()
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}
-    assert not [name for name in calls._ELSEWHERE if name not in known]
+    assert not [name for name in spellings.ELSEWHERE if name not in known]
 
 
 def names_of(one: Callable[..., Any]) -> list[str]:
@@ -245,7 +245,7 @@ def test_a_regularizer_gives_a_number() -> None:
 def test_a_function_that_clips_gives_as_many_gradients() -> None:
     options: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8}
     text = text_of(small().training, clip=lambda gradients: gradients[:1], **options)
-    assert "does not give a gradient for each" in text
+    assert "does not return one gradient for each gradient" in text
     assert "expected  2 tensors of the same shapes and dtypes" in text
 
 
