@@ -1,4 +1,4 @@
-"""Attention: what is masked, what memory it takes, and the text of errors.
+"""Attention: masks, memory, and the text of errors.
 
 Values, gradients and second derivatives are tested from the samples of the op's record.
 """
@@ -33,8 +33,8 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients() -> None:
     f = lm.compile(inputs=[q, k, v, mask], outputs=[y, *lm.gradients(y * y, [q, k, v])])
     generator = np.random.default_rng(0)
     arrays = [generator.normal(size=(2, 3, 2, 4)).astype("float32") for _ in range(3)]
-    seen = np.array([[[[True, True], [False, False]]], [[[False, False], [False, False]]]])
-    found = f(*arrays, seen)
+    mask_values = np.array([[[[True, True], [False, False]]], [[[False, False], [False, False]]]])
+    found = f(*arrays, mask_values)
     assert all(np.isfinite(array).all() for array in found)
     assert found[0][0, :, 0].all()
     assert not found[0][0, :, 1].any()
