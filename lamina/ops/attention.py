@@ -92,20 +92,20 @@ def _build(node: Tensor, target: Target) -> Tensor:
 
 
 def _gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    def part(number: int) -> Tensor:
+    def of_operand(number: int) -> Tensor:
         every = (upstream, result, *result.operands)
         return apply(ATTENTION_GRADIENT, *every, **result.attributes, operand=number)
 
-    return tuple(part(n) if x.dtype.is_float else None for n, x in enumerate(result.operands))
+    return tuple(of_operand(n) if x.dtype.is_float else None for n, x in enumerate(result.operands))
 
 
 def _gradient_build(node: Tensor, target: Target) -> Tensor:
     upstream, result, *others = node.operands
     given = attention_arguments(tuple(others), node.attributes)
-    return _part(node, upstream, result, tuple(others), given.blocks_for(target))
+    return _operand_gradient(node, upstream, result, tuple(others), given.blocks_for(target))
 
 
-def _part(
+def _operand_gradient(
     node: Tensor, upstream: Tensor, result: Tensor, others: tuple[Tensor, ...], blocks: int
 ) -> Tensor:
     """The gradient of one operand; those of all operands share most of their graphs."""
@@ -119,7 +119,9 @@ def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
 
     def built(operands: tuple[Tensor, ...]) -> Tensor:
         arriving, result, *others = operands
-        return _part(node, arriving, result, tuple(others), node.attributes.get("blocks", 1))
+        return _operand_gradient(
+            node, arriving, result, tuple(others), node.attributes.get("blocks", 1)
+        )
 
     return gradients_of_built(built, node.operands, upstream)
 

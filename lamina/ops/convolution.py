@@ -226,7 +226,7 @@ def _infer_conv_transpose(
             facts=(
                 ("tensor", described(y)),
                 ("extents of the result", str(extents)),
-                ("which convolved give", str(tuple(found))),
+                ("a convolution of it", str(tuple(found))),
             ),
             advice="An extent is (n - 1) * stride - padding + window, and up to stride - 1 more.",
         )

@@ -50,7 +50,7 @@ def gradients(
         One tensor for each of `with_respect_to`, in its shape and dtype.
 
     Raises:
-        GradientError: where an op on the way has no derivative, or a dtype is not a float.
+        GradientError: where an op on the path has no derivative, or a dtype is not a float.
         ShapeError: where the seed has another shape than the output.
 
     Example:
@@ -87,11 +87,11 @@ def gradients(
                 advice="Cut the dependence with ops.stop_gradient, or use a smooth op.",
             )
         with labelled(node.origin):
-            parts = _parts(node.op, arriving)
-            for operand, part in zip(node.operands, parts, strict=True):
-                if part is not None and operand in needed:
+            flows = _operand_gradients(node.op, arriving)
+            for operand, flow in zip(node.operands, flows, strict=True):
+                if flow is not None and operand in needed:
                     known = upstream.get(operand)
-                    upstream[operand] = part if known is None else add(known, part)
+                    upstream[operand] = flow if known is None else add(known, flow)
     return tuple(
         upstream[tensor]
         if tensor in upstream
@@ -116,7 +116,7 @@ def _seed(output: Tensor, given: Tensor | None) -> Tensor:
     return given
 
 
-def _parts(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+def _operand_gradients(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
     """The gradients of the operands of an op."""
     if op.joint_gradient is not None:
         return op.joint_gradient(arriving)

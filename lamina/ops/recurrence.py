@@ -112,22 +112,22 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     for name, allowed in counts.items():
         if attributes[name] not in allowed:
             raise DefinitionError(f"recurrence: {name}={attributes[name]!r} is out of range")
-    for number, ((name, tensor), inner) in enumerate(
+    for number, ((name, tensor), state) in enumerate(
         zip(body.outputs[:states], body.inputs, strict=False)
     ):
-        if (tensor.shape, tensor.dtype) != (inner.shape, inner.dtype):
+        if (tensor.shape, tensor.dtype) != (state.shape, state.dtype):
             raise ShapeError(
                 f"recurrence: state {number} changes its shape or dtype",
-                facts=(("before", described(inner)), ("after", f"{described(tensor)} {name}")),
+                facts=(("before", described(state)), ("after", f"{described(tensor)} {name}")),
             )
     if not operands[states].rank:
         raise ShapeError("recurrence: a sequence has no axis of time")
     length = _length(operands, attributes)
-    for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
-        shape: Shape = inner.shape
+    for number, (operand, own) in enumerate(zip(operands, body.inputs, strict=True)):
+        shape: Shape = own.shape
         if states <= number < states + sequences:
             shape = (length, *shape)
-        if (operand.shape, operand.dtype) != (shape, inner.dtype):
+        if (operand.shape, operand.dtype) != (shape, own.dtype):
             raise ShapeError(
                 "recurrence: an operand does not fit the graph of an iteration",
                 facts=(("expected", str(shape)), ("found", described(operand))),

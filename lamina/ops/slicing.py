@@ -287,12 +287,12 @@ def _pad_reference(
     value: float,
 ) -> Array:
     rows = list(zip(x.shape, low, high, interior, strict=True))
-    inner = [(n + max(n - 1, 0) * gap) for n, _, _, gap in rows]
-    shape = [n + before + after for n, (_, before, after, _) in zip(inner, rows, strict=True)]
+    spaced = [(n + max(n - 1, 0) * gap) for n, _, _, gap in rows]
+    shape = [n + before + after for n, (_, before, after, _) in zip(spaced, rows, strict=True)]
     padded = np.full(shape, value, x.dtype)
     slices = [
         slice(before, before + n, gap + 1)
-        for n, (_, before, _, gap) in zip(inner, rows, strict=True)
+        for n, (_, before, _, gap) in zip(spaced, rows, strict=True)
     ]
     padded[tuple(slices)] = x
     return padded

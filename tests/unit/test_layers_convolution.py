@@ -427,7 +427,7 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
             [
                 "no convolution of the result has the shape of the tensor",
                 "extents of the result  (8, 9)",
-                "which convolved give   (6, 7)",
+                "a convolution of it    (6, 7)",
                 "and up to stride - 1 more.",
             ],
         ),
