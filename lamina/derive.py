@@ -1,7 +1,7 @@
 """From a network to the graph of one batch: for inference, for evaluation, or for training.
 
-The graph of a training step has everything in it: forward, loss, penalties, gradients, clipping,
-optimizer, new states. So the compiler sees all of it at once.
+The graph of a training step contains forward pass, loss, penalties, gradients, clipping, optimizer
+and new states. So the compiler optimises all of it together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lamina.shapes import DType, shape_text
 
 
 class Traceable(Protocol):
-    """A network, as far as this file needs one."""
+    """The part of a network that this file needs."""
 
     def trace(
         self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
@@ -51,10 +51,10 @@ class BatchGraph:
     Attributes:
         graph: inputs are `"input0"`.. and `"target0"`..; outputs `"output0"`.. for inference,
             `"loss"` and `"metric0.NAME"`.. otherwise.
-        trace: the network it was made from.
+        trace: the trace of the network.
         slots: for each state of the optimizer, `"1.weight/momentum"`: its tensor and first value.
-        untrained: the parameters that are frozen, or that the loss does not depend on; they are
-            left as they are.
+        untrained: the parameters that are frozen, or that the loss does not depend on; they are not
+            updated.
     """
 
     graph: Graph
@@ -73,7 +73,7 @@ def inference_graph(
 
 
 def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
-    """The targets that a loss expects where no data says otherwise.
+    """The targets that a loss expects, where there is no data yet.
 
     Returns:
         (shape with the batch, dtype) of each target; none for a loss without targets.
@@ -97,7 +97,7 @@ def evaluation_graph(
     input_dtypes: Sequence[DType] | None = None,
     training: bool = False,
 ) -> BatchGraph:
-    """Loss and metrics of a batch; no penalties, nothing is changed.
+    """The loss, without penalties, and the metrics of a batch; it updates nothing.
 
     Args:
         training: trace the layers in training mode instead of inference mode.
@@ -126,14 +126,14 @@ def training_graph(
 ) -> BatchGraph:
     """The graph of a training step.
 
-    The reported loss includes the layers' penalties, as what is minimised does.
+    The reported loss is the one that is minimised: with the layers' penalties.
 
     Args:
         frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
             Their gradients are not computed, and they have no state.
 
     Raises:
-        DefinitionError: if there is nothing to train, or a pattern fits no parameter.
+        DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
     trace = network.trace(dtype=dtype, training=True, input_dtypes=input_dtypes)
@@ -167,8 +167,8 @@ def training_graph(
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
     outputs = (("loss", value), *metric_outputs)
-    learning = {variable.name for variable in trained}
-    untrained = tuple(name for name in record.parameters if name not in learning)
+    trained_names = {variable.name for variable in trained}
+    untrained = tuple(name for name in record.parameters if name not in trained_names)
     graph = Graph((*trace.inputs, *leaves), outputs, tuple(updates))
     return BatchGraph(graph, trace, slots, untrained)
 
@@ -181,8 +181,8 @@ def _trained(
     Args:
         loss: with penalties.
         variables: all parameters.
-        excluded: the names of frozen ones.
-        frozen: the patterns that excluded them, for errors.
+        excluded: the names of frozen parameters.
+        frozen: the patterns that these names match, for errors.
 
     Raises:
         DefinitionError: if there are none, or no gradient reaches any of them.
@@ -208,7 +208,7 @@ def _trained(
         raise DefinitionError(
             "there is nothing to train: no gradient of the loss reaches a parameter",
             facts=(("found", "comparisons, casts or indices between the loss and all of them"),),
-            advice="Use what changes smoothly: lm.CrossEntropy() in place of an accuracy.",
+            advice="Use a differentiable loss: lm.CrossEntropy() instead of an accuracy.",
         )
     return trained
 
@@ -217,22 +217,22 @@ def _clipped(clip: Clip, flowing: Sequence[Tensor]) -> Sequence[Tensor]:
     """The clipped gradients.
 
     Raises:
-        DefinitionError: if they are not as many, or not of the same shapes and dtypes.
+        DefinitionError: if their number, shapes or dtypes differ from the gradients'.
     """
     found: object = clip(flowing)
-    looks = [
+    types = [
         (one.shape, one.dtype) if isinstance(one, Tensor) else None
         for one in (cast(Sequence[object], found) if isinstance(found, list | tuple) else ())
     ]
-    if looks != [(one.shape, one.dtype) for one in flowing]:
+    if types != [(one.shape, one.dtype) for one in flowing]:
         raise DefinitionError(
-            "the function that clips does not give a gradient for each that it is given",
+            "the function that clips does not return one gradient for each gradient",
             facts=(
                 ("expected", f"{len(flowing)} tensors of the same shapes and dtypes"),
                 ("found", reprlib.repr(found)),
             ),
             where="clip",
-            advice="It takes a list of tensors, and gives one: lm.ClipGlobalNorm(1.0) does.",
+            advice="It takes a list of tensors and returns a list: lm.ClipGlobalNorm(1.0) does.",
         )
     return cast(Sequence[Tensor], found)
 
@@ -260,14 +260,14 @@ def _updated(
 
 
 def _single(tensors: Sequence[Tensor]) -> Any:
-    """The tensor itself where there is one, a tuple where there are several."""
+    """The tensor itself if there is one, a tuple of several."""
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
 def _targets(
     specs: Sequence[Spec], loss: Loss, trace: Trace, dtype: DType
 ) -> tuple[tuple[Tensor, ...], Any]:
-    """The target leaves, and what the loss is given: integers become floats where it wants them."""
+    """The target leaves, and the loss's target: as floats where the loss needs floats."""
     leaves = tuple(
         leaf(f"target{number}", "input", shape, arriving)
         for number, (shape, arriving) in enumerate(specs)
@@ -277,7 +277,7 @@ def _targets(
     if not leaves:
         if wanted is not None:
             raise DataError(
-                "the loss compares with targets, and the data has none",
+                "the loss needs targets, and the data has none",
                 facts=(("expected", shape_text(*wanted)), ("found", "inputs only")),
                 where=type(loss).__name__,
                 advice="Give pairs (x, y), or a loss that needs no targets.",

@@ -1,4 +1,4 @@
-"""Every error Lamina raises on purpose: what was expected, what was found, where, what to do.
+"""Every error that Lamina raises on purpose: expected, found, where, and advice.
 
 All derive from `LaminaError`. The message has one form:
 
@@ -15,11 +15,11 @@ class LaminaError(Exception):
     """The base of all errors raised by Lamina.
 
     Args:
-        problem: one sentence, lower case, without a full stop: what is wrong.
-        facts: rows of (name, value) that show what was expected and found.
-        advice: what to do about it, a full sentence.
-        where: the layer path and source line, the file, or the argument; may be added later
-            with `at`, by whoever knows it.
+        problem: what is wrong: one sentence, lower case, without a full stop.
+        facts: rows of (name, value), such as expected and found.
+        advice: what to do about it: a full sentence.
+        where: the layer path and source line, the file, or the argument; callers may add it later
+            with `at`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LaminaError(Exception):
         self.where = where
 
     def at(self, where: str) -> LaminaError:
-        """Names the place, unless a place nearer to the fault is already named; returns self."""
+        """Sets `where`, unless code nearer to the fault has set it already; returns self."""
         if not self.where:
             self.where = where
         return self
@@ -60,11 +60,11 @@ class DTypeError(LaminaError):
 
 
 class DefinitionError(LaminaError):
-    """A layer, loss, optimizer or network that cannot mean anything: a bad hyper-parameter."""
+    """An invalid layer, loss, optimizer or network, for example by a bad hyper-parameter."""
 
 
 class GradientError(LaminaError):
-    """A derivative that does not exist or was asked of the wrong thing."""
+    """A derivative that does not exist, or of a tensor that has none."""
 
 
 class DataError(LaminaError):
@@ -72,11 +72,11 @@ class DataError(LaminaError):
 
 
 class UnknownNameError(LaminaError, KeyError):
-    """A name under which there is nothing."""
+    """A name that does not exist."""
 
 
 class FileFormatError(LaminaError):
-    """A file that is cut short, damaged, or of another kind than expected."""
+    """A file that is truncated, damaged, or of another kind than expected."""
 
 
 class EngineError(LaminaError):
@@ -88,7 +88,7 @@ class LargestBlockError(EngineError):
 
 
 class MissingExtraError(LaminaError):
-    """An optional package that is needed for this and not installed."""
+    """An optional package that is needed and not installed."""
 
 
 class ReleasedError(LaminaError):

@@ -1,12 +1,12 @@
 """Packages whose names are loaded when they are first used.
 
-A package puts its imports under a condition, and they stay what people and tools can read:
+A package puts its imports under a condition, so that people and tools still read them:
 
     if not loaded_when_used(__name__):
         from lamina.layers.linear import Linear as Linear
 
-`loaded_when_used` reads these lines as text and says True: none of them is run, and each name is
-loaded when somebody asks for it. Where there is no text, it says False, and all are run at once.
+`loaded_when_used` reads these lines as text and returns True: none of them is run, and each name is
+loaded when it is first read. Without the text it returns False, and all are run at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, final
 
-# A name imported under its own name, as ruff has such lines written.
+# A name imported under its own name, as ruff formats such lines.
 _IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
 
 def loaded_when_used(package: str) -> bool:
-    """Whether the imports that follow in a package are left to the first use of each name.
+    """Whether the imports that follow in a package are delayed to the first use of each name.
 
     Args:
         package: its `__name__`.
@@ -38,7 +38,7 @@ def loaded_when_used(package: str) -> bool:
 
 
 def _source(module: ModuleType) -> str:
-    """The text of a module; "" if there is none, where only compiled modules are installed."""
+    """The text of a module; "" where only compiled modules are installed."""
     path = module.__file__ or ""
     if not path.endswith(".py"):
         return ""
@@ -55,20 +55,20 @@ _PATIENCE_SECONDS = 10.0
 
 @final
 class _Loading:
-    """Modules are loaded in here, so that no other thread forks the process meanwhile.
+    """A context in which modules are loaded: forks in other threads wait until it ends.
 
-    The child would have them half loaded, and locked by a thread that it does not have.
+    Otherwise the child would have half-loaded modules, locked by a thread that it does not have.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # How many loads are under way in each thread.
+        # The number of nested loads in each thread.
         self._depths: dict[int, int] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
                 before=self._wait,
                 after_in_parent=self._changed.release,
-                after_in_child=self._start_anew,
+                after_in_child=self._reset,
             )
 
     def __enter__(self) -> None:
@@ -87,10 +87,10 @@ class _Loading:
     def _wait(self) -> None:
         self._changed.acquire()
         me = threading.get_ident()
-        # Who forks while it loads modules itself may be waited for by those other threads.
+        # The wait has a limit: if this thread loads modules too, other threads may wait for it.
         self._changed.wait_for(lambda: self._depths.keys() <= {me}, _PATIENCE_SECONDS)
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         me = threading.get_ident()
         self._depths = {me: self._depths[me]} if me in self._depths else {}
         self._changed.release()
@@ -117,19 +117,19 @@ class _Lazy(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Python makes each module that it loads an attribute of its package. One that is called
-        # as something in it, networks/resnet.py for example, must not hide that.
+        # Python sets each loaded module as an attribute of its package. A module with the name of a
+        # function in it, networks/resnet.py for example, must not hide the function.
         if isinstance(value, ModuleType) and self._homes.get(name) == value.__name__:
             value = getattr(value, name)
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """The public names; modules that happen to be loaded are none of them."""
+        """The public names, without modules that are already loaded."""
         own = (name for name, value in vars(self).items() if not _is_hidden(name, value))
         return sorted({*own, *self._homes})
 
     def _submodule(self, name: str) -> ModuleType:
-        """The module of that name in this package.
+        """The submodule of this name.
 
         Raises:
             AttributeError: if there is none.
@@ -152,9 +152,9 @@ def _unknown(module: ModuleType, name: str) -> AttributeError:
     """The error for a name that a package does not have."""
     problem = f"module {module.__name__!r} has no attribute {name!r}"
     if not name.startswith("_"):
-        from difflib import get_close_matches  # it takes longer to load than all the rest here
+        from difflib import get_close_matches  # slower to load than this whole module
 
         near = get_close_matches(name, dir(module), 1)
         problem += f". Did you mean {near[0]!r}?" if near else ""
-    # Python adds a proposal of its own if it knows the module.
+    # Without `obj=module`, as Python would then add its own proposal.
     return AttributeError(problem, name=name)

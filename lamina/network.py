@@ -1,4 +1,4 @@
-"""Networks: a definition that is checked when it is written down, and holds no memory."""
+"""Networks: a definition, which is checked at once and holds no data."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from lamina.ops.lowering_rules import (
     Elementwise,
     Reduction,
     Repeating,
-    loop_of,
-    step_of,
+    iteration_of,
+    loop_key,
 )
 from lamina.program.target import Target
 from lamina.protocols import BatchSize, Clip, Loss, Optimizer, half_a_training
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, as_dtype, shape_text, size_of, static
 
-# Float type of the model, whether it is training mode, dtypes of arriving inputs.
+# Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
-# A network keeps so many traces: both modes, for a few dtypes of inputs.
+# The number of traces that a network keeps: both modes, for a few dtypes of inputs.
 _MOST_TRACES = 8
 
 
@@ -62,7 +62,7 @@ class Network:
     """Inputs, outputs, and the layers and ops between them.
 
     Args:
-        inputs: what `lamina.Input` made, in the order in which data will be given.
+        inputs: tensors from `lamina.Input`, in the order of the data.
         outputs: tensors computed from them; one or several.
 
     Raises:
@@ -90,11 +90,11 @@ class Network:
         self._traces: dict[_TraceKey, Trace] = {}
         applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
         if len(set(applied)) < len(applied):
-            # Only here does it show whether a layer that is applied twice fits both places.
+            # Only tracing shows whether a layer that is applied twice fits both operands.
             self.trace(dtype=shapes.float32, training=True)
 
     def __getstate__(self) -> Graph:
-        # What a graph is copied as has no depth.
+        # A graph is pickled as flat rows, without recursion.
         return Graph(self.inputs, tuple((str(n), tensor) for n, tensor in enumerate(self.outputs)))
 
     def __setstate__(self, graph: Graph) -> None:
@@ -128,7 +128,7 @@ class Network:
 
     @checked
     def __call__(self, *operands: Tensor) -> Any:
-        """Applies the network as a part of another one; its parameters are shared by all uses.
+        """Applies the network as a part of another one; all uses share its parameters.
 
         Returns:
             A tensor, or a tuple where the network has several outputs.
@@ -164,7 +164,7 @@ class Network:
         """`"net/1:Linear"`, for a tensor of the definition.
 
         Raises:
-            UnknownNameError: if it is none of this network, or a constant.
+            UnknownNameError: if it is no tensor of this network, or a constant.
         """
         if node not in self._names:
             raise UnknownNameError(
@@ -178,7 +178,7 @@ class Network:
     def trace(
         self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
     ) -> Trace:
-        """The graph of ops behind the network, in training mode or in inference mode.
+        """The graph of ops of the network, in training mode or in inference mode.
 
         It is built once for each mode and dtypes, and kept.
         """
@@ -217,16 +217,16 @@ class Network:
         self,
         part: PartOfNetwork,
     ) -> list[str]:
-        """What this network calls the parameters of another one that is made of its layers.
+        """The names, in this network, of the parameters of another network made of its layers.
 
-        As patterns they say what is frozen: a generator is trained through a discriminator that
-        stays as it is with `frozen=both.names_of(discriminator)`.
+        They serve as patterns of frozen parameters: `frozen=both.names_of(discriminator)` trains a
+        generator through a discriminator that stays unchanged.
 
         Args:
             part: a network whose layers with parameters are layers of this one, the same objects.
 
         Raises:
-            DefinitionError: if it is no network, or has a layer that this one has not.
+            DefinitionError: if it is no network, or has a layer that this network does not have.
             ShapeError: if a parameter has another shape there.
 
         Example:
@@ -286,11 +286,12 @@ class Network:
             batch_size: the number of examples of the step.
             loss, optimizer: of the training step; without them the bill is for inference.
             dtype: the float type of the model.
-            clip, frozen: gradient clipping, and what is not trained, as in `Model.training`.
-            engine: where the step would run; each has programs that suit it.
+            clip, frozen: gradient clipping, and patterns of parameters that are not trained, as in
+                `Model.training`.
+            engine: the engine that would run the step; its target decides the program.
 
         Raises:
-            EngineError: for an engine that is not there.
+            EngineError: for an unknown engine.
 
         Example:
             >>> import lamina as lm
@@ -353,7 +354,7 @@ class Network:
                 where="max_batch_size",
                 advice="Take a smaller network, or an optimizer with less state.",
             )
-        # The need grows almost evenly with the batch: guess from the slope, then close in.
+        # Bytes grow almost linearly with the batch: extrapolate to bracket the limit, then bisect.
         high = 2
         while (high_bytes := needed(high)) <= limit:
             slope = max((high_bytes - low_bytes) / (high - low), 1e-9)
@@ -387,7 +388,7 @@ def bill_of(
             network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
         )
         name = "training step"
-    # Only now: the passes take longer to import than a network to write down.
+    # Imported here, as the passes take longer to import than a network to define.
     with loading:
         from lamina.compiler.pipeline import compile_graph
 
@@ -452,8 +453,8 @@ def Sequential(*layers: Tensor | Layer | Network) -> Network:
 def shared_names(whole: Record, part: Record) -> dict[str, str]:
     """For each parameter and state of a part its name in the whole.
 
-    Both have the layer, the same object. A layer may have made others that are not the same object
-    each time; their parameters are found by the place within it.
+    Both have the same layer objects. A layer may make inner layers that are other objects in each
+    trace; their parameters are found by their path within the layer.
 
     Raises:
         DefinitionError: if the whole does not have the layer.
@@ -494,7 +495,7 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    # Callers without a type checker pass anything, a layer for one.
+    # Callers without a type checker may pass anything, for example a layer.
     alone = isinstance(tensors, Tensor) or not isinstance(cast(object, tensors), Iterable)
     listed = cast(tuple[Tensor, ...], (tensors,) if alone else tuple(tensors))
     for tensor in listed:
@@ -546,14 +547,14 @@ def _counted(graph: Graph) -> dict[str, int]:
     for node in expand(graph, DEFAULT_TARGET).nodes():
         lowering = node.op.lowering
         if isinstance(lowering, Repeating):
-            loops.setdefault(loop_of(node), []).append(node)
+            loops.setdefault(loop_key(node), []).append(node)
             continue
         if isinstance(lowering, Contracting):
             names: tuple[str, ...] = node.attributes["left"]
             kept: tuple[str, ...] = node.attributes["output"]
             sizes = zip(names, static(node.operands[0].shape), strict=True)
-            inner = size_of([size for name, size in sizes if name not in kept])
-            count = 2 * size_of(static(node.shape)) * inner
+            k_extent = size_of([size for name, size in sizes if name not in kept])
+            count = 2 * size_of(static(node.shape)) * k_extent
         elif isinstance(lowering, Reduction):
             count = size_of(static(node.operands[0].shape))
         elif isinstance(lowering, Elementwise):
@@ -564,5 +565,5 @@ def _counted(graph: Graph) -> dict[str, int]:
     for results in loops.values():
         states: int = results[0].attributes["states"]
         (length,) = static(results[0].operands[states].shape[:1])
-        add(results[0], length * sum(_counted(step_of(results)).values()))
+        add(results[0], length * sum(_counted(iteration_of(results)).values()))
     return counts

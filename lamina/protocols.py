@@ -1,4 +1,4 @@
-"""What a training is given: losses, optimizers, metrics, clipping. Their protocols and checks."""
+"""Protocols and checks of losses, optimizers, metrics and gradient clipping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AVERAGE = "average"
 
 @frozen_dataclass
 class PerParameter:
-    """A state of one number for each parameter, instead of one for each of its elements.
+    """An optimizer state of one number for each parameter, not one for each element.
 
     Attributes:
         first: its first value.
@@ -33,9 +33,10 @@ class PerParameter:
 
 
 class Optimizer(Protocol):
-    """How a parameter follows its gradient; see `lamina.training.optimizers`.
+    """The update rule of parameters; see `lamina.training.optimizers`.
 
-    One that treats parameters differently also has `for_parameters(names)`: names -> optimizers.
+    An optimizer that treats parameters differently also has `for_parameters(names)`, which returns
+    the optimizer of each name.
     """
 
     def slots(self) -> Mapping[str, float | PerParameter]:
@@ -50,7 +51,7 @@ class Optimizer(Protocol):
 
 
 class Metric(Protocol):
-    """What is measured beside the loss; see `lamina.training.metrics`."""
+    """A measure reported in addition to the loss; see `lamina.training.metrics`."""
 
     def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
         """Sums over the batch, which add up over batches."""
@@ -58,7 +59,7 @@ class Metric(Protocol):
 
 
 class _BatchSize(Kind):
-    """How many examples a batch has."""
+    """The number of examples of a batch."""
 
     def read(self, value: Any, operands: Operands = ()) -> int:
         if (as_whole(value) or 0) > HIGHEST:
@@ -82,10 +83,10 @@ BatchSize = Annotated[int, _BatchSize()]
 
 
 def check_loss(loss: object, outputs: int) -> None:
-    """Raises DefinitionError for what is no loss, or none for a network with so many outputs."""
+    """Raises DefinitionError if it is no loss, or not for this number of outputs."""
     if isinstance(loss, type) or not callable(loss):
         raise _wrong_part("loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss)
-    # Lamina's losses say what targets they want; most compare one output with one target.
+    # Lamina's losses have `target`; most of them compare one output with one target.
     if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
         raise DefinitionError(
             "this loss compares one output with one target",
@@ -97,7 +98,7 @@ def check_loss(loss: object, outputs: int) -> None:
 
 
 def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionError:
-    """The error for a loss without an optimizer, or the other way round."""
+    """The error for a loss without an optimizer, or an optimizer without a loss."""
     return DefinitionError(
         "a training step needs both a loss and an optimizer",
         facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
@@ -107,8 +108,8 @@ def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionEr
 
 
 def check_optimizer(optimizer: object, where: str = "") -> None:
-    """Raises DefinitionError for what is no optimizer."""
-    # Dicts have an `update` as well.
+    """Raises DefinitionError if it is no optimizer."""
+    # `update` alone does not make an optimizer: dicts have it too.
     methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
     if isinstance(optimizer, type) or not all(map(callable, methods)):
         raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer, where)
@@ -122,10 +123,10 @@ def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[st
 
 
 def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
-    """The names of parameters that fit a pattern such as `"0.*"` or `"*.bias"`.
+    """The names of parameters that match a pattern such as `"0.*"` or `"*.bias"`.
 
     Raises:
-        DefinitionError: if none does.
+        DefinitionError: if none matches.
     """
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
@@ -139,7 +140,7 @@ def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
 
 
 def check_frozen(frozen: object) -> None:
-    """Raises DefinitionError for what is no sequence of patterns."""
+    """Raises DefinitionError if it is no sequence of patterns."""
     listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
     if not all(isinstance(one, str) for one in listed):
         raise DefinitionError(
@@ -150,7 +151,7 @@ def check_frozen(frozen: object) -> None:
 
 
 def check_metrics(metrics: object) -> None:
-    """Raises DefinitionError for what is no sequence of metrics."""
+    """Raises DefinitionError if it is no sequence of metrics."""
     if not isinstance(metrics, list | tuple):
         raise _wrong_part("list of metrics", "[lm.Accuracy()]", metrics)
     for metric in cast(Sequence[object], metrics):
@@ -159,7 +160,7 @@ def check_metrics(metrics: object) -> None:
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Raises DefinitionError for what is no sequence of functions."""
+    """Raises DefinitionError if it is no sequence of functions."""
     listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
     if not all(callable(one) for one in listed):
         expected = "[a function of the history]"
@@ -167,9 +168,9 @@ def check_callbacks(callbacks: object) -> None:
 
 
 def check_clip(clip: object) -> None:
-    """Raises DefinitionError for what clips no gradients."""
+    """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
-        raise _wrong_part("way to clip gradients", "lm.ClipGlobalNorm(1.0)", clip)
+        raise _wrong_part("function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
 
 
 def _wrong_part(part: str, expected: str, found: object, where: str = "") -> DefinitionError:

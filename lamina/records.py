@@ -1,7 +1,7 @@
 """Frozen dataclasses that are cheap to define.
 
-`dataclass(frozen=True)` writes six methods for each class as text and compiles them, 0.3 ms a
-class, most of which no process ever calls. Here each method is compiled when it is first used.
+`dataclass(frozen=True)` writes six methods for each class as text and compiles them, which takes
+0.3 ms a class. Most of them are never called. Here each method is compiled when it is first used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def frozen_dataclass(
     """
 
     def made(cls: Any) -> Any:
-        # dataclass would show the signature, and ask for __init__.
+        # Without a docstring, dataclass would write the signature into it, and need __init__.
         cls.__doc__ = cls.__doc__ or cls.__name__
         _state.defining = True
         try:
@@ -66,7 +66,7 @@ def frozen_dataclass(
 
 
 class _State(threading.local):
-    """Whether this thread is in the midst of making a class."""
+    """Whether this thread is making a class."""
 
     defining = False
 
@@ -75,10 +75,10 @@ _state = _State()
 
 
 class _Parameters:
-    """What `dataclass` asks of a base: whether it is frozen, as its subclasses then must be.
+    """The parameters that `dataclass` reads from a base: subclasses of a frozen base are frozen.
 
-    It is; but not for `frozen_dataclass` itself, which has `dataclass` make a class that is not,
-    as that would compile its methods.
+    The base is frozen, except while `frozen_dataclass` calls `dataclass`: without `frozen=True`, as
+    that would compile the methods.
     """
 
     init = repr = eq = match_args = True
@@ -93,13 +93,13 @@ _PARAMETERS = _Parameters()
 
 
 class _WhenUsed:
-    """A method that is made when it is first looked up, and then stands in its own place."""
+    """A method that is compiled when it is first looked up, and then replaces this object."""
 
     def __init__(self, name: str, cls: type, make: Callable[[type], Any]) -> None:
         self._name, self._cls, self._make = name, cls, make
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        # Threads that come at once make equal methods; either may stay.
+        # Concurrent threads make equal methods; either may stay.
         method = self._make(self._cls)
         method.__qualname__ = f"{self._cls.__qualname__}.{self._name}"
         setattr(self._cls, self._name, method)
@@ -109,11 +109,11 @@ class _WhenUsed:
 def _compiled(
     cls: type, name: str, parameters: str, lines: list[str], names: Mapping[str, object]
 ) -> Any:
-    """A function of that text, in the class's module; names are those that the text uses."""
+    """A function compiled from text, in the class's module; `names` are free names of the text."""
     body = "\n  ".join(lines) or "pass"
     text = f"def _make({', '.join(names)}):\n def {name}({parameters}):\n  {body}\n return {name}"
     found: dict[str, Any] = {}
-    # As of all that is generated, the name begins with "<": no user wrote this line.
+    # File names of generated code begin with "<"; `source_line` skips them.
     code = compile(text, f"<{cls.__module__}.{cls.__qualname__}>", "exec")
     module = sys.modules.get(cls.__module__)
     exec(code, vars(module) if module else {}, found)
@@ -121,7 +121,7 @@ def _compiled(
 
 
 class _Factory:
-    """Stands for what is made anew for each instance; signatures show it."""
+    """The default of a field with a factory, as signatures show it."""
 
     def __repr__(self) -> str:
         return "<factory>"

@@ -30,7 +30,7 @@ class DType:
         name: NumPy's name, `"float32"`.
         short: the name in printed graphs and errors, `"f32"`.
         kind: `"float"`, `"int"` or `"bool"`.
-        rank: its place in promotion: of two, the one with the higher rank wins.
+        rank: its order in promotion: of two dtypes, the one with the higher rank wins.
     """
 
     name: str
@@ -39,7 +39,7 @@ class DType:
     rank: int
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        # A copy, or what is unpickled, is the same one.
+        # A copied or unpickled dtype is the same object.
         return as_dtype, (self.name,)
 
     @cached_property
@@ -49,7 +49,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element takes."""
+        """The bytes of an element."""
         return self.numpy.itemsize
 
     @property
@@ -97,12 +97,12 @@ def as_dtype(value: DTypeLike) -> DType:
 
 
 def _type_name(value: object) -> str:
-    """What names a dtype; of anything else a short text that names none."""
+    """The name of a dtype; for anything else a short text that is no name."""
     if isinstance(value, str):
         return value
     if isinstance(value, type) and value in _PYTHON_TYPES:
         return _PYTHON_TYPES[value]
-    # Of other things, such as None and tuples, NumPy makes types that nobody meant.
+    # Other values are refused: NumPy would accept None and tuples as types.
     if isinstance(value, type | np.dtype):
         try:
             return np.dtype(cast(Any, value)).name
@@ -117,13 +117,13 @@ _PYTHON_TYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
 def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     """An array as another NumPy dtype: the rule that all engines follow.
 
-    Floats that become integers are cut towards zero; beyond the ends of the type they become the
-    nearest end, and NaN becomes 0. Integers that do not fit wrap around.
+    Floats that become integers are truncated towards zero and clamped to the range of the type; NaN
+    becomes 0. Integers that do not fit wrap around.
     """
     if array.dtype.kind != "f" or dtype.kind not in "iu":
         return array.astype(dtype)
     limits = np.iinfo(dtype)
-    # One more than the largest number is a power of two, which floats hold; it may not be.
+    # The largest number plus one is a power of two, which floats hold exactly; the largest may not.
     too_large, too_small = array >= float(limits.max + 1), array < float(limits.min)
     inside = ~(too_large | too_small | np.isnan(array))
     whole = np.where(inside, array, array.dtype.type(0)).astype(dtype)
@@ -134,8 +134,8 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
 def promote(left: DType, right: DType) -> DType:
     """The dtype of `left + right`.
 
-    Integers give way to floats and narrow integers to wide ones; float32 and float64 are never
-    mixed silently.
+    Integers are promoted to floats and narrow integers to wide ones; float32 with float64 is an
+    error.
 
     Raises:
         DTypeError: for float32 with float64.
@@ -176,7 +176,7 @@ def as_whole(value: object) -> int | None:
 
 
 def bind_dim(dim: Dim, batch: int) -> int:
-    """The number a dimension stands for when the batch has `batch` examples."""
+    """The value of a dimension for a batch of `batch` examples."""
     return dim if isinstance(dim, int) else dim.coefficient * batch + dim.offset
 
 
@@ -232,11 +232,11 @@ def element_count(shape: Shape) -> Polynomial:
     """
     product: list[int] = [1]
     for dim in shape:
-        slope, offset = _parts(dim)
+        coefficient_of_batch, offset = _parts(dim)
         following = [0] * (len(product) + 1)
         for power, coefficient in enumerate(product):
             following[power] += coefficient * offset
-            following[power + 1] += coefficient * slope
+            following[power + 1] += coefficient * coefficient_of_batch
         product = following
     while len(product) > 1 and product[-1] == 0:
         product.pop()

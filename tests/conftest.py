@@ -54,12 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compiled programs are kept for these tests alone, also by processes that they start.
+    """Gives these tests, and processes that they start, a program cache of their own.
 
     Raises:
-        pytest.UsageError: if there is no such engine, or no such part.
+        pytest.UsageError: for an unknown engine or part.
     """
-    # PoCL, which keeps one of its own, may still write to it in the end.
+    # PoCL, which has a cache of its own, may still write to it at the end.
     folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
     os.environ["LAMINA_CACHE"] = folder.name
     os.environ["POCL_CACHE_DIR"] = str(Path(folder.name) / "pocl")
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that take an engine run on the one asked for, or on every one that works here."""
+    """Tests that take an engine run on the one from `--engine`, or on every one that works here."""
     if "engine_name" in metafunc.fixturenames:
         wanted = str(metafunc.config.getoption("--engine"))
         usable = [device.engine for device in devices() if not device.problem]
@@ -83,7 +83,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of which only a share is run, as `--share` says."""
+    """Deselects the tests that are not in the share of `--share`."""
     part = config.getoption("--part")
 
     def is_chosen(item: pytest.Item) -> bool:
@@ -91,25 +91,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = item.nodeid.replace(_engine_of(item), "")
         return crc32(name.encode()) % share == part % share
 
-    left_out = [item for item in items if not is_chosen(item)]
-    config.hook.pytest_deselected(items=left_out)
+    deselected = [item for item in items if not is_chosen(item)]
+    config.hook.pytest_deselected(items=deselected)
     items[:] = [item for item in items if is_chosen(item)]
 
 
 def _engine_of(item: pytest.Item) -> str:
-    """The engine that a test is run on; "" if it takes none."""
+    """The engine of a test; "" if it takes none."""
     parameters = getattr(item, "callspec", None)
     return str(parameters.params.get("engine_name", "")) if parameters is not None else ""
 
 
 def _share_of(item: pytest.Item, config: pytest.Config) -> int:
-    """One in so many of a test's kind is run."""
-    asked, engine = config.getoption("--share"), _engine_of(item)
+    """N, where one in N of the tests of this kind is run."""
+    chosen, engine = config.getoption("--share"), _engine_of(item)
     takes_long = engine.startswith("opencl") or item.get_closest_marker("sampled")
     if not takes_long and not (engine and "conformance" in item.path.parts):
         return 1
-    if asked or config.getoption("--engine"):
-        return asked or 1
+    if chosen or config.getoption("--engine"):
+        return chosen or 1
     return 32 if takes_long else 8
 
 
@@ -135,14 +135,14 @@ def engine(engine_name: str) -> Engine:
 
 @pytest.fixture
 def quick_verification(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`verify` compares no engines that take seconds to compile."""
+    """`verify` omits engines that take seconds to compile."""
     found = [one for one in devices() if one.engine in ("cpu", "interpreter")]
     monkeypatch.setattr(verification, "devices", lambda: found)
 
 
 @pytest.fixture(scope="session")
 def opencl_name() -> str:
-    """The name of an OpenCL device that works; tests that need one are skipped without."""
+    """The name of an OpenCL device that works; without one, tests that need it are skipped."""
     found = [one for one in devices() if one.engine.startswith("opencl")]
     usable = [one.engine for one in found if not one.problem]
     if not usable:

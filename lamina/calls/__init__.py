@@ -1,4 +1,4 @@
-"""How users call classes and functions: arguments are checked before anything is done."""
+"""Checks of the arguments of public classes and functions, before their code runs."""
 
 from lamina.calls.calls import Called as Called
 from lamina.calls.calls import Interface as Interface

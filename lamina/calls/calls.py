@@ -1,16 +1,16 @@
-"""How users call records and functions: each argument is checked before anything is done.
+"""Checks of the arguments of records and functions, before their code runs.
 
-An option that there is not is an error that says which there are. What is given for one is checked
-by the kind in its annotation, and passed on in its plain form: NumPy's numbers are Python's from
-here on. This holds for records, their methods, and functions that are `checked`.
+An unknown option is an error that lists the known ones. Each argument is checked by the kind in the
+annotation of its parameter, and passed on in plain form: NumPy's numbers as Python's. This holds
+for records, their methods, and functions that are `checked`.
 
     features: Count
     probability: Annotated[float, Number("[0, 1)")]
     bias: bool = True
 
 A plain `bool`, `int`, `float`, `str`, `Literal[...]`, a path, or one of Lamina's classes is a kind
-by itself, and so is one of these `| None`. What means nothing here, such as a union of other types,
-is left to the function.
+by itself, and so is one of these `| None`. Arguments with other annotations, such as a union of
+other types, are not checked here; the function checks them.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ Tensors = Annotated[Sequence[Tensor], Row(Instance(Tensor))]
 
 
 class Called(ABCMeta):
-    """The class of records that users make: layers, losses, optimizers and the like.
+    """The metaclass of records that users make: layers, losses, optimizers and the like.
 
-    Those of Lamina also check the arguments of their public methods. Users' own records are theirs:
-    of their fields nothing is known but the names.
+    Lamina's records also check the arguments of their public methods. Of users' own records only
+    the names of arguments are checked.
     """
 
     def __new__(
@@ -67,7 +67,7 @@ class Called(ABCMeta):
         if _is_own(namespace["__module__"]):
             for method, function in list(namespace.items()):
                 public = method == "__call__" or not method.startswith("_")
-                # Layers check what they are applied to before they call `forward`.
+                # Layers check their operands before they call `forward`.
                 inner = method in _INNER or "forward" in namespace
                 if public and not inner and isinstance(function, FunctionType):
                     namespace[method] = checked(function)
@@ -85,20 +85,20 @@ class Called(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Of the call: that of `__init__`, which editors show."""
+        """The signature of `__init__`, which editors show for a call of the class."""
         whole = inspect.signature(cls.__init__)
         return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, with the same care for its arguments as records have."""
+    """The function, with its arguments checked as those of records."""
     name = _name_of(function)
     known: list[Interface] = []
 
     @wraps(function)
     def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
         if not known:
-            # Only now, as annotations may name what is imported later than the function is made.
+            # At the first call, as annotations may name types that are imported later.
             known.append(Interface(name, inspect.signature(function), _kinds_of(function), None))
         return known[0].call(function, values, options)
 
@@ -106,10 +106,10 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function of tensors, whose arguments the records of ops check.
+    """A function of tensors, whose arguments the records of ops check.
 
-    NumPy's numbers stay, for their dtype counts. Errors that do not say where something was made
-    get the layer and line that are worked on.
+    NumPy's numbers are not converted, as their dtype matters. Errors without a source line get the
+    current layer and line.
     """
 
     @wraps(function)
@@ -120,7 +120,7 @@ def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Paramet
             located(error)
             raise
         except TypeError:
-            # Only now is it worth the time to look whether the arguments were to blame.
+            # Only after a TypeError: to check the arguments in every call would cost time.
             interface = Interface(_name_of(function), inspect.signature(function), {}, None)
             misfit = interface.misfit(values, options)
             if misfit is None:
@@ -134,10 +134,10 @@ def refused(misfit: Misfit, name: str, value: object, called: str) -> Definition
     """The error for an argument, with the user's line.
 
     Args:
-        misfit: what its kind says.
+        misfit: from its kind.
         name: of the parameter.
-        value: what was given for it.
-        called: what it was given to, `"Conv2d"` or `"Model.fit"`.
+        value: of the argument.
+        called: the name of the callable, `"Conv2d"` or `"Model.fit"`.
     """
     return refusal(misfit, name, value, where=str(Origin(called, source_line())))
 
@@ -152,14 +152,14 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 @frozen_dataclass
 class Interface:
-    """What can be called, as users know it.
+    """A callable, as users know it.
 
     Attributes:
         name: `"Conv2d"` or `"Model.fit"`.
         signature: its parameters.
-        kinds: what they take, by name, of those of which something is known.
+        kinds: of the parameters, by name; parameters without a known kind are missing.
         owner: the class, if it is one.
-        own: whether it is Lamina's, not the user's.
+        own: whether it is part of Lamina, not the user's.
     """
 
     name: str
@@ -177,15 +177,15 @@ class Interface:
             DefinitionError: if it does not take these arguments.
         """
         if self._fits(values, options):
-            by_place = map(self._taken, self.places, values)
-            by_name = {name: self._taken(name, value) for name, value in options.items()}
-            return function(*by_place, **by_name)
+            by_position = map(self._read, self.positional, values)
+            by_name = {name: self._read(name, value) for name, value in options.items()}
+            return function(*by_position, **by_name)
         misfit = self.misfit(values, options)
         if misfit is not None:
             raise misfit
         bound = self.signature.bind(*values, **options)
         for name, value in bound.arguments.items():
-            bound.arguments[name] = self._taken(name, value)
+            bound.arguments[name] = self._read(name, value)
         return function(*bound.args, **bound.kwargs)
 
     def misfit(self, values: Sequence[Any], options: Mapping[str, Any]) -> DefinitionError | None:
@@ -197,8 +197,8 @@ class Interface:
         return None
 
     @cached_property
-    def places(self) -> tuple[str, ...]:
-        """The parameters that may be given by their places."""
+    def positional(self) -> tuple[str, ...]:
+        """The parameters that may be passed by position."""
         parameters = self.signature.parameters.values()
         return tuple(one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD)
 
@@ -209,22 +209,23 @@ class Interface:
 
     @cached_property
     def _usual(self) -> bool:
-        """Whether all parameters have names by which they may be given."""
+        """Whether all parameters may be passed by name."""
         usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return all(one.kind in usual for one in self.signature.parameters.values())
 
     def _fits(self, values: Sequence[Any], options: Mapping[str, Any]) -> bool:
-        """Whether the arguments are those of the signature; False also where that is not clear.
+        """Whether the arguments fit the signature; False also where this quick check cannot tell.
 
         `Signature.bind` takes several times as long.
         """
-        if not self._usual or len(values) > len(self.places):
+        if not self._usual or len(values) > len(self.positional):
             return False
-        given = {*self.places[: len(values)], *options}
+        given = {*self.positional[: len(values)], *options}
         known = given <= self.signature.parameters.keys() and self._required <= given
         return known and len(given) == len(values) + len(options)
 
-    def _taken(self, name: str, value: Any) -> Any:
+    def _read(self, name: str, value: Any) -> Any:
+        """An argument in plain form, read by the kind of its parameter."""
         kind = self.kinds.get(name)
         how = self.signature.parameters[name].kind
         if kind is None:
@@ -262,11 +263,11 @@ class Interface:
             facts += (("found", f"{unknown}={shown(options[unknown])}"),)
             advice = self._advice(unknown, accepted)
         elif not problem.startswith("missing"):
-            places = values[1:] if method else values
+            positional = values[1:] if method else values
             by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
             lacking = next((option for option in by_name if option not in options), "")
-            pair = not PAIRS.isdisjoint(accepted) and len(places) > 1
-            if pair and all(map(_is_data, places[:2])):
+            pair = not PAIRS.isdisjoint(accepted) and len(positional) > 1
+            if pair and all(map(_is_data, positional[:2])):
                 advice = PAIR
             elif problem.startswith("too many positional") and lacking:
                 advice = f"Give it by name: {lacking}=..."
@@ -274,10 +275,9 @@ class Interface:
         return DefinitionError(problem, facts=facts, where=where, advice=advice)
 
     def _advice(self, unknown: str, accepted: Sequence[str]) -> str:
-        """What to do about an option that there is not.
+        """The advice for an unknown option.
 
-        First what it is called here, then what to do in its place, last what is written much like
-        it.
+        In this order: its name here, what to use instead, an option with a similar name.
         """
         ours = [option for option in accepted if unknown in ELSEWHERE.get(option, "").split()]
         if ours:
@@ -294,7 +294,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return cast(Any, value).item()
     kind = type(cast(object, value))
-    if kind is not tuple and kind is not list:  # named tuples, too, stay what they are
+    if kind is not tuple and kind is not list:  # named tuples are not converted
         return value
     entries = cast(Sequence[Any], value)
     if not any(isinstance(one, np.generic) for one in entries):
@@ -317,11 +317,11 @@ def _kinds_of_class(cls: type) -> dict[str, Kind]:
     if "__dataclass_fields__" not in maker.__dict__:
         return _kinds_of(maker.__init__)
     for base in reversed(maker.__mro__):
-        # What a user's class declares anew is no longer Lamina's.
+        # Fields that a user's class declares again are no longer checked.
         kinds = {n: kind for n, kind in kinds.items() if n not in inspect.get_annotations(base)}
         if _is_own(base.__module__):
             kinds |= _declared(inspect.get_annotations(base), vars(sys.modules[base.__module__]))
-    # An `__init__` that is written out says more than the fields.
+    # The annotations of an explicit `__init__` replace those of the fields.
     return kinds | _kinds_of(maker.__init__)
 
 
@@ -337,13 +337,13 @@ def _declared(annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str
 
     Args:
         annotations: by parameter, evaluated or as text.
-        names: what the text means.
+        names: the namespace in which text is evaluated.
     """
     found: dict[str, Kind] = {}
     for parameter, annotation in annotations.items():
         try:
             known = eval(annotation, names) if isinstance(annotation, str) else annotation
-        except NameError:  # of what is imported for the type checker alone
+        except NameError:  # a name that is imported for the type checker only
             continue
         kind = kind_of(known)
         if kind is not None:
@@ -352,7 +352,7 @@ def _declared(annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str
 
 
 def kind_of(annotation: Any) -> Kind | None:
-    """The kind of a parameter; None if its annotation says none."""
+    """The kind of a parameter; None if its annotation has none."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         declared = [part for part in parts[1:] if isinstance(part, Kind)]

@@ -1,4 +1,4 @@
-"""What other frameworks call the options of Lamina, for the advice of errors."""
+"""Names of Lamina's options in other frameworks, for the advice of errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Named(Protocol):
-    """A function or a class, as far as advice depends on it: `Interface` has these."""
+    """The part of an `Interface` that advice depends on."""
 
     @property
     def name(self) -> str: ...
@@ -94,12 +94,12 @@ INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
     (
         "activation",
         lambda called, _: "Linear" in called.name or called.name.startswith("Conv"),
-        "An activation is a layer of its own, lm.ReLU() for example, behind this one.",
+        "An activation is a layer of its own, lm.ReLU() for example, after this one.",
     ),
     (
         "in_features in_channels input_size input_dim num_features",
         _is_layer,
-        "What comes in is found out when the layer is applied: leave it out.",
+        "The input's size is inferred when the layer is applied: leave it out.",
     ),
     (
         "num_classes",

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from lamina.compiler.fusion.signature import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
-from lamina.ops.lowering_rules import Contracting, Decomposition, Repeating, is_expensive, loop_of
+from lamina.ops.lowering_rules import Contracting, Decomposition, Repeating, is_expensive, loop_key
 from lamina.ops.slicing import SLICE, slice_axis
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
@@ -30,15 +30,15 @@ def keep(graph: Graph, target: Target) -> Graph:
     """The graph in which loops read tensors that earlier loops have kept."""
     loops: dict[object, _Loop] = {}
     for node in graph.nodes():
-        if isinstance(node.op.lowering, Repeating) and loop_of(node) not in loops:
-            loops[loop_of(node)] = _Loop(node, len(loops))
+        if isinstance(node.op.lowering, Repeating) and loop_key(node) not in loops:
+            loops[loop_key(node)] = _Loop(node, len(loops))
     if len(loops) < 2:
         return graph
     _choose(loops, target)
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         if isinstance(node.op.lowering, Repeating):
-            return loops[loop_of(node)].rebuilt(node, operands)
+            return loops[loop_key(node)].rebuilt(node, operands)
         return rebuild(node, operands)
 
     return rewrite(graph, rule)
@@ -290,7 +290,7 @@ def _input_key(loop: _Loop, number: int, loops: Mapping[object, _Loop]) -> Hasha
     # A sequence may be the states before each iteration of another loop: a slice of its stack.
     (stack,) = operand.operands if operand.op is SLICE else (operand,)
     if operand.op is SLICE and isinstance(stack.op.lowering, Repeating):
-        other, result = loops[loop_of(stack)], stack.attributes["result"]
+        other, result = loops[loop_key(stack)], stack.attributes["result"]
         start = 1 if other.reverse else 0
         if result < other.states:
             states = slice_axis(stack, 0, start, start + static(stack.shape)[0] - 1)

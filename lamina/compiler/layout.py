@@ -172,7 +172,7 @@ def _shear(node: Tensor, x: _Permuted) -> _Permuted:
     slopes: list[Slope] = []
     for numbers in node.attributes["slopes"]:
         one = Slope(*numbers)
-        slopes.append(one._replace(place=x.axes[one.place], window=x.axes[one.window]))
+        slopes.append(one._replace(position=x.axes[one.position], window=x.axes[one.window]))
     return _Permuted(rebuild(node, (x.tensor,), slopes=tuple(slopes)), x.axes)
 
 

@@ -17,7 +17,7 @@ from lamina.compiler.lowering.pull import Location, Row, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.lowering_rules import Coordinates, step_of
+from lamina.ops.lowering_rules import Coordinates, iteration_of
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
@@ -66,7 +66,7 @@ class _Loop:
         first = members[0]
         self.operands = first.operands
         self.results: Mapping[int, Tensor] = {m.attributes["result"]: m for m in members}
-        self.body = step_of(members)
+        self.body = iteration_of(members)
         self.outputs = [int(name) for name, _ in self.body.outputs]
         self.states: int = first.attributes["states"]
         self.sequences: int = first.attributes["sequences"]

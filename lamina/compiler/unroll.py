@@ -8,7 +8,7 @@ from __future__ import annotations
 from lamina.graph import Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import stack
-from lamina.ops.lowering_rules import Repeating, loop_of
+from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.shapes import static
@@ -23,7 +23,7 @@ def unroll(graph: Graph) -> Graph:
         node = rebuild(node, operands)
         if not isinstance(node.op.lowering, Repeating):
             return node
-        loop = loop_of(node)
+        loop = loop_key(node)
         if loop not in known:
             known[loop] = iterations(node)
         number: int = node.attributes["result"]

@@ -1,4 +1,4 @@
-"""Graphs: tensors and the ops that join them; what the user said, before any decision is made."""
+"""Graphs of tensors and ops: the user's computation, before the compiler decides anything."""
 
 from lamina.graph.apply import apply as apply
 from lamina.graph.apply import constant as constant

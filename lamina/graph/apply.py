@@ -19,11 +19,11 @@ from lamina.shapes import PUBLIC_DTYPES, Array, DType, Shape, Size, as_dtype, co
 
 
 def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
-    """The op applied to tensors: what its record says of them and of attributes is checked here.
+    """The op applied to tensors. Operands and attributes are checked against its record here.
 
     Raises:
         DefinitionError: for an attribute, or a number of operands, that the op does not take.
-        LaminaError: from the shape rule. All with the layer and source line added.
+        LaminaError: from the shape rule. All errors name the layer and source line.
     """
     try:
         given = checked_attributes(op, operands, attributes)
@@ -31,18 +31,18 @@ def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
     except LaminaError as error:
         label = op.name.replace("_", " ").title().replace(" ", "")
         if not ORIGIN.get().path:
-            # The network is being defined: branches beside an operand were not numbered yet.
+            # The network is being defined: other branches are not counted in operands' paths yet.
             error.facts = with_final_paths(error.facts, operands)
         raise located(error, path_after(operands, label)) from None
     return Tensor(op, operands, given, shape, dtype)
 
 
 def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) -> Attributes:
-    """The attributes as the op keeps them: what its record says of them holds.
+    """The attributes in plain form, checked against the op's record.
 
     Raises:
-        DefinitionError: if there is another number of operands, an attribute is missing or there
-            is none of that name, or its value is none of its kind.
+        DefinitionError: for another number of operands, a missing or unknown attribute, or a value
+            of another kind.
     """
     count, kinds = len(operands), op.attributes
     if not given and not kinds and count == op.operands:
@@ -82,7 +82,7 @@ LARGEST_SIZE = 2**53
 
 
 def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    """What the shape rule gives, if there can be such a tensor.
+    """The shape and dtype from the shape rule, checked to be possible.
 
     Raises:
         ShapeError: if an extent is negative, or the result is larger than any memory.
@@ -113,7 +113,7 @@ def _operand_facts(operands: Sequence[Tensor]) -> tuple[tuple[str, str], ...]:
 
 
 def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
-    """A value that comes from outside: role `"input"`, `"parameter"` or `"state"`."""
+    """A value that is not computed: role `"input"`, `"parameter"` or `"state"`."""
     return apply(LEAF, name=name, role=role, shape=shape, dtype=dtype)
 
 
@@ -131,14 +131,14 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
 
 
 def _as_array(value: Any) -> Array:
-    """Numbers, lists of them, arrays, and what can become one, as an array of numbers.
+    """Numbers, lists of them, arrays, and objects that convert to arrays, as an array of numbers.
 
     Raises:
         DTypeError: for anything else.
     """
     found, reason = type(value).__name__, ""
     try:
-        # What holds numbers says so; text, None and any object would become arrays of objects.
+        # Only types that hold numbers: text, None and other objects would become object arrays.
         if isinstance(value, NUMBERS | list | tuple) or hasattr(value, "__array__"):
             array = np.asarray(value)
             if array.dtype.kind in "biuf":
@@ -167,15 +167,15 @@ def rebuild(node: Tensor, operands: tuple[Tensor, ...], **changed: Any) -> Tenso
         attributes = checked_attributes(node.op, operands, {**attributes, **changed})
     elif operands == node.operands:
         return node
-    elif _look_alike(operands, node.operands):
-        # What the shape rule gives follows from these.
+    elif _same_types(operands, node.operands):
+        # The result of the shape rule depends on these alone.
         return Tensor(node.op, operands, attributes, node.shape, node.dtype, node.origin)
     shape, dtype = _inferred(node.op, operands, attributes)
     return Tensor(node.op, operands, attributes, shape, dtype, node.origin)
 
 
-def _look_alike(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether tensors have the same shapes and dtypes as others, one by one."""
+def _same_types(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether tensors have the same shapes and dtypes as others, pair by pair."""
     if len(operands) != len(others):
         return False
     for one, other in zip(operands, others, strict=True):
@@ -187,7 +187,8 @@ def _look_alike(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 def rewrite(graph: Graph, rule: Rule) -> Graph:
     """The graph with every node, operands first, replaced by `rule(node, new operands)`.
 
-    It is the same graph if nothing changes.
+    Returns:
+        The new graph; `graph` itself if nothing changes.
     """
     new: dict[Tensor, Tensor] = {}
     before = ORIGIN.set(Origin())

@@ -1,8 +1,8 @@
-"""Kinds of attributes that depend on the operands of an op, and what only attributes are.
+"""Kinds of attributes of ops: kinds that depend on the operands, and kinds of attributes only.
 
-All others stand in `lamina.graph.kinds`. `lamina.graph.tensor.apply` checks every op that is made
-against its record, whether Python code or a file asks for it; so what stands behind (shape rules,
-gradients, lowerings, engines) may rely on it.
+All other kinds are in `lamina.graph.kinds`. `lamina.graph.apply` checks every op against its
+record, whether Python code or a file makes it. So shape rules, gradients, lowering rules and
+engines rely on valid attributes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lamina.graph.kinds import (
     Whole,
     as_number,
     read_each,
-    read_in_turn,
+    read_with_kinds,
 )
 from lamina.records import frozen_dataclass
 from lamina.shapes import as_whole, converted
 
-# A name of a leaf, an axis, a formula.
+# The name of a leaf, the label of an axis, the formula of an einsum.
 LABEL = Text(longest=1000)
 
 
 def whole(least: int = -LARGEST, most: int = LARGEST) -> Whole:
-    """A whole number with which shapes and places are computed: sums of two fit 64 bits."""
+    """A whole number in computations of shapes and indices: the sum of two fits 64 bits."""
     return Whole(least, most)
 
 
@@ -43,7 +43,7 @@ def whole(least: int = -LARGEST, most: int = LARGEST) -> Whole:
 @final
 @frozen_dataclass
 class AnyNumber(Kind):
-    """A number, infinite ones and NaN as well; a whole one stays one."""
+    """A number, also an infinite one or NaN; an int stays an int."""
 
     def read(self, value: Any, operands: Operands = ()) -> float:
         found = as_number(value)
@@ -55,13 +55,13 @@ class AnyNumber(Kind):
 @final
 @frozen_dataclass
 class Element(Kind):
-    """A number that can stand in the first operand."""
+    """A number that the dtype of the first operand holds."""
 
     def read(self, value: Any, operands: Operands = ()) -> float:
         dtype = operands[0].dtype
         found = value if isinstance(value, bool) else as_number(value)
         if found is not None and not dtype.is_float:
-            # The same number, and no other that it was rounded or cut to.
+            # Exactly this number: not one that is rounded or truncated.
             held: int = converted(np.asarray(found, float), dtype.numpy).item()
             found = held if held == found else None
         if found is None:
@@ -75,7 +75,11 @@ class Element(Kind):
 @final
 @frozen_dataclass
 class Axis(Kind):
-    """An axis of the first operand, or a place between them, counted from the front."""
+    """An axis of the first operand, counted from the front.
+
+    Attributes:
+        between: whether it names a new axis, which may also come after the last one.
+    """
 
     between: bool = False
 
@@ -91,7 +95,7 @@ class Axis(Kind):
 @final
 @frozen_dataclass
 class Axes(Kind):
-    """Some axes of the first operand, at least so many, counted from the front and in order."""
+    """Some axes of the first operand, at least `least`, counted from the front and in order."""
 
     least: int = 1
 
@@ -131,7 +135,7 @@ def _wholes(value: Any) -> tuple[int, ...] | None:
     return tuple([item for item in found if item is not None]) if None not in found else None
 
 
-# What is made of others ---------------------------------------------------------------------------
+# Tuples and options -------------------------------------------------------------------------------
 
 
 @final
@@ -139,7 +143,7 @@ def _wholes(value: Any) -> tuple[int, ...] | None:
 class Many(Kind):
     """A tuple of values of one kind, any number or one for each axis of the first operand.
 
-    Lists are refused, as all of a graph is immutable.
+    Lists are refused, as graphs are immutable.
     """
 
     kind: Kind
@@ -156,7 +160,7 @@ class Many(Kind):
 @final
 @frozen_dataclass
 class Fields(Kind):
-    """A tuple with one value for each of some names."""
+    """A tuple with one value for each of some names, each of its own kind."""
 
     kinds: Mapping[str, Kind] = field(hash=False)
 
@@ -165,13 +169,13 @@ class Fields(Kind):
         if items is None or len(items) != len(self.kinds):
             raise Misfit(f"a tuple ({', '.join(self.kinds)})")
         names = tuple(self.kinds)
-        return read_in_turn(self.kinds.values(), items, lambda n: f".{names[n]}", operands)
+        return read_with_kinds(self.kinds.values(), items, lambda n: f".{names[n]}", operands)
 
 
 @final
 @frozen_dataclass
 class MayLack(Kind):
-    """A value of a kind; it may also be left out altogether."""
+    """A value of a kind; the attribute may be omitted."""
 
     kind: Kind
 

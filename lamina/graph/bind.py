@@ -16,7 +16,7 @@ def bind_batch(graph: Graph, batch: int) -> Graph:
 
 
 class _Binding:
-    """Binds graphs; one that several nodes have among their attributes stays one."""
+    """Binds graphs; a graph that several nodes share as an attribute is bound once."""
 
     def __init__(self, batch: int) -> None:
         self._batch = batch

@@ -1,4 +1,4 @@
-"""The NumPy oracle: a graph computed op by op with the ops' references."""
+"""The NumPy oracle: a graph computed op by op, by the references of the ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs: functions of their leaves, made of tensors."""
+"""Graphs of tensors: functions of their leaves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Graph:
     """A function of its leaves: named results, and new values for parameters and state.
 
     Attributes:
-        inputs: the leaves with role `"input"`, in the order in which callers give them; some may
+        inputs: the leaves with role `"input"`, in the order of the caller's arguments; some may
             be unused.
         outputs: (name, tensor) pairs.
         updates: (leaf, new value) pairs: after a run the leaf holds the new value. All new values
@@ -30,7 +30,7 @@ class Graph:
     _nodes: tuple[Tensor, ...] = field(init=False, default=(), compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[Any, ...]]:
-        # Flat: tensors that hold their operands, and so on, would be as deep as the graph is.
+        # Flat rows: nested tensors would make pickle recurse as deep as the graph.
         nodes = sorted(self.nodes(), key=lambda node: node.number)
         numbers = {node: number for number, node in enumerate(nodes)}
         rows = [
@@ -44,13 +44,13 @@ class Graph:
 
     @property
     def roots(self) -> tuple[Tensor, ...]:
-        """Everything the graph must compute."""
+        """All tensors that the graph must compute: outputs and new values."""
         return tuple(t for _, t in self.outputs) + tuple(t for _, t in self.updates)
 
     def nodes(self) -> tuple[Tensor, ...]:
         """Every tensor that a root depends on, operands first; inputs and updated leaves too."""
         if not self._nodes:
-            # Remembered, as each pass asks for them several times.
+            # Kept, as each pass calls this several times.
             leaves = (leaf for leaf, _ in self.updates)
             nodes = topological((*self.inputs, *leaves, *self.roots))
             object.__setattr__(self, "_nodes", nodes)
@@ -63,7 +63,7 @@ def _graph_of_rows(
     outputs: Sequence[tuple[str, int]],
     updates: Sequence[tuple[int, int]],
 ) -> Graph:
-    """The graph that was copied or pickled."""
+    """The graph from the rows of `__reduce__`."""
     made: list[Tensor] = []
     for op, operands, attributes, shape, dtype, origin in rows:
         made.append(Tensor(op, tuple(made[n] for n in operands), attributes, shape, dtype, origin))
@@ -77,13 +77,13 @@ def _graph_of_rows(
 def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
     """All tensors that the roots depend on, each after its operands.
 
-    What the given ones are made of is left out.
+    The search ends at the `given` tensors: their operands are omitted.
     """
     order: list[Tensor] = []
     seen: set[Tensor] = set()
     ends = set(given)
     for root in roots:
-        # None stands above a tensor whose operands come first.
+        # None marks that the tensor below it on the stack follows its operands.
         stack: list[Tensor | None] = [root]
         while stack:
             node = stack.pop()

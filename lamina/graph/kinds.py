@@ -1,14 +1,14 @@
-"""Kinds of values: what a parameter, a field of a record or an attribute of an op takes.
+"""Kinds of values: the type and range of a parameter, a field of a record, an attribute of an op.
 
     features: Count
     probability: Annotated[float, Number("[0, 1)")]
     attributes={"axis": Axis(), "reverse": Flag()}
 
-A kind gives the value back in its plain form (NumPy's numbers as Python's, lists as tuples), so
-that all code behind it sees nothing else, or raises `Misfit`. A misfit says what was expected.
-Whoever asked knows the name of the argument and the place, and makes the error of both: `refusal`.
+A kind returns the value in plain form (NumPy's numbers as Python's, lists as tuples), so that later
+code handles no other types, or raises `Misfit`. A misfit states the expected value. The caller
+knows the name of the argument and the source line, and makes the error from these: `refusal`.
 
-Annotations and ops share the kinds here. Those that depend on the operands of an op stand in
+Annotations and ops share the kinds here. Kinds that depend on the operands of an op are in
 `lamina.graph.attributes`; `lamina.calls` finds the kind of each parameter in its annotation.
 """
 
@@ -39,26 +39,26 @@ from lamina.shapes import (
 if TYPE_CHECKING:
     from lamina.graph.tensor import Tensor
 
-# Of the op whose attribute a value is; none for what functions and records are given.
+# The operands of the op whose attribute a value is; none for arguments of functions and records.
 Operands: TypeAlias = "Sequence[Tensor]"
 
-# Whole numbers that have no other limit fit into 64 bits.
+# Whole numbers without other limits fit into 64 bits.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-# Numbers beyond it cannot count anything, and sums of two of them would not fit 64 bits.
+# No count is larger, and the sum of two such numbers fits 64 bits.
 LARGEST = 2**62
 
 
 @final
 class Misfit(Exception):
-    """A value is none of a kind. In all texts, `{name}` stands for the name of the argument.
+    """A value is not of a kind. In all texts, `{name}` stands for the name of the argument.
 
     Attributes:
-        expected: what the argument must be: "a whole number of at least 1".
-        example: of what is right, `"{name} >= 1"`; by default the same as `expected`.
-        problem: what the error says instead of "{name} must be ...".
-        advice: what to do about it, a full sentence.
-        found: the value as text; by default that of its `repr`.
-        part: which part of the value it is about, "[1]"; "" for the whole.
+        expected: the kind in words: "a whole number of at least 1".
+        example: of a right value, `"{name} >= 1"`; by default `expected`.
+        problem: of the error, instead of "{name} must be ...".
+        advice: a full sentence: what to do about it.
+        found: the value as text; by default its `repr`.
+        part: the part of the value that misfits, "[1]"; "" for the whole.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Misfit(Exception):
         self.part = ""
 
     def within(self, part: str, value: object) -> Misfit:
-        """The same, as seen from what holds this value as the part `"[1]"`; returns self."""
+        """The same misfit, of the tuple that has this value as its part `"[1]"`; returns self."""
         self.part = part + self.part
         self.found = self.found or shown(value)
         return self
@@ -94,15 +94,15 @@ def refusal(
     facts: tuple[tuple[str, str], ...] = (),
     where: str = "",
 ) -> DefinitionError:
-    """The error for a value that is none of its kind.
+    """The error for a value that is not of its kind.
 
     Args:
-        misfit: what the kind says.
+        misfit: from the kind.
         name: of the argument.
-        value: what was given for it.
-        subject: what has the argument, `"cumsum: "`, if `where` does not say it.
-        facts: further ones, to stand first.
-        where: it was given.
+        value: of the argument.
+        subject: the owner of the argument, `"cumsum: "`, if `where` does not name it.
+        facts: further facts, which come first.
+        where: the callable and the source line.
     """
     whole = name + misfit.part
     example, found = misfit.example.replace("{name}", whole), misfit.found or shown(value)
@@ -126,22 +126,22 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 class Kind(ABC):
-    """What an argument may be."""
+    """The type and range of an argument."""
 
     @abstractmethod
     def read(self, value: Any, operands: Operands = ()) -> Any:
         """The value in its plain form.
 
         Args:
-            value: what was given.
+            value: the argument.
             operands: of the op whose attribute it is.
 
         Raises:
-            Misfit: if it is none of this kind.
+            Misfit: if it is not of this kind.
         """
 
     def of_class(self, owner: type) -> Kind:
-        """The kind of a field of a class, for those that depend on it."""
+        """This kind, for a field of a class; another one where it depends on the class."""
         del owner
         return self
 
@@ -167,7 +167,7 @@ class Flag(Kind):
 @final
 @frozen_dataclass
 class Whole(Kind):
-    """A whole number, of Python or NumPy, from `least` to `most`; True and False are none."""
+    """A whole number, of Python or NumPy, from `least` to `most`; no bool."""
 
     least: int = LOWEST
     most: int = HIGHEST
@@ -196,10 +196,10 @@ class Whole(Kind):
 @final
 @frozen_dataclass
 class Number(Kind):
-    """A number, of Python or NumPy, as a float; True and False are none.
+    """A number, of Python or NumPy, as a float; no bool.
 
     Attributes:
-        interval: where it must lie: `"[0, 1)"` includes 0 and excludes 1. NaN lies nowhere.
+        interval: its range: `"[0, 1)"` includes 0 and excludes 1. No interval includes NaN.
     """
 
     interval: str = "(-inf, inf)"
@@ -236,10 +236,10 @@ class Number(Kind):
 
 
 def as_number(value: Any) -> float | None:
-    """A number that a float holds, as Python's, whole or not; None for anything else."""
+    """The Python int or float of a number that a float holds; None for anything else."""
     if isinstance(value, np.integer | np.floating):
         value = cast(Any, value).item()
-    # What no int64 holds is a float.
+    # An int beyond int64 becomes a float.
     if type(value) is float or (type(value) is int and LOWEST <= value <= HIGHEST):
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -267,7 +267,7 @@ class Word(Kind):
 @final
 @frozen_dataclass
 class Text(Kind):
-    """A text, perhaps of so many characters at most."""
+    """A text, of at most `longest` characters."""
 
     longest: int | None = None
 
@@ -284,7 +284,7 @@ class ElementType(Kind):
     """An element type that tensors may have, by its name or NumPy's or Python's type; a `DType`.
 
     Attributes:
-        kinds: which ones.
+        kinds: the kinds of dtypes that are allowed.
     """
 
     kinds: tuple[str, ...] = ("float", "int", "bool")
@@ -293,7 +293,7 @@ class ElementType(Kind):
         """The dtype.
 
         Raises:
-            DTypeError: if there is none of that name.
+            DTypeError: if there is no such dtype.
         """
         found = value if isinstance(value, DType) else as_dtype(value)
         if found.kind in self.kinds and found.name in PUBLIC_DTYPES:
@@ -306,13 +306,13 @@ class ElementType(Kind):
 @final
 @frozen_dataclass
 class ModelType(Kind):
-    """The element type of a model's parameters: one of floats."""
+    """The element type of a model's parameters: a float type."""
 
     def read(self, value: Any, operands: Operands = ()) -> DType:
         """The dtype.
 
         Raises:
-            DTypeError: for another one.
+            DTypeError: for any other type.
         """
         try:
             found = as_dtype(value)
@@ -332,19 +332,19 @@ class ModelType(Kind):
 @final
 @frozen_dataclass
 class Extent(Kind):
-    """How long an axis is: a number of at least 0, or one that depends on the batch.
+    """The extent of an axis: a number of at least 0, or one that depends on the batch.
 
     Attributes:
-        least: the smallest number, where something else is meant by those below 0.
+        least: the smallest number; below 0 where negative numbers have a meaning.
     """
 
     least: int = 0
 
     def read(self, value: Any, operands: Operands = ()) -> int | Size:
         if type(value) is Size:
-            slope, offset = value.coefficient, value.offset
-            whole = type(slope) is int and type(offset) is int
-            if whole and 0 < slope <= LARGEST and -LARGEST <= offset <= LARGEST:
+            coefficient, offset = value.coefficient, value.offset
+            whole = type(coefficient) is int and type(offset) is int
+            if whole and 0 < coefficient <= LARGEST and -LARGEST <= offset <= LARGEST:
                 return value
         found = value if type(value) is int else as_whole(value)
         if found is None or not self.least <= found <= LARGEST:
@@ -372,11 +372,11 @@ class FilePath(Kind):
 @final
 @frozen_dataclass
 class Function(Kind):
-    """Something that can be called, and is no class.
+    """A callable that is not a class.
 
     Attributes:
-        example: of one.
-        what: it is, for the error.
+        example: of a right value, for the error.
+        what: the kind in words, for the error.
     """
 
     example: str
@@ -395,7 +395,7 @@ class Instance(Kind):
 
     Attributes:
         cls: the class.
-        problem: of the error; by default what the parameter must be.
+        problem: of the error; by default the name of the class that is expected.
         advice: of the error.
     """
 
@@ -429,9 +429,9 @@ class Row(Kind):
     """Some values of one kind, as a tuple: from a list, a tuple, or an array.
 
     Attributes:
-        kind: of each.
-        least: how many there are at least.
-        example: of the whole.
+        kind: of each value.
+        least: the smallest number of values.
+        example: of a right value, for the error.
     """
 
     kind: Kind
@@ -458,30 +458,30 @@ class Row(Kind):
 
 
 def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> tuple[Any, ...]:
-    """All values in their plain form, in the same type of tuple.
+    """All values in plain form, in the same type of tuple.
 
     Raises:
-        Misfit: which names the first that is none of the kind by its number.
+        Misfit: for the first value that is not of the kind, with its number.
     """
-    return read_in_turn([kind] * len(values), values, "[{}]".format, operands)
+    return read_with_kinds([kind] * len(values), values, "[{}]".format, operands)
 
 
-def read_in_turn(
+def read_with_kinds(
     kinds: Iterable[Kind],
     values: tuple[Any, ...],
     label: Callable[[int], str],
     operands: Operands = (),
 ) -> tuple[Any, ...]:
-    """The values in their plain form, each read by its own kind, in the same type of tuple.
+    """The values in plain form, each read by its own kind, in the same type of tuple.
 
     Args:
-        kinds: as many as values.
-        values: what is read.
-        label: how the value of a number is called behind the name of the whole.
+        kinds: one for each value.
+        values: the values to read.
+        label: the number of a value -> its name, a suffix to the name of the tuple.
         operands: of the op that they are attributes of.
 
     Raises:
-        Misfit: which names the first value that is not of its kind.
+        Misfit: for the first value that is not of its kind, with its label.
     """
     found: list[Any] = []
     changed = False
@@ -496,7 +496,7 @@ def read_in_turn(
 
 
 def tuple_like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
-    """The new entries, in the same type of tuple."""
+    """A tuple of the new entries, of the type of the old tuple."""
     make: Any = getattr(type(old), "_make", tuple)
     return make(new)
 
@@ -504,7 +504,7 @@ def tuple_like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
 def entries_of(value: object) -> tuple[Any, ...] | None:
     """The entries of a list, a tuple, a range or an array with axes; None for anything else.
 
-    NumPy's numbers stay what they are.
+    NumPy's numbers are not converted.
     """
     if isinstance(value, list | tuple | range):
         return tuple(cast(Sequence[Any], value))
@@ -512,7 +512,7 @@ def entries_of(value: object) -> tuple[Any, ...] | None:
         return None
     try:
         array = np.asarray(value)
-    # Broad on purpose: arrays of other libraries raise almost anything.
+    # Broad on purpose: arrays of other libraries raise exceptions of any type.
     except Exception:
         return None
     return tuple(array) if array.ndim and array.dtype.kind in "biufU" else None
@@ -521,11 +521,11 @@ def entries_of(value: object) -> tuple[Any, ...] | None:
 @final
 @frozen_dataclass
 class Either(Kind):
-    """A single value of one kind, or what another kind takes.
+    """A single value of one kind, or several values of another kind.
 
     Attributes:
-        one: for what is no list, tuple or array.
-        several: for what is.
+        one: the kind of a value that is no list, tuple or array.
+        several: the kind of a list, tuple or array.
     """
 
     one: Kind
@@ -539,7 +539,7 @@ class Either(Kind):
 @final
 @frozen_dataclass
 class OrNone(Kind):
-    """None, or what another kind takes."""
+    """None, or a value of another kind."""
 
     kind: Kind
 
@@ -550,10 +550,10 @@ class OrNone(Kind):
 @final
 @frozen_dataclass
 class AnyOf(Kind):
-    """What one of some kinds takes.
+    """A value of one of several kinds.
 
     Attributes:
-        kinds: in the order in which they are asked.
+        kinds: the first one that the value fits reads it.
     """
 
     kinds: tuple[Kind, ...]
@@ -575,11 +575,11 @@ class AnyOf(Kind):
 # Kinds of annotations -----------------------------------------------------------------------------
 
 FloatType = Annotated[DTypeLike, ModelType()]
-# How many there are of something: at least one.
+# A number of things: at least one.
 Count = Annotated[int, Whole(1)]
-# How many things Python makes one after the other, such as stacked layers.
+# A number of objects that Python makes one after the other, such as stacked layers.
 Depth = Annotated[int, Whole(1, 10_000)]
 Positive = Annotated[float, Number("(0, inf)")]
 NotNegative = Annotated[float, Number("[0, inf)")]
-# From 0 to below 1: the probability of a dropout, what an average keeps in a step.
+# From 0 to below 1: the probability of a dropout, the decay of an average.
 Fraction = Annotated[float, Number("[0, 1)")]

@@ -1,4 +1,4 @@
-"""Ops without operands: leaves, whose values come from outside, and constants."""
+"""Ops without operands: leaves, whose values are fed or stored, and constants."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ConstantValue:
 
     Attributes:
         array: the elements.
-        exact: the Python float that was rounded to make them; a model of another float type
-            rounds it anew.
+        exact: the Python float that they were rounded from; a model of another float type
+            rounds it again.
     """
 
     def __init__(self, array: Array, exact: float | None = None) -> None:

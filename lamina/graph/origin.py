@@ -1,4 +1,4 @@
-"""Where tensors come from: the path in the network and the user's line, for errors."""
+"""Origins of tensors, for errors: the path in the network and the user's source line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Origin:
-    """Where a tensor comes from: the path of its layer, `"net/2:Linear"`, and the source line."""
+    """The origin of a tensor: the path of its layer, `"net/2:Linear"`, and the source line."""
 
     path: str = ""
     source: str = ""
@@ -33,13 +33,13 @@ ORIGIN: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B03
 
 _package_folder = str(Path(__file__).resolve().parents[1]) + os.sep
 
-# Code that people type has no file; what else begins with "<" is generated, and skipped.
+# Interactive code has no file. Other file names that begin with "<" are generated code.
 _TYPED = ("<stdin>", "<python-input", "<ipython-input", "<doctest")
 
 
 @contextmanager
 def labelled(origin: Origin) -> Generator[None]:
-    """Tensors made inside carry this origin; it changes names in messages and nothing else."""
+    """Gives tensors made in the block this origin; it only changes names in messages."""
     token = ORIGIN.set(origin)
     try:
         yield
@@ -59,7 +59,7 @@ def source_line() -> str:
     return ""
 
 
-# Asked for each frame below each op that is applied outside layers.
+# Called for each frame of the stack when an op is applied outside layers.
 @lru_cache(maxsize=1 << 10)
 def _is_of_users(file: str) -> bool:
     generated = file.startswith("<") and not file.startswith(_TYPED)
@@ -67,16 +67,16 @@ def _is_of_users(file: str) -> bool:
 
 
 def current_origin() -> Origin:
-    """The layer that is being built and its line; outside layers only the user's line."""
+    """The layer being traced and its line; outside layers only the user's line."""
     current = ORIGIN.get()
     return current if current.source else Origin(current.path, source_line())
 
 
 def located(error: LaminaError, path: str = "") -> LaminaError:
-    """The error with the layer and source line added that are being worked on.
+    """The error, with the current layer and source line added.
 
     Args:
-        path: of the tensor that was being made, used outside layers.
+        path: of the tensor being made, used outside layers.
     """
     origin = current_origin()
     return error.at(str(Origin(origin.path or path, origin.source)))

@@ -13,25 +13,25 @@ from lamina.shapes import shape_text
 
 
 def path_after(operands: Sequence[Tensor], label: str) -> str:
-    """`"net/4:Add"`: the path of a tensor made from these, counting what comes before it."""
+    """`"net/4:Add"`: the path of a tensor made from these; its number counts its ancestors."""
     return f"net/{_count_before(operands)}:{label}"
 
 
-# For a tensor that all that comes before another one leads through: how many tensors there are up
-# to it, constants and leaves aside, and the leaves among them.
+# For a tensor on all paths to a later one: the number of its ancestors and itself, without
+# constants and leaves, and the leaves among them.
 _counted: WeakKeyDictionary[Tensor, tuple[int, frozenset[Tensor]]] = WeakKeyDictionary()
 
 
 def _count_before(operands: Sequence[Tensor]) -> int:
-    """How many tensors these are made of, constants aside, themselves included.
+    """The number of these tensors and their ancestors, without constants.
 
-    It is asked at each layer of a network: the count goes back no further than to the last tensor
-    on which everything else depends, and goes on from what was counted there.
+    It is called for each layer of a network. So the search ends at the last tensor through which
+    all remaining paths lead, and adds the count that is kept for it.
     """
     count = 0
     leaves: set[Tensor] = set()
     seen: set[Tensor] = set()
-    # The latest first, so that all users of a tensor are there before it is.
+    # The latest first, so that a tensor is visited after all its users.
     waiting: list[tuple[int, Tensor]] = []
 
     def add(tensors: Sequence[Tensor]) -> None:
@@ -61,7 +61,7 @@ def _count_before(operands: Sequence[Tensor]) -> int:
 
 
 class Described(str):
-    """A tensor as text, for the facts of an error; remembers which tensor it is about."""
+    """The description of a tensor, for the facts of an error; keeps the tensor."""
 
     tensor: Tensor
 
@@ -80,8 +80,8 @@ def with_final_paths(
 ) -> tuple[tuple[str, str], ...]:
     """Facts in which tensors have the numbers that a network of all operands would give them.
 
-    While a network is written down, a tensor knows what it was made from, but not the branches
-    beside it; where they meet, all are known.
+    While a network is being defined, the number in a tensor's path counts its own ancestors only,
+    not other branches; where branches meet, all are known.
     """
     known = sorted(
         (node for node in topological(operands) if node.op is not CONSTANT),

@@ -17,9 +17,9 @@ class Sample:
     Attributes:
         shapes: one shape for each operand.
         attributes: the op's attributes.
-        low, high: the range from which operand values are drawn, evenly.
-        dtypes: of the operands; by default all of the float type under test. "float" stands
-            for that type.
+        low, high: the range of operand values, which are drawn uniformly.
+        dtypes: of the operands; by default all of the float type under test, whose name here
+            is "float".
         differentiable: whether the gradient is checked by finite differences here.
     """
 
@@ -33,10 +33,10 @@ class Sample:
 
 @final
 class Samples(Sequence[Sample]):
-    """Samples that are made when they are first looked at: by tests, never by users.
+    """Samples that are made when they are first read: by tests only.
 
     Args:
-        make: makes all of them.
+        make: returns all of them.
     """
 
     def __init__(self, make: Callable[[], Iterable[Sample]]) -> None:

@@ -1,4 +1,4 @@
-"""Graphs as short readable text."""
+"""Graphs as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.shapes import DType, shape_text
 
 
 def show(graph: Graph) -> str:
-    """One line a tensor: `%3 = tanh(%2) : f32[batch, 4]  # 1:Tanh`, then outputs and updates."""
+    """A line for each tensor, `%3 = tanh(%2) : f32[batch, 4]  # 1:Tanh`, output and update."""
     names: dict[Tensor, str] = {}
     lines: list[str] = []
     for node in graph.nodes():

@@ -25,7 +25,7 @@ Attributes = Mapping[str, Any]
 
 
 class LoweringRule:
-    """How the compiler makes steps of an op; `lamina.ops.lowering_rules` has the kinds."""
+    """How the compiler makes steps of an op; `lamina.ops.lowering_rules` has the subclasses."""
 
 
 @frozen_dataclass(eq=False)
@@ -33,19 +33,19 @@ class Op:
     """A primitive mathematical operation: all its rules in one record.
 
     Attributes:
-        name: unique; what printed graphs show.
+        name: unique; printed graphs show it.
         infer: the shape rule: (operands, attributes) -> (shape, dtype) of the result. Raises
             `ShapeError` or `DTypeError`.
-        gradient: (result, upstream) -> for each operand the gradient that flows back to it, or
-            None where there is none. None if the op has no derivative at all.
+        gradient: (result, upstream) -> the gradient of each operand, or None where there is none.
+            None if the op has no derivative.
         reference: the NumPy oracle: (operand arrays..., **attributes) -> array.
-        lowering: the rule by which the compiler makes steps of it.
+        lowering: the rule by which the compiler lowers it to steps.
         samples: inputs for the generated tests.
-        joint_gradient: of an op with several results, each a tensor of its own, in place of
-            `gradient`: {result: upstream} of one application -> what `gradient` gives.
-        operands: how many there are; of a pair, at least and at most, None for any number.
-        attributes: what each attribute may be. The rules above see no other values.
-        places: of an op with indices: result -> those, and the extent of the axis they index.
+        joint_gradient: for an op with several results, each a tensor of its own, instead of
+            `gradient`: {result: upstream} of one application -> the gradient of each operand.
+        operands: the number of operands, or the least and the largest number (None: no limit).
+        attributes: the kind of each attribute. The rules above get no other values.
+        indices: for an op with indices: result -> (indices, the extent of the axis they index).
     """
 
     name: str
@@ -57,15 +57,16 @@ class Op:
     joint_gradient: Callable[[Mapping[Tensor, Tensor]], tuple[Tensor | None, ...]] | None = None
     operands: int | tuple[int, int | None] = 1
     attributes: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
-    places: Callable[[Tensor], tuple[Tensor, Dim]] | None = None
+    indices: Callable[[Tensor], tuple[Tensor, Dim]] | None = None
 
     def __post_init__(self) -> None:
-        # The first record of a name keeps it: nobody replaces an op of Lamina by accident.
+        # The first record of a name keeps it, so that no op of Lamina is replaced by accident.
         OPS.setdefault(self.name, self)
 
     def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
-        # Ops are compared by identity: a copy, or what is unpickled, is the op of that name. The
-        # module of its shape rule brings it along; that of leaves would not bring the operators.
+        # Ops are compared by identity: a copied or unpickled op is the registered op of this name.
+        # To import the module of its shape rule registers it; for leaves, lamina.ops is imported,
+        # which registers the operators too.
         module = self.infer.__module__
         return _op_named, (self.name, "lamina.ops" if module == __name__ else module)
 
@@ -73,7 +74,7 @@ class Op:
         return f"Op({self.name})"
 
 
-# The registry: every op by its name. A record enters it when it is made.
+# The registry: every op by its name. Each record registers itself.
 OPS: dict[str, Op] = {}
 
 
@@ -84,7 +85,7 @@ def _op_named(name: str, module: str) -> Op:
 
 _numbers = itertools.count()
 
-# The functions behind Python's operators, by name. Each enters by the decorator `operator`.
+# The functions of Python's operators, by name. The decorator `operator` registers them.
 _OPERATORS: dict[str, Callable[..., Tensor]] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -99,7 +100,7 @@ def operator(function: Function) -> Function:
 class Tensor:
     """A symbolic value; made by the functions in `lamina.ops`, by layers and by `lamina.Input`.
 
-    Python numbers may stand beside tensors in arithmetic; they take the tensor's dtype.
+    Python numbers may be operands of arithmetic with tensors; they take the tensor's dtype.
 
     Attributes:
         op: the op that makes it.
@@ -120,7 +121,7 @@ class Tensor:
     number: int = field(default_factory=lambda: next(_numbers))
 
     def __array_ufunc__(self, function: Any, method: str, *values: Any, **options: Any) -> Tensor:
-        """`array + tensor` is a tensor; NumPy must not take it over by looking at elements."""
+        """`array + tensor` is a tensor; NumPy must not compute it element by element."""
         name = _UFUNCS.get(function.__name__, "")
         if function.__name__ in _SYMBOLS and method == "__call__" and list(options) == ["out"]:
             symbol = _SYMBOLS[function.__name__]
@@ -235,7 +236,7 @@ TensorLike = Tensor | bool | int | float | Array
 
 NUMBERS = int | float | np.generic | np.ndarray
 
-# The ufuncs that NumPy's arrays make of operators, and ours.
+# NumPy's ufuncs of operators, and the functions here.
 _UFUNCS = {
     "add": "add",
     "subtract": "sub",
@@ -258,7 +259,7 @@ _SYMBOLS = {
     "matmul": "@",
 }
 
-# NumPy's names of functions that are called otherwise here.
+# NumPy's names of functions that have other names here.
 _RENAMED = {
     **_UFUNCS,
     "absolute": "abs",
@@ -269,7 +270,7 @@ _RENAMED = {
 
 
 def _no_numbers(function: str) -> LaminaError:
-    """The error for what NumPy or Python would do with the elements of a tensor."""
+    """The error for a function that needs the elements of a tensor."""
     advice = "Calculate with tensors by the functions in lm.ops"
     ours = _RENAMED.get(function, function)
     return LaminaError(

@@ -12,11 +12,11 @@ def verify(graph: Graph, before: Graph | None = None) -> None:
     """Checks that every tensor has the shape and dtype that its op's shape rule gives.
 
     Args:
-        graph: what is checked.
-        before: a graph that was checked; tensors that are the same in it are not checked again.
+        graph: the graph to check.
+        before: a graph that was checked; its tensors are not checked again.
 
     Raises:
-        InternalError: naming the tensor, what it has and what the rule says.
+        InternalError: it names the tensor, its shape and dtype, and those of the rule.
     """
     checked = frozenset(before.nodes() if before is not None else ())
     names: set[str] = set()

@@ -167,8 +167,8 @@ def _limits_of_ops(results: Sequence[Tensor], known: Sequence[IndexLimit]) -> li
     advice = "Indices do not count from the end; ops.clip brings them inside."
     found: list[IndexLimit] = []
     for node in topological(results):
-        if node.op.places is not None:
-            indices, extent = node.op.places(node)
+        if node.op.indices is not None:
+            indices, extent = node.op.indices(node)
             # How long an axis of the batch is, is not known here.
             if isinstance(extent, int) and (indices, extent) not in limited:
                 found.append(IndexLimit(indices, extent, node.origin, "indices", advice))

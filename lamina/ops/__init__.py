@@ -15,7 +15,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.arithmetic import multiply_add as multiply_add
     from lamina.ops.arithmetic import pow as pow
     from lamina.ops.arithmetic import sub as sub
-    from lamina.ops.attending import attention as attention
+    from lamina.ops.attention import attention as attention
     from lamina.ops.broadcast import broadcast_to as broadcast_to
     from lamina.ops.broadcast import sum_to as sum_to
     from lamina.ops.comparison import equal as equal
@@ -104,7 +104,6 @@ if not loaded_when_used(__name__):
 from lamina.graph import Op
 from lamina.ops import (
     arithmetic,
-    attending,
     broadcast,
     comparison,
     conversion,
@@ -121,6 +120,7 @@ from lamina.ops import (
     slicing,
     windows,
 )
+from lamina.ops.attention import OPS as _ATTENTION
 from lamina.ops.recurrence import OPS as _RECURRENCE
 from lamina.ops.softmax import OPS as _SOFTMAX
 
@@ -141,7 +141,7 @@ ALL: tuple[Op, ...] = (
     *convolution.OPS,
     *pooling.OPS,
     *indexing.OPS,
-    *attending.OPS,
+    *_ATTENTION,
     *random.OPS,
     *_RECURRENCE,
 )

@@ -1,7 +1,8 @@
-"""What users pass to ops, brought into the form that the records expect.
+"""Arguments of the public functions of ops, converted to the plain values of attributes.
 
-What becomes an attribute is checked against the record when the op is made; here it is counted from
-the front, or made a tuple. What does not is checked here, against the same kinds.
+Attributes are checked against the op's record when the op is applied; here axes are counted from
+the front, and lists become tuples. Arguments that become no attribute are checked here, against the
+same kinds.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ def as_tensor(value: TensorLike) -> Tensor:
 
     Raises:
         LaminaError: for a batch size that is still open.
-        DTypeError: for what is no number, and no array of them.
+        DTypeError: for anything but numbers and arrays of numbers.
     """
     if isinstance(value, Tensor):
         return value
     if isinstance(cast(object, value), Size):
         raise LaminaError(
-            "the batch size is open as long as a network is written down",
+            "the batch size is not known while a network is defined",
             where=source_line(),
             advice="ops.mean(x, 0) averages over it; ops.element_count(x, 0, 'float32') is the "
             "number as a tensor.",
@@ -68,14 +69,14 @@ def tensors_of(name: str, values: Sequence[TensorLike]) -> list[Tensor]:
 def refused(
     name: str, expected: Misfit | str, value: object, operands: Sequence[Tensor] = ()
 ) -> LaminaError:
-    """The error for an argument that is not what is expected, with the user's line."""
+    """The error for an argument that is not of the expected kind, with the user's line."""
     misfit = Misfit(expected) if isinstance(expected, str) else expected
     facts = (("tensor", described(operands[0])),) if operands else ()
     return located(refusal(misfit, name, value, facts=facts))
 
 
 def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
-    """An argument that is of a kind.
+    """An argument, checked and converted by a kind.
 
     Raises:
         DefinitionError: if it is not.
@@ -87,10 +88,10 @@ def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
 
 
 def whole_of(name: str, value: object, least: int = 0) -> int:
-    """A whole number of at least so much.
+    """A whole number of at least `least`.
 
     Raises:
-        DefinitionError: if it is none.
+        DefinitionError: for anything else.
     """
     return read(name, whole(least), value)
 
@@ -120,21 +121,21 @@ def dtype_of(value: DTypeLike, kind: ElementType = _ANY_TYPE) -> DType:
         raise located(error) from None
 
 
-_EXTENT, _EXTENT_OR_OPEN = Extent(), Extent(-1)
+_EXTENT, _EXTENT_OR_INFERRED = Extent(), Extent(-1)
 
 
-def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -> Shape:
+def shape_of(value: object, name: str = "shape", *, inferred: bool = False) -> Shape:
     """A shape: a number for one axis, or numbers for several.
 
     Args:
         value: what the user gave.
         name: of the argument.
-        open_places: whether -1 may stand for a number that follows from the others.
+        inferred: whether -1 may stand for a dimension that is inferred from the others.
 
     Raises:
-        DefinitionError: if it is no shape.
+        DefinitionError: for anything else.
     """
-    kind = _EXTENT_OR_OPEN if open_places else _EXTENT
+    kind = _EXTENT_OR_INFERRED if inferred else _EXTENT
     if isinstance(value, Size) or as_whole(value) is not None:
         return (read(name, kind, value),)
     entries = entries_of(value)
@@ -147,10 +148,10 @@ def shape_of(value: object, name: str = "shape", *, open_places: bool = False) -
 
 
 def each_of(name: str, value: object, count: int, kind: Kind) -> tuple[Any, ...]:
-    """A value for each of some axes; one alone stands for all of them.
+    """A value for each of `count` axes; a single one is for all of them.
 
     Raises:
-        DefinitionError: if their number is another one, or a value is none of its kind.
+        DefinitionError: for another number of values, or a value of another kind.
     """
     entries = entries_of(value)
     if entries is None:
@@ -167,10 +168,10 @@ _WIDTH = whole(0)
 
 
 def pairs_of(name: str, value: object, count: int) -> tuple[tuple[int, int], ...]:
-    """How much there is before and after, along each of some axes; one number may stand for both.
+    """(before, after) for each of `count` axes; a single number is for both, or for all axes.
 
     Raises:
-        DefinitionError: if their number is another one, or one of them is no such number.
+        DefinitionError: for another number of pairs, or a number below 0.
     """
     entries = entries_of(value)
     if entries is None:
@@ -184,7 +185,7 @@ def pairs_of(name: str, value: object, count: int) -> tuple[tuple[int, int], ...
         pair = entries_of(entry)
         try:
             low, high = read_each(_WIDTH, (entry, entry) if pair is None else pair)
-        except (Misfit, ValueError):  # of one of them, or of their number
+        except (Misfit, ValueError):  # a number that misfits, or not two of them
             raise refused(name, expected, value) from None
         found.append((low, high))
     return tuple(found)
@@ -199,7 +200,7 @@ def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
     Args:
         x: the tensor.
         axis: counted from either end.
-        count: how many axes there are, if not as many as x has.
+        count: the number of axes; by default that of x.
 
     Raises:
         ShapeError: if the tensor has no such axis.
@@ -226,7 +227,7 @@ def axes_of(x: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def listed_axes(axes: object, x: Tensor) -> list[int]:
-    """The axes that the user named: one, or several.
+    """The axes that the user named: one or several.
 
     Raises:
         DefinitionError: for anything but whole numbers.

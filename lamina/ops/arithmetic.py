@@ -1,4 +1,4 @@
-"""Arithmetic of two operands: sums, products, powers, the larger and the smaller; and clip."""
+"""Arithmetic of two operands: sums, products, powers, maximum and minimum; and clip."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ def div(left: TensorLike, right: TensorLike) -> Tensor:
 
 
 def _pow_base_gradient(a: Tensor, b: Tensor, _: Tensor, g: Tensor) -> Tensor:
-    # Of 0 to the power 0 the derivative is 0; without the choice it would be 0 * 0**-1, a NaN.
+    # The derivative of 0 ** 0 is 0; without `where` it would be 0 * 0 ** -1, a NaN.
     exponent = where(logical_and(equal(a, 0), equal(b, 0)), 1, b)
     return g * (b * pow(a, exponent - 1))
 
 
 def _pow_exponent_gradient(a: Tensor, b: Tensor, _: Tensor, g: Tensor) -> Tensor:
-    # Where the base is 0, take 1 instead: its logarithm gives the derivative 0, finitely.
+    # Where the base is 0, take 1 instead: log(1) = 0 gives the derivative 0, and no NaN.
     base = where(equal(a, 0), 1, a)
     return g * (pow(base, b) * log(base))
 
@@ -170,7 +170,7 @@ def _whole_power(x: Tensor, exponent: int) -> Tensor:
 
 
 def _larger_gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
-    """Of the operand that should be larger; at a tie each operand has half."""
+    """The gradient of `mine` in maximum(mine, other); at a tie each operand gets half."""
     return where(equal(mine, other), g * 0.5, where(less(mine, other), 0, g))
 
 

@@ -1,10 +1,10 @@
-"""How attention is computed, and its gradient: block after block of queries.
+"""How attention and its gradient are computed: in blocks of queries.
 
-The matrix of weights, queries by keys, is never kept. The queries are cut into blocks that are
-computed one after the other, and for the gradient the weights are computed again, from queries,
+The matrix of weights, queries by keys, is never stored as a whole. The queries are split into
+blocks that are computed one after the other. The gradient computes the weights again, from queries,
 keys, and the logarithm of each row's sum (Rabe, Staats: Self-attention does not need O(n^2) memory,
-2021; Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). So the memory for weights grows with one
-block.
+2021; Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). The memory for weights is
+that of one block.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from lamina.shapes import Dim, bool_
 
 
 @frozen_dataclass
-class Attending:
-    """What an attention is applied to, and how.
+class AttentionArguments:
+    """The operands and attributes of an attention.
 
     Attributes:
         queries, keys, values: [batch, heads, length, features].
-        mask: true where a query may look, if there is one.
-        factors: of the weights, if there are any.
-        causal: whether query i looks at keys 0 to i alone.
-        scale: of the products of queries and keys.
-        wish: how many blocks the user wants, if he does.
+        mask: true where a query may attend to a key; None if there is no mask.
+        factors: the weights are multiplied by; None if there are none.
+        causal: whether query i attends to keys 0 to i only.
+        scale: factor of the products of queries and keys.
+        requested_blocks: the number of blocks that the user chose; None if he did not.
     """
 
     queries: Tensor
@@ -48,91 +48,92 @@ class Attending:
     factors: Tensor | None
     causal: bool
     scale: float
-    wish: int | None
+    requested_blocks: int | None
 
     def blocks_for(self, target: Target) -> int:
-        """How many blocks there are: what the user wants, or what suits the target.
+        """The number of blocks: the user's, or the one that suits the target.
 
-        Where queries look back only, a second block lets the first leave out keys.
+        Causal attention has at least two blocks: the first then omits half of the keys.
         """
-        if self.wish is not None:
-            return self.wish
+        if self.requested_blocks is not None:
+            return self.requested_blocks
         length = self.queries.shape[2]
         wanted = length // target.attention_block_queries if isinstance(length, int) else 0
         least = 2 if self.causal and wanted else 1
         return max(least, min(wanted, target.attention_most_blocks))
 
 
-def attending(operands: tuple[Tensor, ...], attributes: Attributes) -> Attending:
-    """What an op's operands and attributes say."""
+def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) -> AttentionArguments:
+    """The arguments in an op's operands and attributes."""
     queries, keys, values, *others = operands
     mask = next((x for x in others if x.dtype == bool_), None)
     factors = next((x for x in others if x.dtype != bool_), None)
     causal, scale = attributes["causal"], attributes["scale"]
-    wish = attributes.get("blocks")
-    return Attending(queries, keys, values, mask, factors, causal, scale, wish)
+    requested_blocks = attributes.get("blocks")
+    return AttentionArguments(queries, keys, values, mask, factors, causal, scale, requested_blocks)
 
 
 @frozen_dataclass
 class _Block:
-    """Some of the queries, and the keys that they may look at: those before `stop`."""
+    """Queries `start` to `end`, and the keys that they attend to: the first `key_count`."""
 
-    whole: Attending
+    whole: AttentionArguments
     start: int
     end: Dim
-    stop: Dim
+    key_count: Dim
 
-    def rows(self, x: Tensor) -> Tensor:
-        """What belongs to these queries, of a tensor with queries along axis 2."""
+    def at_queries(self, x: Tensor) -> Tensor:
+        """The slice of these queries, of a tensor with queries along axis 2."""
         return slice_axis(x, 2, self.start, self.end)
 
-    def seen(self, x: Tensor, axis: int = 2) -> Tensor:
-        """What belongs to these keys."""
-        return slice_axis(x, axis, 0, self.stop)
+    def at_keys(self, x: Tensor, axis: int = 2) -> Tensor:
+        """The slice of these keys, of a tensor with keys along an axis."""
+        return slice_axis(x, axis, 0, self.key_count)
 
-    def behind(self, part: Tensor) -> Tensor:
-        """What these keys get, [batch, keys, ...], with zeros for the others behind them."""
+    def padded_keys(self, part: Tensor) -> Tensor:
+        """A gradient of these keys, [batch, keys, ...], padded with zeros for the keys after."""
         every = self.whole.keys.shape[2]
-        if not isinstance(every, int) or not isinstance(self.stop, int):
+        if not isinstance(every, int) or not isinstance(self.key_count, int):
             return part
-        return pad(part, [0, (0, every - self.stop), 0, 0])
+        return pad(part, [0, (0, every - self.key_count), 0, 0])
 
-    def weighted(self, x: Tensor | None) -> Tensor | None:
-        """The part of a mask, or of factors."""
+    def at_weights(self, x: Tensor | None) -> Tensor | None:
+        """The slice of a mask or of factors for these queries and keys."""
         if x is None:
             return None
-        x = x if x.shape[2] == 1 else self.rows(x)
-        return x if x.shape[3] == 1 else self.seen(x, 3)
+        x = x if x.shape[2] == 1 else self.at_queries(x)
+        return x if x.shape[3] == 1 else self.at_keys(x, 3)
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """How well they agree: -infinity where a query may not look, [batch, heads, rows, keys]."""
-        products = einsum("bhqd,bhkd->bhqk", self.rows(queries), self.seen(keys))
+        """The scaled products, -infinity where masked: [batch, heads, queries, keys]."""
+        products = einsum("bhqd,bhkd->bhqk", self.at_queries(queries), self.at_keys(keys))
         products = products * self.whole.scale
-        allowed = self.weighted(self.whole.mask)
+        allowed = self.at_weights(self.whole.mask)
         if self.whole.causal:
-            rows, columns = products.shape[2:]
-            row = expand_dims(arange(rows), 1) + self.start
-            earlier = reshape(greater_equal(row, arange(columns)), (1, 1, rows, columns))
+            query_count, key_count = products.shape[2:]
+            query = expand_dims(arange(query_count), 1) + self.start
+            shape = (1, 1, query_count, key_count)
+            earlier = reshape(greater_equal(query, arange(key_count)), shape)
             allowed = earlier if allowed is None else logical_and(allowed, earlier)
         return products if allowed is None else where(allowed, products, -math.inf)
 
 
-def _cut(given: Attending, blocks: int) -> Iterator[_Block]:
-    """So many blocks of queries, if there are so many queries."""
-    rows, columns = given.queries.shape[2], given.keys.shape[2]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        yield _Block(given, 0, rows, columns)
+def _blocks_of(given: AttentionArguments, blocks: int) -> Iterator[_Block]:
+    """The blocks of queries; fewer than `blocks` if there are fewer queries."""
+    query_count, key_count = given.queries.shape[2], given.keys.shape[2]
+    if not isinstance(query_count, int) or not isinstance(key_count, int):
+        yield _Block(given, 0, query_count, key_count)
         return
-    each = -(-rows // blocks) or 1
-    for start in range(0, rows, each) or (0,):
-        end = min(start + each, rows)
-        yield _Block(given, start, end, min(columns, end) if given.causal else columns)
+    block_size = -(-query_count // blocks) or 1
+    for start in range(0, query_count, block_size) or (0,):
+        end = min(start + block_size, query_count)
+        yield _Block(given, start, end, min(key_count, end) if given.causal else key_count)
 
 
 def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Exponentials that cannot overflow, their sums, and the logarithms of all there is in a row.
+    """For each row of scores: exponentials that cannot overflow, their sum, and logsumexp.
 
-    Where a query sees no key at all, these are 0.
+    All are 0 where every key of a query is masked.
     """
     largest = reduce.max(scores, 3)
     shift = where(equal(largest, -math.inf), 0, largest)
@@ -141,28 +142,28 @@ def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return powers, total, where(equal(total, 0), 0, shift + log(total))
 
 
-def means(given: Attending, blocks: int) -> Tensor:
-    """The result: of the values, weighted by how well queries and keys agree."""
+def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
+    """The result of an attention: means of the values, weighted by the softmax of the scores."""
     found: list[Tensor] = []
-    for block in _cut(given, blocks):
+    for block in _blocks_of(given, blocks):
         powers, total, _ = _powers(block.scores(given.queries, given.keys))
-        factors = block.weighted(given.factors)
+        factors = block.at_weights(given.factors)
         weights = powers if factors is None else powers * factors
-        # Axes in the order in which a layer joins the heads, so that nothing need be moved.
-        sums = einsum("bhqk,bhkd->bqhd", weights, block.seen(given.values))
+        # Axes in the order in which a layer joins the heads, so that nothing is transposed.
+        sums = einsum("bhqk,bhkd->bqhd", weights, block.at_keys(given.values))
         share = where(equal(total, 0), 0, reciprocal(total))
         found.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
     return transpose(concat(found, 1), (0, 2, 1, 3))
 
 
 def gradients_of(
-    given: Attending, result: Tensor, upstream: Tensor, blocks: int
+    given: AttentionArguments, result: Tensor, upstream: Tensor, blocks: int
 ) -> tuple[Tensor, ...]:
-    """What flows back to queries, keys, values, and factors if there are any.
+    """The gradients of queries, keys, values, and factors if there are any.
 
-    The weights are computed again; what they get is taken less its mean over each row. With
-    o = w v, w = softmax(s) and a gradient g of o, the gradient of w is g v^T, and that of s is
-    w (g v^T - sum(w g v^T)), where the sum over a row is g o.
+    The weights are computed again. With o = w v, w = softmax(s) and a gradient g of o, the gradient
+    of w is g v^T, and the gradient of s is w (g v^T - sum(w g v^T)), where the sum over a row is
+    g o.
     """
     mean = reduce.sum(upstream * result, 3)
 
@@ -172,26 +173,26 @@ def gradients_of(
         return exp(block.scores(again, given.keys) - expand_dims(log_total, 3))
 
     def products_of(block: _Block) -> Tensor:
-        arriving = block.rows(upstream)
-        return einsum("bhqd,bhkd->bhqk", arriving, block.seen(given.values))
+        arriving = block.at_queries(upstream)
+        return einsum("bhqd,bhkd->bhqk", arriving, block.at_keys(given.values))
 
     of_queries: list[Tensor] = []
     totals: list[Tensor] = []
-    for block in _cut(given, blocks):
-        # One block after the other: only then can they share memory.
+    for block in _blocks_of(given, blocks):
+        # Each block depends on the block before, so that they run in order and share memory.
         weights, products = weights_of(block, *(totals or [mean])), products_of(block)
-        factors = block.weighted(given.factors)
+        factors = block.at_weights(given.factors)
         changed = weights
         if factors is not None:
             changed, products = weights * factors, products * factors
-        of_scores = weights * (products - expand_dims(block.rows(mean), 3)) * given.scale
-        # A query with one key to look at gets nothing. The two that cancel are sums of the same
-        # products in different orders: what they leave is rounding, and it would move parameters.
+        of_scores = weights * (products - expand_dims(block.at_queries(mean), 3)) * given.scale
+        # The gradient of a query with one key is zero: the two terms cancel. But they are sums of
+        # the same products in different orders, and the rounding left would move parameters.
         of_scores = where(equal(weights, 1), 0, of_scores)
-        of_queries.append(einsum("bhqk,bhkd->bqhd", of_scores, block.seen(given.keys)))
-        of_keys = einsum("bhqk,bhqd->bkhd", of_scores, block.rows(given.queries))
-        of_values = einsum("bhqk,bhqd->bkhd", changed, block.rows(upstream))
-        parts = [block.behind(of_keys), block.behind(of_values)]
+        of_queries.append(einsum("bhqk,bhkd->bqhd", of_scores, block.at_keys(given.keys)))
+        of_keys = einsum("bhqk,bhqd->bkhd", of_scores, block.at_queries(given.queries))
+        of_values = einsum("bhqk,bhqd->bkhd", changed, block.at_queries(upstream))
+        parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     found = [transpose(x, (0, 2, 1, 3)) for x in (concat(of_queries, 1), *totals)]
     if given.factors is not None:

@@ -43,7 +43,7 @@ def _broadcast_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Sca
     own = node.operands[0].shape
     last = coordinates[len(coordinates) - len(own) :]
     rows = zip(last, own, strict=True)
-    return pull(0, tuple(constant_index(0) if dim == 1 else place for place, dim in rows))
+    return pull(0, tuple(constant_index(0) if dim == 1 else index for index, dim in rows))
 
 
 BROADCAST_TO = Op(
@@ -87,7 +87,7 @@ def _infer_sum(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Sh
 
 
 def require_numbers(x: Tensor) -> None:
-    """Raises DTypeError for bool, whose sums and products are no bool."""
+    """Raises DTypeError for bool, whose sums and products are not bool."""
     if x.dtype.kind == "bool":
         raise DTypeError(
             "a tensor of numbers is needed here",

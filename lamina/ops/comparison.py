@@ -1,4 +1,4 @@
-"""Comparison, logic, and choice: ops with a bool as their result or operand."""
+"""Comparison, logic, and where: ops with a bool result or operand."""
 
 from __future__ import annotations
 

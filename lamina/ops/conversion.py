@@ -71,8 +71,8 @@ CAST = Op(
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """The elements as another dtype; non-zero is true.
 
-    Floats that become integers are cut towards zero; those beyond the ends of the type become the
-    nearest end, and NaN becomes 0. Integers that do not fit wrap around.
+    Floats that become integers are truncated towards zero and clamped to the range of the type; NaN
+    becomes 0. Integers that do not fit wrap around.
     """
     wanted = dtype_of(dtype)
     if isinstance(x, bool | int | float):
@@ -98,7 +98,7 @@ STOP_GRADIENT = Op(
 
 @checked
 def stop_gradient(x: TensorLike) -> Tensor:
-    """X itself, as if it did not depend on anything: no gradient flows back through it."""
+    """X itself, but no gradient flows back through it."""
     return apply(STOP_GRADIENT, as_tensor(x))
 
 
@@ -127,11 +127,11 @@ RECOMPUTED = Op(
 
 @checked
 def recomputed(x: Tensor, *after: Tensor) -> Tensor:
-    """X itself, but what is computed from it is computed anew, and once all of `after` is known.
+    """X itself, but tensors computed from it are computed again, after all of `after`.
 
-    Equal tensors are computed once and kept for as long as somebody needs them. A gradient that
-    had better compute an intermediate result again than keep it makes it of `recomputed(x,
-    upstream)`.
+    Equal tensors are computed once, and kept until their last use. Where it costs less to compute
+    an intermediate result again than to keep it, a gradient computes it from
+    `recomputed(x, upstream)`.
     """
     return apply(RECOMPUTED, as_tensor(x), *map(as_tensor, after))
 
@@ -145,8 +145,8 @@ _NUMBER = (bool, int, float)
 def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
     """Tensors of one dtype.
 
-    Python numbers take the dtype of the tensors beside them, unless that cannot hold them: a float
-    beside integers makes float32.
+    Python numbers take the dtype of the tensors, unless it cannot hold them: a float with integers
+    makes float32.
 
     Raises:
         DTypeError: if float32 is mixed with float64, or an integer does not fit its dtype.
@@ -195,7 +195,7 @@ def _number(value: float, dtype: DType) -> Tensor:
 
 
 def numeric(x: TensorLike) -> Tensor:
-    """A tensor one can calculate with: bool becomes int64."""
+    """A tensor of numbers: bool becomes int64."""
     x = as_tensor(x)
     return cast(x, int64) if x.dtype == bool_ else x
 
@@ -207,7 +207,7 @@ def floating(x: TensorLike) -> Tensor:
 
 
 def apply_to_numbers(op: Op, left: TensorLike, right: TensorLike) -> Tensor:
-    """An op applied to two operands one can calculate with, of one dtype."""
+    """An op applied to two operands, brought to one dtype of numbers."""
     a, b = operands_of(left, right)
     return apply(op, numeric(a), numeric(b))
 

@@ -1,7 +1,7 @@
-"""Convolution: a contraction over windows, in any number of dimensions, and its way back.
+"""Convolution: a contraction over windows, in any number of dimensions, and its gradients.
 
-Tensors are [batch, channels, ...] and weights [outputs, inputs / groups, ...], as PyTorch's. How
-they are computed stands in `convolution_forms`.
+Tensors are [batch, channels, ...] and weights [outputs, inputs / groups, ...], as PyTorch's.
+`convolution_layouts` computes them.
 
 The arithmetic is that of Dumoulin and Visin: A guide to convolution arithmetic for deep learning
 (2016).
@@ -21,7 +21,7 @@ from lamina.graph.attributes import Fields, Many, whole
 from lamina.graph.kinds import Kind
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.conversion import numeric
-from lamina.ops.convolution_forms import Axes, Pairs
+from lamina.ops.convolution_layouts import Axes, Pairs
 from lamina.ops.linalg import check_dtypes
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.windows import LARGEST_WINDOW
@@ -62,7 +62,7 @@ def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
     x, weight = operands
     axes = Axes(weight.shape, attributes)
     _check("conv", x, weight, axes, axes.inputs * axes.groups)
-    places: list[Dim] = []
+    counts: list[Dim] = []
     for extent, one in zip(static(x.shape[2:]), axes.along, strict=True):
         if one.count(extent) < 1:
             raise ShapeError(
@@ -74,14 +74,14 @@ def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
                 ),
                 advice="Use a smaller window, less dilation, or padding.",
             )
-        places.append(one.count(extent))
-    return (x.shape[0], axes.outputs, *places), x.dtype
+        counts.append(one.count(extent))
+    return (x.shape[0], axes.outputs, *counts), x.dtype
 
 
 def _conv_build(node: Tensor, target: Target) -> Tensor:
     x, weight = node.operands
-    form = Axes(weight.shape, node.attributes).form(target)
-    return form.applied(form.gathered(x), weight, target, "c")
+    layout = Axes(weight.shape, node.attributes).layout(target)
+    return layout.applied(layout.windows_of(x), weight, target, "c")
 
 
 def _conv_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -115,11 +115,11 @@ def _conv_reference(
     total = np.zeros((x.shape[0], weight.shape[0], *counts), x.dtype)
     for element in _flat_index(sizes):
         rows = zip(element, counts, strides, dilations, strict=True)
-        cut = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
-        seen = padded[(slice(None), slice(None), *cut)]
-        seen = seen.reshape(x.shape[0], groups, weight.shape[1], *counts)
-        part = np.einsum("bgc...,goc->bgo...", seen, grouped[(..., *element)])
-        total += part.reshape(total.shape)
+        slices = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        shifted = padded[(slice(None), slice(None), *slices)]
+        shifted = shifted.reshape(x.shape[0], groups, weight.shape[1], *counts)
+        products = np.einsum("bgc...,goc->bgo...", shifted, grouped[(..., *element)])
+        total += products.reshape(total.shape)
     return total
 
 
@@ -174,15 +174,15 @@ def conv(
     dilations: int | Sequence[int],
     groups: int = 1,
 ) -> Tensor:
-    """The convolution (as everybody calls the cross-correlation) of a tensor with windows.
+    """The convolution of a tensor with a kernel: the cross-correlation, as in all frameworks.
 
     Args:
         x: [batch, channels, ...] with one to three further axes, or more.
-        weight: [outputs, channels / groups, ...], the window.
+        weight: [outputs, channels / groups, ...], the kernel.
         strides: between windows, one for each further axis, or one for all of them.
         padding: zeros before and after, a pair for each further axis; one number for both.
         dilations: between the elements of a window, as strides.
-        groups: channels and outputs are cut into so many parts that do not see each other.
+        groups: the number of groups of channels; outputs of a group depend on its channels only.
 
     Returns:
         [batch, outputs, ...].
@@ -195,7 +195,7 @@ def conv(
 
 
 def _given(weight: Tensor, strides: object, padding: object, dilations: object) -> dict[str, Any]:
-    """What the user said of a convolution, for each of its axes."""
+    """Strides, dilations and padding for each axis, from the arguments of the user."""
     rank = max(weight.rank - 2, 0)
     return {
         "strides": each_of("strides", strides, rank, _STEP),
@@ -219,14 +219,14 @@ def _infer_conv_transpose(
             "conv_transpose: there is not one extent for each axis",
             facts=(("tensor", described(y)), ("extents of the result", str(extents))),
         )
-    seen = [one.count(extent) for extent, one in zip(extents, axes.along, strict=True)]
-    if tuple(seen) != y.shape[2:]:
+    found = [one.count(extent) for extent, one in zip(extents, axes.along, strict=True)]
+    if tuple(found) != y.shape[2:]:
         raise ShapeError(
             "conv_transpose: no convolution of the result has the shape of the tensor",
             facts=(
                 ("tensor", described(y)),
                 ("extents of the result", str(extents)),
-                ("which convolved give", str(tuple(seen))),
+                ("a convolution of it", str(tuple(found))),
             ),
             advice="An extent is (n - 1) * stride - padding + window, and up to stride - 1 more.",
         )
@@ -235,15 +235,17 @@ def _infer_conv_transpose(
 
 def _conv_transpose_build(node: Tensor, target: Target) -> Tensor:
     y, weight = node.operands
-    form = Axes(weight.shape, node.attributes).form(target)
-    return form.applied(form.spread(y, node.attributes["extents"]), weight, target, "o")
+    layout = Axes(weight.shape, node.attributes).layout(target)
+    return layout.applied(
+        layout.transposed_windows_of(y, node.attributes["extents"]), weight, target, "o"
+    )
 
 
 def _conv_transpose_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     y, weight = result.operands
     numbers = {name: result.attributes[name] for name in _KINDS}
-    slope = _weight_gradient(upstream, y, weight, numbers)
-    return apply(CONV, upstream, weight, **numbers), slope
+    weight_gradient = _weight_gradient(upstream, y, weight, numbers)
+    return apply(CONV, upstream, weight, **numbers), weight_gradient
 
 
 def _conv_transpose_reference(
@@ -257,15 +259,15 @@ def _conv_transpose_reference(
 ) -> Array:
     sizes, counts = weight.shape[2:], y.shape[2:]
     grouped = weight.reshape(groups, -1, *weight.shape[1:])
-    parts = y.reshape(y.shape[0], groups, grouped.shape[1], *counts)
+    grouped_y = y.reshape(y.shape[0], groups, grouped.shape[1], *counts)
     inputs = groups * weight.shape[1]
     whole = [extent + low + high for extent, (low, high) in zip(extents, padding, strict=True)]
     total = np.zeros((y.shape[0], inputs, *whole), y.dtype)
     for element in _flat_index(sizes):
         rows = zip(element, counts, strides, dilations, strict=True)
-        cut = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
-        part = np.einsum("bgo...,goc->bgc...", parts, grouped[(..., *element)])
-        total[(slice(None), slice(None), *cut)] += part.reshape(y.shape[0], inputs, *counts)
+        slices = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        products = np.einsum("bgo...,goc->bgc...", grouped_y, grouped[(..., *element)])
+        total[(slice(None), slice(None), *slices)] += products.reshape(y.shape[0], inputs, *counts)
     rows = zip(extents, padding, strict=True)
     return total[(slice(None), slice(None), *(slice(low, low + n) for n, (low, _) in rows))]
 
@@ -326,10 +328,10 @@ def _infer_weight_gradient(
     lengths = given | {original.rank - 2, convolved.rank - 2}
     fits = len(shape) > 2 and lengths == {axes.rank} and not axes.outputs % axes.groups
     if fits:
-        places = [
+        counts = [
             one.count(n) for n, one in zip(static(original.shape[2:]), axes.along, strict=True)
         ]
-        fits = convolved.shape == (original.shape[0], axes.outputs, *places)
+        fits = convolved.shape == (original.shape[0], axes.outputs, *counts)
         fits = fits and original.shape[1] == axes.inputs * axes.groups
     if not fits or original.dtype != convolved.dtype:
         raise ShapeError(
@@ -345,12 +347,12 @@ def _infer_weight_gradient(
 
 def _weight_gradient_build(node: Tensor, target: Target) -> Tensor:
     original, convolved = node.operands
-    form = Axes(node.shape, node.attributes).form(target)
-    return form.weight_gradient(original, convolved, target)
+    layout = Axes(node.shape, node.attributes).layout(target)
+    return layout.weight_gradient(original, convolved, target)
 
 
 def _weight_gradient_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """It is linear in both: what arrives takes the place of the weight."""
+    """It is linear in both operands: the upstream gradient replaces the weight."""
     original, convolved = result.operands
     numbers = {name: result.attributes[name] for name in _KINDS}
     back = _conv_transpose(convolved, upstream, numbers, static(original.shape[2:]))
@@ -372,17 +374,17 @@ def _weight_gradient_reference(
     total = np.zeros(shape, original.dtype)
     for element in _flat_index(shape[2:]):
         rows = zip(element, counts, strides, dilations, strict=True)
-        cut = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
-        seen = padded[(slice(None), slice(None), *cut)]
-        seen = seen.reshape(original.shape[0], groups, shape[1], *counts)
-        part = np.einsum("bgc...,bgo...->goc...", seen, results)
-        part = part.reshape(shape[0], shape[1], -1).sum(-1)
-        total[(slice(None), slice(None), *element)] = part
+        slices = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        shifted = padded[(slice(None), slice(None), *slices)]
+        shifted = shifted.reshape(original.shape[0], groups, shape[1], *counts)
+        products = np.einsum("bgc...,bgo...->goc...", shifted, results)
+        products = products.reshape(shape[0], shape[1], -1).sum(-1)
+        total[(slice(None), slice(None), *element)] = products
     return total
 
 
 def _weight_gradient_sample(sample: Sample) -> Sample:
-    """From a sample of a convolution."""
+    """A sample of the weight gradient, from one of a convolution."""
     x, weight = sample.shapes
     along = Axes(weight, sample.attributes).along
     counts = tuple(one.count(extent) for extent, one in zip(x[2:], along, strict=True))
@@ -405,7 +407,7 @@ CONV_WEIGHT_GRADIENT = Op(
 def _weight_gradient(
     original: Tensor, convolved: Tensor, weight: Tensor, numbers: Attributes
 ) -> Tensor:
-    """What flows back to a weight that turns the one tensor into the other."""
+    """The gradient of the weight of a convolution, from its operand and the upstream gradient."""
     given = {name: numbers[name] for name in _KINDS}
     return apply(CONV_WEIGHT_GRADIENT, original, convolved, **given, shape=static(weight.shape))
 

@@ -1,4 +1,4 @@
-"""Tensors made of no other tensor: one value everywhere, and 0, 1, 2, .."""
+"""Tensors that depend on no other tensor: constants, and 0, 1, 2, .."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def constant(value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
     """A tensor with a fixed value; arrays keep their dtype unless one is given.
 
     Raises:
-        DTypeError: for what is no number, and no array of them.
+        DTypeError: for anything but numbers and arrays of numbers.
     """
     if isinstance(value, Tensor):
         return value if dtype is None else cast(value, dtype)
@@ -46,7 +46,7 @@ def full(shape: int | Sequence[Dim], value: float, dtype: DTypeLike = float32) -
     """A tensor that has the same value everywhere.
 
     Raises:
-        DefinitionError: if the shape is none, or the value is no number that the dtype holds.
+        DefinitionError: for an invalid shape, or a value that the dtype cannot hold.
     """
     wanted = dtype_of(dtype)
     number = read("value", Element(), value, fixed(0, wanted))

@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation: gradients as graph.
+"""Reverse-mode differentiation: gradients are graphs.
 
 The derivative of a graph is again a graph of ops, so gradients can be differentiated in turn, and
 the compiler treats them like anything else.
@@ -27,7 +27,7 @@ from lamina.graph import (
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
-from lamina.ops.lowering_rules import Repeating, loop_of
+from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.slicing import SLICE
 from lamina.shapes import shape_text
 
@@ -50,7 +50,7 @@ def gradients(
         One tensor for each of `with_respect_to`, in its shape and dtype.
 
     Raises:
-        GradientError: where an op on the way has no derivative, or a dtype is not a float.
+        GradientError: where an op on the path has no derivative, or a dtype is not a float.
         ShapeError: where the seed has another shape than the output.
 
     Example:
@@ -73,7 +73,7 @@ def gradients(
     order = topological([output])
     together = _results_together(order)
     for node in reversed(order):
-        # The first of several results comes last here: all that needs any of them is done then.
+        # In this order the first of several results comes last: all users of all of them are done.
         results = together.get(node, (node,))
         arriving = {x: upstream[x] for x in results if x in upstream and x in needed}
         if node is not results[0] or not arriving or node.op is LEAF:
@@ -87,11 +87,11 @@ def gradients(
                 advice="Cut the dependence with ops.stop_gradient, or use a smooth op.",
             )
         with labelled(node.origin):
-            parts = _parts(node.op, arriving)
-            for operand, part in zip(node.operands, parts, strict=True):
-                if part is not None and operand in needed:
+            flows = _operand_gradients(node.op, arriving)
+            for operand, flow in zip(node.operands, flows, strict=True):
+                if flow is not None and operand in needed:
                     known = upstream.get(operand)
-                    upstream[operand] = part if known is None else add(known, part)
+                    upstream[operand] = flow if known is None else add(known, flow)
     return tuple(
         upstream[tensor]
         if tensor in upstream
@@ -101,12 +101,12 @@ def gradients(
 
 
 def _seed(output: Tensor, given: Tensor | None) -> Tensor:
-    """The upstream gradient of the output itself: the one given, or ones."""
+    """The upstream gradient of the output itself: the user's, or ones."""
     if given is None:
         return broadcast_to(constant(1.0, output.dtype), output.shape)
     if (given.shape, given.dtype) != (output.shape, output.dtype):
         raise ShapeError(
-            "the seed of a gradient must look like the output",
+            "the seed of a gradient must have the shape and dtype of the output",
             facts=(
                 ("output", shape_text(output.shape, output.dtype)),
                 ("seed", shape_text(given.shape, given.dtype)),
@@ -116,13 +116,13 @@ def _seed(output: Tensor, given: Tensor | None) -> Tensor:
     return given
 
 
-def _parts(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
-    """What flows back to the operands of an op."""
+def _operand_gradients(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradients of the operands of an op."""
     if op.joint_gradient is not None:
         return op.joint_gradient(arriving)
     assert op.gradient is not None
-    if len(arriving) > 1 and (axis := _axis_of_cut(list(arriving))) is not None:
-        # They lie end to end: joined, rather than each filled up with zeros, and added.
+    if len(arriving) > 1 and (axis := _split_axis(list(arriving))) is not None:
+        # Slices that fill a tensor: their gradients are joined, instead of padded and added.
         parts = sorted(arriving, key=lambda part: part.attributes["starts"][axis])
         return (concat([arriving[part] for part in parts], axis),)
     flows = [op.gradient(node, upstream) for node, upstream in arriving.items()]
@@ -130,27 +130,28 @@ def _parts(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ..
 
 
 def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
-    """For each result of a loop all of them, and for each part of a tensor that is cut all parts.
+    """Nodes that are differentiated together: the results of a loop, the parts of a split tensor.
 
-    They are in the order of the nodes.
+    Returns:
+        For each of these nodes all nodes of its group, in the order of `nodes`.
     """
     loops: dict[object, list[Tensor]] = {}
     slices: dict[Tensor, list[Tensor]] = {}
     found: dict[Tensor, list[Tensor]] = {}
     for node in nodes:
         if isinstance(node.op.lowering, Repeating):
-            found[node] = loops.setdefault(loop_of(node), [])
+            found[node] = loops.setdefault(loop_key(node), [])
             found[node].append(node)
         elif node.op is SLICE:
             slices.setdefault(node.operands[0], []).append(node)
     for parts in slices.values():
-        if _axis_of_cut(parts) is not None:
+        if _split_axis(parts) is not None:
             found |= dict.fromkeys(parts, parts)
     return found
 
 
-def _axis_of_cut(parts: Sequence[Tensor]) -> int | None:
-    """The axis along which slices of one tensor lie end to end and fill it, if they do."""
+def _split_axis(parts: Sequence[Tensor]) -> int | None:
+    """The axis along which slices of one tensor fill it without overlap; None if they do not."""
     whole = parts[0].operands[0].shape
     axes = {n for part in parts for n, dim in enumerate(part.shape) if dim != whole[n]}
     if len(axes) != 1 or any(set(part.attributes["steps"]) != {1} for part in parts):
@@ -158,14 +159,14 @@ def _axis_of_cut(parts: Sequence[Tensor]) -> int | None:
     (axis,) = axes
     starts = [part.attributes["starts"][axis] for part in parts]
     stops = [part.attributes["stops"][axis] for part in parts]
-    if not all(isinstance(place, int) for place in (*starts, *stops)):
+    if not all(isinstance(end, int) for end in (*starts, *stops)):
         return None
     fits = [0, *sorted(stops)] == [*sorted(starts), whole[axis]]
     return axis if fits else None
 
 
 def smoothly_depending(output: Tensor, sources: AbstractSet[Tensor]) -> set[Tensor]:
-    """The tensors on the way from the sources to the output; no way leads through integers."""
+    """The tensors on paths from the sources to the output; no path leads through integers."""
     found: set[Tensor] = set()
     for node in topological([output]):
         if node.dtype.is_float and (
@@ -180,27 +181,27 @@ def gradients_of_built(
     operands: tuple[Tensor, ...],
     upstream: Tensor,
 ) -> tuple[Tensor | None, ...]:
-    """The gradient of an op that stands for a graph, by way of that graph.
+    """The gradient of an op that stands for a graph: the gradient of this graph.
 
-    Operands may be the same tensor, or follow from one another: each is differentiated by itself.
+    Operands may be the same tensor, or depend on one another: each is differentiated by itself.
 
     Args:
-        build: makes the graph.
+        build: makes the graph from the operands.
         operands: of the op.
-        upstream: the gradient that arrives at its result.
+        upstream: the gradient of its result.
 
     Returns:
-        For each operand what flows back to it; None for those that are no floats.
+        The gradient of each operand; None for operands that are not floats.
     """
     known = {leaf(f"x{n}", "input", x.shape, x.dtype): x for n, x in enumerate(operands)}
     arriving = leaf("upstream", "input", upstream.shape, upstream.dtype)
     floats = [x for x in known if x.dtype.is_float]
-    slopes = gradients(build(tuple(known)), floats, arriving)
+    flows = gradients(build(tuple(known)), floats, arriving)
     known[arriving] = upstream
-    inner = Graph((), tuple((str(n), slope) for n, slope in enumerate(slopes)))
+    graph = Graph((), tuple((str(n), flow) for n, flow in enumerate(flows)))
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         return known[node] if node in known else rebuild(node, operands)
 
-    found = iter([tensor for _, tensor in rewrite(inner, rule).outputs])
+    found = iter([tensor for _, tensor in rewrite(graph, rule).outputs])
     return tuple(next(found) if x.dtype.is_float else None for x in operands)

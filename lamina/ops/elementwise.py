@@ -231,14 +231,14 @@ def _gelu_of(x: Tensor, approximate: bool) -> Tensor:
 
 
 def _gelu_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """The parts of it are dear, but not as dear as keeping them from the forward pass."""
+    """Computes the expensive terms again: to keep them from the forward pass would cost more."""
     x = recomputed(result.operands[0], upstream)
     if not result.attributes["approximate"]:
         density = exp(x * x * -0.5) * math.sqrt(0.5 / math.pi)
         return (upstream * ((erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * density),)
     t = tanh((x * x * x * _CUBE + x) * _TANH_SCALE)
-    slope = (x * x * (3.0 * _CUBE) + 1.0) * _TANH_SCALE
-    return (upstream * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * slope),)
+    derivative = (x * x * (3.0 * _CUBE) + 1.0) * _TANH_SCALE
+    return (upstream * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * derivative),)
 
 
 def _gelu_reference(x: Array, approximate: bool) -> Array:

@@ -1,4 +1,4 @@
-"""What elementwise ops share: their shape rule, their samples, and makers of their records."""
+"""Functions that make the records of elementwise ops, with their shape rule and samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def joint_shape(
     operands: tuple[Tensor, ...],
     names: tuple[str, ...] = ("left", "right", "added"),
 ) -> Shape:
-    """The shape to which operands broadcast; errors carry the names of the op and of these."""
+    """The shape to which operands broadcast; errors name the op and its operands."""
     try:
         return broadcast_all([x.shape for x in operands])
     except ShapeError as error:
@@ -39,9 +39,9 @@ def joint_shape(
 def elementwise_rule(
     name: str, kinds: tuple[str, ...], result: DType | None
 ) -> Callable[[tuple[Tensor, ...], Attributes], tuple[Shape, DType]]:
-    """The shape rule of ops whose operands broadcast and have one dtype of some kinds.
+    """The shape rule of ops whose operands broadcast and share one dtype, of one of the kinds.
 
-    The result has that dtype too, unless another is named.
+    The result has that dtype, unless `result` names another.
     """
 
     def infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:

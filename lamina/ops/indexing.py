@@ -1,8 +1,8 @@
-"""Ops that read or write at places named by data: take, scatter, one_hot.
+"""Gather and scatter: take, scatter_add and their variants along an axis; one_hot.
 
-Indices are integers from 0; they do not count from the end. One outside is refused: when the op is
-made if it is known then, and when data arrives if it stands there. One that is computed names the
-nearest place inside. `one_hot` gives nothing but zeros for one outside.
+Indices are integers from 0; they do not count from the end. A constant index out of range is
+refused when the op is made, one in data when the data arrives. A computed index is clamped to the
+axis. `one_hot` returns zeros for an index out of range.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def _check_indices(name: str, indices: Tensor) -> None:
         )
 
 
-def _check_places(name: str, indices: Tensor, extent: Dim) -> None:
-    """Checks that indices name places on an axis, as far as it is known what they are.
+def _check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
+    """Checks indices of an axis; their values only if they are constants.
 
-    Those that are not known name the nearest place inside, so that no data makes a program reach
-    outside its buffers.
+    Other indices are clamped to the axis, so that no data makes a program read or write outside its
+    buffers.
 
     Raises:
         DTypeError: if they are not integers.
-        ShapeError: if there is no place, or one of them lies outside.
+        ShapeError: if the axis is empty, or an index is out of range.
     """
     _check_indices(name, indices)
     if extent == 0 and 0 not in indices.shape:
         raise ShapeError(
-            f"{name}: an axis of extent 0 has no place that an index could name",
+            f"{name}: an axis of extent 0 cannot be indexed",
             facts=(("indices", described(indices)),),
         )
     if indices.op is not CONSTANT:
@@ -78,23 +78,22 @@ def _check_places(name: str, indices: Tensor, extent: Dim) -> None:
         outside = outside | (array >= extent)
     if outside.any():
         raise ShapeError(
-            f"{name}: there is no place {array[outside][0]}",
+            f"{name}: index {array[outside][0]} is out of range",
             facts=(
                 ("expected", f"indices from 0, below the extent {extent} of the axis"),
                 ("found", str(array[outside][0])),
             ),
-            advice="Indices do not count from the end: take the extent less one for the last "
-            "place.",
+            advice="Indices do not count from the end: the last one is the extent less one.",
         )
 
 
-def _taken_places(node: Tensor) -> tuple[Tensor, Dim]:
+def _taken_indices(node: Tensor) -> tuple[Tensor, Dim]:
     x, indices = node.operands
     axis: int = node.attributes["axis"]
     return indices, x.shape[axis]
 
 
-def _scattered_places(node: Tensor) -> tuple[Tensor, Dim]:
+def _scattered_indices(node: Tensor) -> tuple[Tensor, Dim]:
     return node.operands[1], node.attributes["size"]
 
 
@@ -111,7 +110,7 @@ def _index_sample(
 def _infer_take(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     x, indices = operands
     axis: int = attributes["axis"]
-    _check_places("take", indices, x.shape[axis])
+    _check_indices_on_axis("take", indices, x.shape[axis])
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
 
 
@@ -122,7 +121,7 @@ def _take_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
 
 
 def _inside(indices: Array, extent: int) -> Array:
-    """Indices outside name the nearest place inside."""
+    """The indices, clamped to the axis."""
     return np.clip(indices, 0, max(extent - 1, 0))
 
 
@@ -135,8 +134,8 @@ def _take_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     axis: int = node.attributes["axis"]
     end = axis + indices.rank
     (extent,) = static((x.shape[axis],))
-    place = gathered(pull(1, coordinates[axis:end]), extent)
-    return pull(0, (*coordinates[:axis], place, *coordinates[end:]))
+    index = gathered(pull(1, coordinates[axis:end]), extent)
+    return pull(0, (*coordinates[:axis], index, *coordinates[end:]))
 
 
 TAKE = Op(
@@ -153,24 +152,24 @@ TAKE = Op(
         Sample(((4, 3), (9,)), {"axis": 0}, -3, 7, ("float", "int64")),
     ),
     operands=2,
-    places=_taken_places,
+    indices=_taken_indices,
     attributes={"axis": Axis()},
 )
 
 
 @checked
 def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
-    """The slices of x along an axis that the indices name; their axes replace that axis.
+    """The slices of x along an axis at the indices; the axes of the indices replace that axis.
 
     Args:
         x: any tensor.
         indices: integers of any shape, from 0 to the extent of the axis - 1; negative ones do not
-            count from the end. One outside is refused if it is known, or stands in the data; one
-            that is computed names the nearest place inside.
+            count from the end. A constant index out of range is refused, and so is one in the data;
+            a computed one is clamped to the axis.
         axis: the axis of x that is indexed.
 
     Raises:
-        ShapeError: if one of known indices lies outside.
+        ShapeError: if a constant index is out of range.
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
@@ -181,7 +180,7 @@ def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> 
     values, indices = operands
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
-    _check_places("scatter_add", indices, size)
+    _check_indices_on_axis("scatter_add", indices, size)
     require_numbers(values)
     end = axis + indices.rank
     if values.shape[axis:end] != indices.shape:
@@ -208,17 +207,17 @@ def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) 
     return result
 
 
-def _add_at(target: Array, places: Any, values: Array) -> None:
-    """Adds in place, one value after the other, where NumPy's `target[places]` lies."""
-    np.add.at(target, places, values)
+def _add_at(target: Array, index: Any, values: Array) -> None:
+    """Adds to NumPy's `target[index]` in place, one value after the other."""
+    np.add.at(target, index, values)
 
 
-def _scatter_add_place(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
+def _scatter_add_destination(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
     axis: int = node.attributes["axis"]
     end = axis + node.operands[1].rank
     (extent,) = static((node.shape[axis],))
-    place = gathered(pull(1, coordinates[axis:end]), extent)
-    return (*coordinates[:axis], place, *coordinates[end:])
+    index = gathered(pull(1, coordinates[axis:end]), extent)
+    return (*coordinates[:axis], index, *coordinates[end:])
 
 
 SCATTER_ADD = Op(
@@ -226,7 +225,7 @@ SCATTER_ADD = Op(
     _infer_scatter_add,
     _scatter_add_gradient,
     _scatter_add_reference,
-    Scattering(_scatter_add_place),
+    Scattering(_scatter_add_destination),
     (
         _index_sample((6, 3), (6,), size=4, axis=0),
         _index_sample((2, 3, 4, 5), (3, 4), "int32", size=5, axis=1),
@@ -234,26 +233,27 @@ SCATTER_ADD = Op(
         _index_sample((2, 0), (0,), size=3, axis=1),
     ),
     operands=2,
-    places=_scattered_places,
+    indices=_scattered_indices,
     attributes={"size": Extent(), "axis": Axis(between=True)},
 )
 
 
 @checked
 def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 0) -> Tensor:
-    """Zeros, to which slices of values are added at the places the indices name.
+    """Zeros, to which slices of values are added at the indices.
 
-    The transpose of `take`: the axes of the indices, which stand in values from `axis` on, become
-    one axis of extent `size`. Values are added in their order, to 0.0, so that -0.0 gives 0.0.
+    The transpose of `take`: the axes of the indices, which are those of values from `axis` on,
+    become one axis of extent `size`. Values are added in their order, to 0.0, so that -0.0 gives
+    0.0.
 
     Raises:
         ShapeError: if there is not one slice of values for each index.
         DTypeError: if the indices are not integers.
     """
-    values, places = as_tensor(values), as_tensor(indices)
+    values, indices = as_tensor(values), as_tensor(indices)
     extent: Dim = read("size", Extent(), size)
-    counted = axis_of(values, axis, max(values.rank - places.rank + 1, 0))
-    return apply(SCATTER_ADD, values, places, size=extent, axis=counted)
+    counted = axis_of(values, axis, max(values.rank - indices.rank + 1, 0))
+    return apply(SCATTER_ADD, values, indices, size=extent, axis=counted)
 
 
 # take_along_axis and its transpose ----------------------------------------------------------------
@@ -262,8 +262,8 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
 def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
     fits = x.rank == indices.rank and all(
         left == right
-        for place, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
-        if place != axis
+        for number, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
+        if number != axis
     )
     if not fits:
         raise ShapeError(
@@ -278,7 +278,7 @@ def _infer_take_along_axis(
 ) -> tuple[Shape, DType]:
     x, indices = operands
     axis: int = attributes["axis"]
-    _check_places("take_along_axis", indices, x.shape[axis])
+    _check_indices_on_axis("take_along_axis", indices, x.shape[axis])
     _check_along("take_along_axis", x, indices, axis)
     return indices.shape, x.dtype
 
@@ -293,17 +293,17 @@ def _take_along_axis_reference(x: Array, indices: Array, axis: int) -> Array:
     return np.take_along_axis(x, _inside(indices.astype(np.int64), x.shape[axis]), axis)
 
 
-def _replaced(
+def _indexed_along(
     node: Tensor, coordinates: Coordinates, pull: Pull, extents: Shape
 ) -> tuple[Index, ...]:
     axis: int = node.attributes["axis"]
     (extent,) = static((extents[axis],))
-    place = gathered(pull(1, coordinates), extent)
-    return (*coordinates[:axis], place, *coordinates[axis + 1 :])
+    index = gathered(pull(1, coordinates), extent)
+    return (*coordinates[:axis], index, *coordinates[axis + 1 :])
 
 
 def _take_along_axis_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
-    return pull(0, _replaced(node, coordinates, pull, node.operands[0].shape))
+    return pull(0, _indexed_along(node, coordinates, pull, node.operands[0].shape))
 
 
 TAKE_ALONG_AXIS = Op(
@@ -319,19 +319,19 @@ TAKE_ALONG_AXIS = Op(
         Sample(((3, 4), (3, 6)), {"axis": 1}, -3, 7, ("float", "int32")),
     ),
     operands=2,
-    places=_taken_places,
+    indices=_taken_indices,
     attributes={"axis": Axis()},
 )
 
 
 @checked
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
-    """Elements of x; along one axis their places are the indices, along the others their own.
+    """Elements of x at the indices along one axis, at the same coordinates along the others.
 
     Indices are as in `take`.
 
     Raises:
-        ShapeError: if x and indices differ in another axis, or a known index lies outside.
+        ShapeError: if x and indices differ in another axis, or a constant index is out of range.
         DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
@@ -344,7 +344,7 @@ def _infer_scatter_along_axis(
     values, indices = operands
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
-    _check_places("scatter_along_axis", indices, size)
+    _check_indices_on_axis("scatter_along_axis", indices, size)
     require_numbers(values)
     if values.shape != indices.shape:
         raise ShapeError(
@@ -363,13 +363,15 @@ def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis
     result = np.zeros((*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype)
     own = np.indices(values.shape)
     inside = _inside(indices, size)
-    places = [inside if place == axis else own[place] for place in range(values.ndim)]
-    _add_at(result, tuple(places), values)
+    index = [inside if number == axis else own[number] for number in range(values.ndim)]
+    _add_at(result, tuple(index), values)
     return result
 
 
-def _scatter_along_axis_place(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
-    return _replaced(node, coordinates, pull, node.shape)
+def _scatter_along_axis_destination(
+    node: Tensor, coordinates: Coordinates, pull: Pull
+) -> Coordinates:
+    return _indexed_along(node, coordinates, pull, node.shape)
 
 
 SCATTER_ALONG_AXIS = Op(
@@ -377,7 +379,7 @@ SCATTER_ALONG_AXIS = Op(
     _infer_scatter_along_axis,
     _scatter_along_axis_gradient,
     _scatter_along_axis_reference,
-    Scattering(_scatter_along_axis_place),
+    Scattering(_scatter_along_axis_destination),
     (
         _index_sample((3, 5), (3, 5), size=4, axis=1),
         _index_sample((6, 1, 2), (6, 1, 2), "int32", size=3, axis=0),
@@ -386,14 +388,14 @@ SCATTER_ALONG_AXIS = Op(
         Sample(((2, 5), (2, 5)), {"size": 3, "axis": 1}, -3, 7, ("float", "uint8")),
     ),
     operands=2,
-    places=_scattered_places,
+    indices=_scattered_indices,
     attributes={"size": Extent(), "axis": Axis()},
 )
 
 
 @checked
 def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis: int) -> Tensor:
-    """Zeros, to which each value is added; along one axis its place is its index.
+    """Zeros, to which each value is added: along one axis at its index.
 
     The transpose of `take_along_axis`; the axis has extent `size` in the result. Values are added
     as in `scatter_add`.
@@ -403,8 +405,8 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
         DTypeError: if the indices are not integers.
     """
     values = as_tensor(values)
-    place, extent = axis_of(values, axis), read("size", Extent(), size)
-    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=extent, axis=place)
+    counted, extent = axis_of(values, axis), read("size", Extent(), size)
+    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=extent, axis=counted)
 
 
 # one_hot ------------------------------------------------------------------------------------------
@@ -447,7 +449,7 @@ ONE_HOT = Op(
 
 @checked
 def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Tensor:
-    """1 at the place each index names along a new last axis, 0 elsewhere.
+    """1 at each index along a new last axis, 0 elsewhere.
 
     Raises:
         DTypeError: if the indices are not integers.

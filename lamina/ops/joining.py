@@ -1,4 +1,4 @@
-"""Ops that join tensors, and cut them apart again: concat, stack, split, unstack."""
+"""Ops that join and split tensors: concat, stack, split, unstack."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lamina.shapes import (
 
 
 def _offsets(extents: Sequence[Dim]) -> list[Dim]:
-    """Where each part starts, and where the last one ends."""
+    """The offset of each part, and the end of the last one."""
     offsets: list[Dim] = [0]
     for extent in extents:
         offsets.append(add_dims(offsets[-1], extent))
@@ -62,12 +62,12 @@ def _infer_concat(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
                 facts=facts,
                 advice="Bring them to one dtype with ops.cast.",
             )
-        for place, (a, b) in enumerate(zip(first.shape, x.shape, strict=True)):
-            if a != b and place != axis:
+        for other, (a, b) in enumerate(zip(first.shape, x.shape, strict=True)):
+            if a != b and other != axis:
                 raise ShapeError(
                     f"concat: the tensors differ in another axis than {axis}",
                     facts=facts,
-                    advice=f"Axis {place} differs, {a} against {b}: only axis {axis} may differ.",
+                    advice=f"Axis {other} differs, {a} against {b}: only axis {axis} may differ.",
                 )
     total = _offsets([x.shape[axis] for x in operands])[-1]
     return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
@@ -90,10 +90,10 @@ def _concat_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar
     result: Scalar | None = None
     for number, extent in reversed(list(enumerate(extents))):
         if extent:
-            place = coordinates[axis] - offsets[number]
-            within = (Bound(place, 0, extent),)
-            inside = pull(number, (*coordinates[:axis], place, *coordinates[axis + 1 :]))
-            # What is in no other part is in the last one, so that needs no condition.
+            index = coordinates[axis] - offsets[number]
+            within = (Bound(index, 0, extent),)
+            inside = pull(number, (*coordinates[:axis], index, *coordinates[axis + 1 :]))
+            # Elements of no other part are in the last one, so that it needs no condition.
             if result is None:
                 result = guarded(inside, within)
             else:
@@ -128,8 +128,8 @@ def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     listed = tensors_of("concat: tensors", tensors)
     if not listed:
         raise located(ShapeError("concat: there are no tensors", advice="Give at least one."))
-    place = axis_of(listed[0], axis)
-    return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=place)
+    axis = axis_of(listed[0], axis)
+    return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=axis)
 
 
 def _infer_stack(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
@@ -190,12 +190,12 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 @checked
 def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
-    """A tensor cut along an axis.
+    """A tensor split along an axis.
 
     Args:
         x: any tensor.
-        sizes: the extents of the parts, or how many equal parts.
-        axis: the axis that is cut.
+        sizes: the extents of the parts, or the number of equal parts.
+        axis: the axis that is split.
 
     Raises:
         ShapeError: if the sizes do not add up to the extent of the axis.
@@ -213,7 +213,7 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
     if offsets[-1] != dim or not extents:
         raise located(
             ShapeError(
-                f"split: axis {axis} of extent {dim} cannot be cut like this",
+                f"split: axis {axis} of extent {dim} cannot be split into these sizes",
                 facts=(("tensor", described(x)), ("sizes", str(sizes))),
                 advice="The sizes must add up to the extent; a number of parts must divide it.",
             )
@@ -223,7 +223,7 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
 
 @checked
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """The tensors that lie along an axis, without that axis.
+    """The slices along an axis, without that axis.
 
     Raises:
         ShapeError: if the extent of the axis depends on the batch.

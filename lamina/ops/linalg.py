@@ -1,7 +1,7 @@
-"""Sums of products: the contraction, and the products that are made of it.
+"""Sums of products: the contraction, and the products that are defined by it.
 
 All axes have labels. A label that both operands have and the result lacks is summed over; one that
-all three have is a batch axis. matmul, dot, outer and einsum only say which labels their axes get.
+all three have is a batch axis. matmul, dot, outer and einsum only choose the labels of the axes.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def _infer_contract(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
         names[2]
     ):
         raise ShapeError(
-            "contract: a label stands alone or twice in one tensor",
+            "contract: a label occurs in one tensor only, or twice in one",
             facts=tuple(zip(("left", "right", "output"), map(" ".join, names), strict=True)),
-            advice="Each label must stand in two of the three tensors, and once in each.",
+            advice="Each label must occur in two of the three tensors, and at most once in each.",
         )
     return tuple(extents[label] for label in names[2]), left.dtype
 
@@ -135,10 +135,10 @@ def contract(
     Args:
         left_tensor: the first operand.
         right_tensor: the second operand, of the same dtype.
-        left: one label for each axis of the first operand; a text has a letter for each.
+        left: one label for each axis of the first operand; of a text each letter is a label.
         right: one label for each axis of the second.
-        output: the labels of the result's axes, in order. Each label stands in at least two of
-            the three tensors, and once in each.
+        output: the labels of the result's axes, in order. Each label occurs in at least two of
+            the three tensors, and at most once in each.
 
     Raises:
         ShapeError: if the labels do not fit.
@@ -149,14 +149,14 @@ def contract(
 
 
 def _labels_of(name: str, labels: object) -> Labels:
-    """Labels in a tuple or list, or the letters of a text."""
+    """The labels in a tuple or list, or the letters of a text."""
     entries = tuple(labels) if isinstance(labels, str) else entries_of(labels)
     if entries is None:
         raise refused(name, "a label for each axis", labels)
     return entries
 
 
-# Products made of it ------------------------------------------------------------------------------
+# Products defined by it ---------------------------------------------------------------------------
 
 # (operands, attributes) -> the labels of both operands and of the result. Extents of one label may
 # be 1 in one operand, which is then repeated.
@@ -175,13 +175,13 @@ class _Labelled:
         return dict(zip(self.labels, self.tensor.shape, strict=True))
 
     def summed(self, over: set[str]) -> _Labelled:
-        """Summed over some labels."""
+        """The sum over some labels."""
         axes = tuple(axis for axis, label in enumerate(self.labels) if label in over)
         kept = tuple(label for label in self.labels if label not in over)
         return _Labelled(sum_axes(self.tensor, axes), kept)
 
     def squeezed(self, away: set[str]) -> _Labelled:
-        """Without some axes of extent 1."""
+        """The tensor without some axes of extent 1."""
         kept = {label: dim for label, dim in self.extents.items() if label not in away}
         return _Labelled(reshape(self.tensor, tuple(kept.values())), tuple(kept))
 
@@ -189,9 +189,9 @@ class _Labelled:
 def _product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) -> Tensor:
     """The sum of products, in a given shape.
 
-    A label that only an operand has is summed over. One that the shape has with extent 1 and the
-    operands with another is summed over too, and one for which it is the other way round, or that
-    only the result has, is repeated.
+    Summed over: labels that one operand alone has, and labels of extent 1 in the shape and another
+    extent in the operands. Repeated: labels that the result alone has, and labels of extent 1 in
+    the operands and another extent in the shape.
     """
     wanted = dict(zip(output, shape, strict=True))
     left = _fitted(left, right, wanted)
@@ -205,16 +205,16 @@ def _product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) ->
 
 
 def _fitted(x: _Labelled, other: _Labelled, wanted: dict[str, Dim]) -> _Labelled:
-    """Without axes that nobody else has, and without those of extent 1 that the other repeats."""
+    """Without axes that only x has (summed), and axes of extent 1 that the other has longer."""
     alone = {
         label
         for label, dim in x.extents.items()
         if label not in other.labels and wanted.get(label) != dim
     }
     x = x.summed(alone)
-    there = other.extents
+    others = other.extents
     return x.squeezed(
-        {label for label, dim in x.extents.items() if dim == 1 and there.get(label, 1) != 1}
+        {label for label, dim in x.extents.items() if dim == 1 and others.get(label, 1) != 1}
     )
 
 
@@ -225,7 +225,7 @@ def _product_op(
     samples: tuple[Sample, ...],
     attributes: Mapping[str, Kind] | None = None,
 ) -> Op:
-    """An op whose axes have labels; all but the inner one, `"k"`, may be repeated."""
+    """An op whose axes have labels; all but the summed one, `"k"`, broadcast."""
 
     def infer(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
         left, right = operands
@@ -235,8 +235,8 @@ def _product_op(
         rows = zip((*first, *second), (*left.shape, *right.shape), strict=True)
         for label, dim in rows:
             known = extents.get(label, 1)
-            inner = label == "k" and name != "einsum" and label in extents
-            if known != dim and (inner or (known != 1 and dim != 1)):
+            summed = label == "k" and name != "einsum" and label in extents
+            if known != dim and (summed or (known != 1 and dim != 1)):
                 raise ShapeError(
                     f"{name}: two axes that belong together differ, {known} against {dim}",
                     facts=(("left", described(left)), ("right", described(right))),
@@ -278,10 +278,12 @@ def _advice(name: str) -> str:
 # matmul -------------------------------------------------------------------------------------------
 
 
-def _need_axes(name: str, operands: tuple[Tensor, ...], least: int, most: int, what: str) -> None:
+def _need_axes(
+    name: str, operands: tuple[Tensor, ...], least: int, most: int, problem: str
+) -> None:
     if any(not least <= x.rank <= most for x in operands):
         raise ShapeError(
-            f"{name}: {what}",
+            f"{name}: {problem}",
             facts=tuple(zip(("left", "right"), map(described, operands), strict=True)),
             advice="Use * to multiply by a number, and ops.reshape to change the number of axes.",
         )
@@ -290,12 +292,12 @@ def _need_axes(name: str, operands: tuple[Tensor, ...], least: int, most: int, w
 def _matmul_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
     _need_axes("matmul", operands, 1, 99, "a tensor without axes has no matrix product")
     left, right = operands
-    rows = ("m",) if left.rank > 1 else ()
-    columns = ("n",) if right.rank > 1 else ()
+    m = ("m",) if left.rank > 1 else ()
+    n = ("n",) if right.rank > 1 else ()
     ranks = max(left.rank - 2, 0), max(right.rank - 2, 0)
     names = tuple(f"b{number}" for number in range(max(*ranks), 0, -1))
     batches = [names[len(names) - rank :] for rank in ranks]
-    return (*batches[0], *rows, "k"), (*batches[1], "k", *columns), (*names, *rows, *columns)
+    return (*batches[0], *m, "k"), (*batches[1], "k", *n), (*names, *m, *n)
 
 
 MATMUL = _product_op(
@@ -321,7 +323,7 @@ def matmul(left: TensorLike, right: TensorLike) -> Tensor:
     """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast.
 
     Raises:
-        ShapeError: if the inner dimensions differ.
+        ShapeError: if the summed dimensions (K) differ.
     """
     a, b = operands_of(left, right)
     return apply(MATMUL, numeric(a), numeric(b))
@@ -330,9 +332,9 @@ def matmul(left: TensorLike, right: TensorLike) -> Tensor:
 def _dot_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
     _need_axes("dot", operands, 1, 99, "a tensor without axes has no inner product")
     left, right = operands
-    rows = tuple(f"m{number}" for number in range(left.rank - 1))
-    columns = tuple(f"n{number}" for number in range(right.rank - 1))
-    return (*rows, "k"), (*columns[:-1], "k", *columns[-1:]), (*rows, *columns)
+    m = tuple(f"m{number}" for number in range(left.rank - 1))
+    n = tuple(f"n{number}" for number in range(right.rank - 1))
+    return (*m, "k"), (*n[:-1], "k", *n[-1:]), (*m, *n)
 
 
 DOT = _product_op(
@@ -400,7 +402,7 @@ def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
     if not set(letters) | set(output) <= set(string.ascii_letters):
         problem = "only letters may name axes"
     elif not all(unique):
-        problem = "a letter stands twice in one tensor"
+        problem = "a letter occurs twice in one tensor"
     elif not set(output) <= set(letters):
         problem = "the result has a letter that no operand has"
     elif len(inputs) != len(operands) or len(inputs) > 2:
@@ -492,7 +494,7 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     """Einstein's sum of one or two tensors: `einsum("ij,jk->ik", a, b)` is the matrix product.
 
     Letters that the result lacks are summed over. Without `->` the result has the letters that
-    stand once, in alphabetical order. A letter may not stand twice in one tensor.
+    occur once, in alphabetical order. A letter may not occur twice in one tensor.
 
     Raises:
         ShapeError: if the spec is not supported or does not fit the tensors.

@@ -1,9 +1,9 @@
-"""The kinds of lowering: all the ways in which an op can become program steps.
+"""Lowering rules: how an op becomes program steps.
 
-The compiler knows these kinds and nothing of single ops. Most ops answer one question: which
-scalar stands at these coordinates of the result? They pull the scalars of their operands at
-coordinates of their choice; so elementwise chains, movements and generated values compose into
-one expression, and fusion is no more than not storing what lies between.
+The compiler knows these rules and no single op. The rule of most ops is a function from the
+coordinates of a result element to its scalar. It pulls the scalars of the operands, at coordinates
+that it computes. So elementwise ops, movements and generators compose into one expression; to fuse
+them is not to store the tensors between them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import int64
 
 Coordinates = tuple[Index, ...]
-# (operand number, coordinates in that operand) -> the scalar there
+# (operand number, coordinates in that operand) -> the scalar at these coordinates
 Pull = Callable[[int, Coordinates], Scalar]
 
 
 @frozen_dataclass
 class Elementwise(LoweringRule):
-    """Each result element depends on the operands' elements at the same (broadcast) place.
+    """Each result element depends on the operands' elements at the same (broadcast) coordinates.
 
     Attributes:
         scalar: (node, operand scalars) -> result scalar.
@@ -47,13 +47,17 @@ class Elementwise(LoweringRule):
 
 @frozen_dataclass
 class Sliding:
-    """Windows that slide along an axis of an operand, at some coordinates of the result.
+    """Windows that slide along an axis of an operand, at given coordinates of the result.
 
-    Element `element` of the window at `place` is at
-    `(stride * place + dilation * element + offset) / divisor` of so many as `extent`.
+    Attributes:
+        position: the output position.
+        element: the kernel element. Its index on the operand's axis is
+            `(stride * position + dilation * element + offset) / divisor`.
+        stride, dilation, offset, divisor: of that formula.
+        extent: of the operand's axis.
     """
 
-    place: Index
+    position: Index
     element: Index
     stride: int
     dilation: int
@@ -64,12 +68,12 @@ class Sliding:
 
 @frozen_dataclass
 class Movement(LoweringRule):
-    """Each result element is one operand element, or a constant: only the place changes.
+    """Each result element is an operand element at other coordinates, or a constant.
 
     Attributes:
         scalar: (node, result coordinates, pull) -> result scalar.
-        ordered: whether only the first operand is read; the others are computed before.
-        slides: (node, result coordinates) -> the windows by which the place changes, if any.
+        ordered: whether only the first operand is read; the others are computed first.
+        slides: (node, result coordinates) -> the windows that map them to operand coordinates.
     """
 
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
@@ -79,7 +83,7 @@ class Movement(LoweringRule):
 
 @frozen_dataclass
 class Generator(LoweringRule):
-    """Result elements follow from their coordinates (and scalar operands): never worth storing.
+    """Result elements follow from their coordinates (and scalar operands): they are never stored.
 
     Attributes:
         scalar: (node, result coordinates, pull) -> result scalar.
@@ -90,7 +94,7 @@ class Generator(LoweringRule):
 
 @frozen_dataclass
 class Reduction(LoweringRule):
-    """Combines the operand over the attribute `axes` (sorted), which the result then lacks.
+    """Combines the elements along the attribute `axes` (sorted), which the result lacks.
 
     Attributes:
         combine: a name in `lamina.program.steps.COMBINERS`.
@@ -101,9 +105,9 @@ class Reduction(LoweringRule):
 
 @frozen_dataclass
 class Contracting(LoweringRule):
-    """A sum of products; attributes `left`, `right` and `output` name the axes of each tensor.
+    """A sum of products; attributes `left`, `right` and `output` label the axes of each tensor.
 
-    Every name stands in at least two of the three, and once in each.
+    Each label occurs in at least two of the three, and at most once in each.
     """
 
 
@@ -120,37 +124,43 @@ class Scanning(LoweringRule):
 
 @frozen_dataclass
 class Scattering(LoweringRule):
-    """Adds operand 0 (values) into zeros of the node's shape, at the places operand 1 names.
+    """Adds operand 0 (values) to zeros of the node's shape, at the indices in operand 1.
 
     Attributes:
-        place: (node, coordinates in the values, pull) -> coordinates in the result.
+        destination: (node, coordinates in the values, pull) -> coordinates in the result.
     """
 
-    place: Callable[[Tensor, Coordinates, Pull], Coordinates]
+    destination: Callable[[Tensor, Coordinates, Pull], Coordinates]
 
 
 @frozen_dataclass
 class Repeating(LoweringRule):
-    """One result, by the attribute `result`, of a graph that is applied again and again.
+    """One result of a loop: a graph that is applied once for each time step.
 
-    The attribute `body` is the graph of one step. Its inputs, and the node's operands, are so many
-    `states`, so many `sequences` (operands have the time in front), and constants; its outputs are
-    the new states, then further results. `reverse` says that time runs backwards. The result is
-    the stack of all steps, of a state with the initial one where time begins. Nodes that differ in
-    `result` alone are one loop.
+    The node's attributes are:
+
+    - `body`: the graph of one iteration. Its inputs, like the node's operands, are states,
+      sequences, then constants. An operand that is a sequence has the time as its first axis. The
+      outputs of the body are the new states, then further results.
+    - `states`, `sequences`: how many of each there are.
+    - `reverse`: whether time runs backwards.
+    - `result`: the number of the output. The node is the stack of this output over all iterations;
+      the stack of a state also has the initial state, where time begins.
+
+    Nodes that differ only in `result` are one loop.
     """
 
 
-def loop_of(node: Tensor) -> object:
-    """What results of one loop have in common."""
+def loop_key(node: Tensor) -> object:
+    """The key that all results of one loop share."""
     others = {name: value for name, value in node.attributes.items() if name != "result"}
     return node.operands, tuple(sorted(others.items(), key=lambda item: item[0]))
 
 
-def step_of(results: Sequence[Tensor]) -> Graph:
-    """One step of a loop as far as these results need it.
+def iteration_of(results: Sequence[Tensor]) -> Graph:
+    """The graph of one iteration of a loop, as far as these results need it.
 
-    Its outputs are all new states, then the other results, with their numbers as names.
+    Its outputs are all new states, then the other results, named by their numbers.
     """
     attributes = results[0].attributes
     body: Graph = attributes["body"]
@@ -164,15 +174,15 @@ class Decomposition(LoweringRule):
     """Stands for a graph of other ops.
 
     Attributes:
-        build: (node, target) -> a tensor that equals it, made of other ops on the node's operands,
-            in the form that suits the target best.
+        build: (node, target) -> an equal tensor, made of other ops on the node's operands: the
+            variant that is cheapest on the target.
     """
 
     build: Callable[[Tensor, Target], Tensor]
 
 
 def is_expensive(node: Tensor, target: Target) -> bool:
-    """Whether it applies a primitive that costs more at a point than keeping the result."""
+    """Whether the op applies a primitive that costs more than to store and load its result."""
     lowering = node.op.lowering
     if not isinstance(lowering, Elementwise):
         return False
@@ -184,8 +194,8 @@ def is_expensive(node: Tensor, target: Target) -> bool:
 def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:
     """`inside` where all bounds hold, `outside` elsewhere.
 
-    Loads give zero where their bounds fail, so a load with zeros around it needs no select: that
-    makes padding a view.
+    A load gives zero where its bounds fail. So a load padded with zeros needs no select, and stays
+    a view.
     """
     needed = _joined(bounds)
     if not needed:
@@ -207,7 +217,7 @@ _ZEROS = ("0", "0.0", "False")
 def guarded(scalar: Scalar, bounds: tuple[Bound, ...]) -> Scalar:
     """The scalar with bounds on every load, so that it may be computed where they fail.
 
-    Loads from a fixed place need none: they are the same everywhere.
+    Loads from a constant index need none: they are the same everywhere.
     """
 
     def with_bounds(load: Load) -> Load:
@@ -219,10 +229,9 @@ def guarded(scalar: Scalar, bounds: tuple[Bound, ...]) -> Scalar:
 
 
 def gathered(scalar: Scalar, extent: int) -> Index:
-    """The place that an integer scalar names on an axis with that many elements.
+    """The index that an integer scalar selects on an axis of this extent.
 
-    A number outside names the nearest place inside, so that no data can make a program reach
-    outside its buffers.
+    It is clamped to the axis, so that no data makes a program read or write outside its buffers.
     """
     source = scalar
     while isinstance(source, Apply) and source.primitive == "cast":
@@ -241,7 +250,7 @@ def _lies_within(index: Index, extent: int) -> bool:
 
 
 def _joined(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """The same conditions, one for each index, without those that always hold."""
+    """The same conditions, one for each index, without conditions that always hold."""
     ranges: dict[Index, tuple[int, int]] = {}
     for bound in bounds:
         low, high = ranges.get(bound.index, (bound.low, bound.high))

@@ -1,7 +1,7 @@
 """Ops that put elements in another order or shape: reshape, transpose, flip.
 
 Like slices, pads and joins, they compute nothing and cost nothing by themselves: each becomes index
-arithmetic on the loads of whoever uses its result.
+arithmetic in the loads of the ops that read its result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _infer_reshape(operands: tuple[Tensor, ...], attributes: Attributes) -> tupl
         raise ShapeError(
             "reshape: the shapes hold different numbers of elements",
             facts=(("tensor", described(x)), ("new shape", shape_text(shape))),
-            advice="Their products must be equal; -1 stands for one dimension that follows.",
+            advice="Their products must be equal; -1 stands for one dimension that is inferred.",
         )
     return shape, x.dtype
 
@@ -53,14 +53,14 @@ def _reshape_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scala
     new, old = static(node.shape), static(node.operands[0].shape)
     if 0 in new:
         return pull(0, unflatten(flatten(coordinates, new), old))
-    places = [Index()] * len(old)
+    pulled = [Index()] * len(old)
     for before, after in reshaped_blocks(old, new):
         offset = flatten([coordinates[axis] for axis in after], [new[axis] for axis in after])
-        for axis, place in zip(
+        for axis, index in zip(
             before, unflatten(offset, [old[axis] for axis in before]), strict=True
         ):
-            places[axis] = place
-    return pull(0, tuple(places))
+            pulled[axis] = index
+    return pull(0, tuple(pulled))
 
 
 def reshaped_blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -117,43 +117,43 @@ def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
 
     Args:
         x: any tensor.
-        shape: the new dimensions; one may be -1 and follows from the others.
+        shape: the new dimensions; one may be -1 and is inferred from the others.
 
     Raises:
         ShapeError: if the numbers of elements differ.
     """
     x = as_tensor(x)
-    wanted = shape_of(shape, open_places=True)
+    wanted = shape_of(shape, inferred=True)
     if -1 in wanted:
-        wanted = _with_open_dimension(x, wanted)
+        wanted = _with_inferred_dimension(x, wanted)
     return x if wanted == x.shape else apply(RESHAPE, x, shape=wanted)
 
 
-def _with_open_dimension(x: Tensor, wanted: Shape) -> Shape:
-    place = wanted.index(-1)
-    others = (*wanted[:place], *wanted[place + 1 :])
+def _with_inferred_dimension(x: Tensor, wanted: Shape) -> Shape:
+    axis = wanted.index(-1)
+    others = (*wanted[:axis], *wanted[axis + 1 :])
     missing = None
     if -1 not in others:
         missing = divide_counts(element_count(x.shape), element_count(others))
     if missing is None:
         raise located(
             ShapeError(
-                "reshape: the dimension -1 cannot be found",
+                "reshape: the dimension -1 cannot be inferred",
                 facts=(("tensor", described(x)), ("new shape", shape_text(wanted))),
                 advice="Write -1 once, and let the others divide the number of elements.",
             )
         )
-    return (*wanted[:place], missing, *wanted[place + 1 :])
+    return (*wanted[:axis], missing, *wanted[axis + 1 :])
 
 
 @checked
 def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """New axes of extent 1; `axes` are their places in the result."""
+    """New axes of extent 1; `axes` are their numbers in the result."""
     x = as_tensor(x)
     listed = listed_axes(axes, x)
     rank = x.rank + len(listed)
-    places = {axis % rank for axis in listed if -rank <= axis < rank}
-    if len(places) != len(listed):
+    new = {axis % rank for axis in listed if -rank <= axis < rank}
+    if len(new) != len(listed):
         raise located(
             ShapeError(
                 "expand_dims: the new axes do not fit",
@@ -162,12 +162,12 @@ def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
             )
         )
     old = iter(x.shape)
-    return reshape(x, [1 if axis in places else next(old) for axis in range(rank)])
+    return reshape(x, [1 if axis in new else next(old) for axis in range(rank)])
 
 
 @checked
 def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
-    """Without axes of extent 1: the ones named, or all there are.
+    """Without axes of extent 1: the named ones, or all of them.
 
     Raises:
         ShapeError: if a named axis has another extent.
@@ -205,7 +205,7 @@ def _transpose_reference(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _transpose_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
-    return pull(0, tuple(coordinates[place] for place in _inverse(node.attributes["axes"])))
+    return pull(0, tuple(coordinates[axis] for axis in _inverse(node.attributes["axes"])))
 
 
 TRANSPOSE = Op(
@@ -262,8 +262,8 @@ def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     return pull(
         0,
         tuple(
-            constant_index(extents[axis] - 1) - place if axis in axes else place
-            for axis, place in enumerate(coordinates)
+            constant_index(extents[axis] - 1) - index if axis in axes else index
+            for axis, index in enumerate(coordinates)
         ),
     )
 

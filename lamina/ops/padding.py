@@ -1,6 +1,6 @@
-"""Padding with values of the tensor itself: reflected, replicated, or from the other side.
+"""Padding with elements of the tensor itself: reflected, replicated, or circular.
 
-Made of slices, flips and joins, whose gradients are of the same kind.
+It is composed of slices, flips and joins, and so are its gradients.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def pad_with(
     mode: PadMode = "constant",
     value: float = 0.0,
 ) -> Tensor:
-    """Elements put before and after those that are there, by one of four rules.
+    """Elements added before and after the tensor's, by one of four rules.
 
     Args:
         x: any tensor.
-        widths: for each axis (how many before, how many after), or one number for both; one
+        widths: for each axis the number of elements before and after, or one number for both; one
             number alone is for all axes.
         mode: `"constant"`: `value`; `"reflect"`: the elements mirrored at the first and the last
             one, which are not repeated; `"replicate"`: the first and the last one;
-            `"circular"`: those at the other end.
+            `"circular"`: the elements at the other end.
         value: of the new elements in mode `"constant"`.
 
     Raises:
         DefinitionError: if there is no such mode, or the widths are negative or not one pair for
             each axis.
-        ShapeError: if an axis has too few elements for them, or the extent of one that is padded
-            with its own elements depends on the batch.
+        ShapeError: if an axis has too few elements for the widths, or an axis that is padded with
+            its own elements depends on the batch.
     """
     x = as_tensor(x)
     if read("mode", Word(PAD_MODES), mode) == "constant":
@@ -63,7 +63,7 @@ def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: PadMode) -> T
     if mode != "replicate" and max(before, after) > most:
         raise located(
             ShapeError(
-                f"axis {axis} has too few elements to be padded like this",
+                f"axis {axis} has too few elements for this padding",
                 facts=(
                     ("tensor", described(x)),
                     ("expected", f"at most {most} on each side for mode {mode!r}"),
@@ -76,9 +76,9 @@ def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: PadMode) -> T
     def part(start: int, stop: int) -> Tensor:
         return slice_axis(x, axis, start, stop)
 
-    def repeated(place: int, times: int) -> Tensor:
+    def repeated(index: int, times: int) -> Tensor:
         shape = (*x.shape[:axis], times, *x.shape[axis + 1 :])
-        return broadcast_to(part(place, place + 1), shape)
+        return broadcast_to(part(index, index + 1), shape)
 
     if mode == "reflect":
         first = flip(part(1, before + 1), axis)

@@ -1,4 +1,4 @@
-"""The largest element and the sum of each window: what pooling layers are made of."""
+"""The maximum and the sum of each window, for pooling layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
 from lamina.program.target import Target
 from lamina.shapes import Array, DType, Shape, int32, size_of, static, uint8
 
-# The last axes of a tensor, along which windows lie, are as many as there are windows.
+# Windows slide along the last axes of a tensor; the attribute `along` has one for each.
 
 
 def _along(attributes: Attributes) -> list[Window]:
@@ -60,34 +60,34 @@ def _infer_window_max(operands: tuple[Tensor, ...], attributes: Attributes) -> t
 
 
 def max_padding(one: Window) -> int:
-    """How much padding leaves an element in every window."""
+    """The largest padding for which every window has an element of the tensor."""
     return one.reach // 2
 
 
-def _seen(x: Tensor, attributes: Attributes) -> Tensor:
-    """The windows, their axes behind the others."""
+def _max_windows(x: Tensor, attributes: Attributes) -> Tensor:
+    """The windows, padded with -infinity; axes of kernel elements after the others."""
     return windows(x, _axes(x, attributes), _along(attributes), -math.inf)
 
 
 def _window_max_build(node: Tensor, _: Target) -> Tensor:
     (x,) = node.operands
-    seen = _seen(x, node.attributes)
-    return largest(seen, range(x.rank, seen.rank))
+    windowed = _max_windows(x, node.attributes)
+    return largest(windowed, range(x.rank, windowed.rank))
 
 
 def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """To the first of the largest elements; their places take a byte each."""
+    """To the first of the largest elements; its number in the window is stored, in a byte."""
     (x,) = result.operands
     along, axes = _along(result.attributes), _axes(x, result.attributes)
-    seen = _seen(x, result.attributes)
-    place = apply(ARGMAX, seen, axes=tuple(range(x.rank, seen.rank)))
+    windowed = _max_windows(x, result.attributes)
+    element = apply(ARGMAX, windowed, axes=tuple(range(x.rank, windowed.rank)))
     sizes = [one.size for one in along]
     if size_of(sizes) <= 256:
-        place = cast(place, uint8)
-    behind = (*result.shape, *(1 for _ in sizes))
+        element = cast(element, uint8)
+    with_ones = (*result.shape, *(1 for _ in sizes))
     elements = reshape(arange(size_of(sizes), int32), sizes)
-    chosen = equal(cast(reshape(place, behind), int32), elements)
-    shares = where(chosen, reshape(upstream, behind), 0)
+    chosen = equal(cast(reshape(element, with_ones), int32), elements)
+    shares = where(chosen, reshape(upstream, with_ones), 0)
     return (fold(shares, axes, along, static(x.shape[axes.start :])),)
 
 
@@ -97,12 +97,12 @@ def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array
         one, axis = Window._make(numbers), first + number
         extent = x.shape[axis]
         count = one.count(extent)
-        places = one.stride * np.arange(count)[:, None] + one.dilation * np.arange(one.size)
-        places = places - one.before
-        inside = (places >= 0) & (places < extent)
-        seen = np.take(x, np.clip(places, 0, extent - 1), axis)
+        indices = one.stride * np.arange(count)[:, None] + one.dilation * np.arange(one.size)
+        indices = indices - one.before
+        inside = (indices >= 0) & (indices < extent)
+        windowed = np.take(x, np.clip(indices, 0, extent - 1), axis)
         mask = inside.reshape(inside.shape + (1,) * (x.ndim - axis - 1))
-        x = np.max(np.where(mask, seen, -np.inf), axis + 1).astype(x.dtype)
+        x = np.max(np.where(mask, windowed, -np.inf), axis + 1).astype(x.dtype)
     return x
 
 
@@ -125,7 +125,7 @@ WINDOW_MAX = Op(
 
 @checked
 def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
-    """The largest element of each window along the last axes; padding is smaller than all.
+    """The largest element of each window along the last axes; padding counts as -infinity.
 
     The first of equal elements gets the gradient, as in PyTorch.
 
@@ -134,13 +134,13 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
         along: the windows along each of the last axes, see `lamina.ops.Window`.
 
     Raises:
-        ShapeError: if no window fits, or one lies in the padding altogether.
+        ShapeError: if no window fits, or a window has no element of the tensor.
     """
     x = floating(x)
     along = windows_of(x, along)
     if x.op is RELU:
-        # The largest of the positive parts is that of the largest: there are fewer to compute, and
-        # neither they nor those before the window have to be kept for the gradient.
+        # The maximum of ReLUs is the ReLU of the maximum: it has fewer elements to compute, and the
+        # gradient needs neither the ReLU of the larger tensor nor its operand.
         return relu(window_max(x.operands[0], along))
     return apply(WINDOW_MAX, x, along=along)
 
@@ -155,8 +155,8 @@ def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
     x = floating(x)
     along = windows_of(x, along)
     axes = range(x.rank - len(along), x.rank)
-    seen = windows(x, axes, along)
-    return sum_axes(seen, tuple(range(x.rank, seen.rank)))
+    windowed = windows(x, axes, along)
+    return sum_axes(windowed, tuple(range(x.rank, windowed.rank)))
 
 
 OPS = (WINDOW_MAX,)

@@ -1,11 +1,11 @@
-"""Random numbers that follow from a seed, a step, a stream and a place: Philox 4x32-10.
+"""Random numbers from a seed, a training step, a stream and an element's number: Philox 4x32-10.
 
-Every element is computed by itself from the counter (`lamina.program.philox`), so masks and noise
-are the same on every engine and need never be stored: the backward pass computes them again.
+Each element is computed from the counter alone (`lamina.program.philox`), so masks and noise are
+the same on every engine and are never stored: the backward pass computes them again.
 
-Each distribution is written once, as a scalar expression. Engines compile it, and the reference
-here computes the very same expression with NumPy; all primitives in it are exactly rounded, so
-that the bits are the same everywhere (engines must not contract multiply-add pairs).
+Each distribution is defined once, as a scalar expression. Engines compile it, and the reference
+here evaluates the same expression with NumPy. All its primitives are exactly rounded, so that all
+engines give the same bits (engines must not contract multiply-add pairs).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _top_bits(word: Scalar, dropped: int, dtype: DType) -> Scalar:
 
 # The distributions --------------------------------------------------------------------------------
 
-# How many 32-bit words an element of a dtype takes.
+# The number of 32-bit words for an element of a dtype.
 _WORDS = {float32: 1, float64: 2}
 
 
@@ -306,11 +306,11 @@ def _random_op(
 ) -> Op:
     def scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
         count = _WORDS[float_type(node.attributes)]
-        place = flatten(coordinates, static(node.shape)) * count
+        first = flatten(coordinates, static(node.shape)) * count
         stream = Literal(node.attributes["stream"], int64)
         seed, step = pull(0, ()), pull(1, ())
         words = [
-            Apply("random_bits", (seed, step, Position(place + number), stream), uint32)
+            Apply("random_bits", (seed, step, Position(first + number), stream), uint32)
             for number in range(count)
         ]
         return distribution(words, node.attributes)
@@ -318,10 +318,10 @@ def _random_op(
     def reference(seed: Array, step: Array, **attributes: Any) -> Array:
         count = _WORDS[float_type(attributes)]
         shape: tuple[int, ...] = attributes["shape"]
-        places = np.arange(size_of(shape), dtype=np.int64) * count
+        first = np.arange(size_of(shape), dtype=np.int64) * count
         words = [Local(f"word{number}", uint32) for number in range(count)]
         bits: dict[Scalar, Array] = {
-            word: random_bits(int(seed), int(step), places + number, attributes["stream"])
+            word: random_bits(int(seed), int(step), first + number, attributes["stream"])
             for number, word in enumerate(words)
         }
         return _computed(distribution(words, attributes), bits).reshape(shape)
@@ -354,15 +354,15 @@ def _own_dtype(attributes: Attributes) -> DType:
 def _seeded(
     op: Op, shape: int | Sequence[Dim], seed: TensorLike, step: TensorLike, **attributes: Any
 ) -> Tensor:
-    places = cast(as_tensor(seed), int64), cast(as_tensor(step), int64)
-    return apply(op, *places, shape=shape_of(shape), **attributes)
+    counters = cast(as_tensor(seed), int64), cast(as_tensor(step), int64)
+    return apply(op, *counters, shape=shape_of(shape), **attributes)
 
 
 def _float_dtype(dtype: DTypeLike) -> DType:
     wanted = dtype_of(dtype)
     if not wanted.is_float:
         raise DTypeError(
-            "random numbers of this kind are floats",
+            "random numbers of this distribution are floats",
             facts=(("expected", "float32 or float64"), ("found", wanted.name)),
             advice="Draw floats and convert them with ops.cast.",
         )
@@ -392,8 +392,8 @@ def uniform(
     Args:
         shape: of the result.
         seed: an int64 number, the same for a whole training.
-        step: an int64 number that differs from step to step.
-        stream: tells apart the places in a network that draw numbers.
+        step: an int64 number that differs between training steps.
+        stream: a number that differs between the ops of a network that draw random numbers.
         dtype: float32 or float64.
     """
     return _seeded(UNIFORM, shape, seed, step, stream=stream, dtype=_float_dtype(dtype))
@@ -453,12 +453,12 @@ def bernoulli(
     The choice is the same for every dtype.
 
     Raises:
-        DefinitionError: if p is no probability.
+        DefinitionError: if p is not between 0 and 1.
     """
     p = read("p", AnyNumber(), p)
     if not 0 <= p <= 1:
         raise DefinitionError(
-            "p is no probability",
+            "p must be a probability",
             facts=(("expected", "0 <= p <= 1"), ("found", str(p))),
             advice="For dropout, p is the share of elements that are kept.",
         )

@@ -1,10 +1,10 @@
-"""Recurrence: one graph applied again and again along a time axis.
+"""Recurrence: one graph applied in a loop along a time axis.
 
-The graph of one step is compiled once, and the program runs it in a loop, so that long sequences
-make no larger programs. The gradient is a recurrence as well, back in time (Werbos:
-Backpropagation through time, 1990). It computes each step again from the state before it; which of
-that the first loop had better keep is for the compiler to decide. Gradients of weights are not
-added up step by step: they become one product over all steps.
+The graph of one iteration is compiled once, and the program repeats its steps, so that long
+sequences make no larger programs. The gradient is a recurrence as well, back in time (Werbos:
+Backpropagation through time, 1990). It computes each iteration again from the state before it; the
+compiler decides which tensors the first loop keeps for it. Gradients of weights are not added up
+iteration by iteration: each is one contraction over all iterations.
 """
 
 from __future__ import annotations
@@ -51,35 +51,35 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, float32, float64, scale_dim, static
 
 Tensors = Sequence[Tensor]
-# (states, elements of the sequences, constants) -> (new states, further results), all of one step
+# (states, elements of the sequences, constants) -> (new states, further results) of an iteration
 StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
 
 
 @final
 @frozen_dataclass
 class IterationGraph(Kind):
-    """A graph of one step: of ops alone, and a function of its inputs."""
+    """The graph of one iteration: made of ops, without layers, and a function of its inputs."""
 
     def read(self, value: Any, operands: Operands = ()) -> Graph:
         if not isinstance(value, Graph):
-            raise Misfit("the graph of a step")
+            raise Misfit("the graph of an iteration")
         problem = _problem_of(value)
         if problem:
-            raise Misfit(f"the graph of a step, in which {problem}")
+            raise Misfit(f"the graph of an iteration, in which {problem}")
         return value
 
 
 def _problem_of(body: Graph) -> str:
-    """What a graph lacks to be a step; "" if nothing."""
+    """The condition of an iteration that a graph breaks; "" if none."""
     inputs = set(body.inputs)
     if len(inputs) < len(body.inputs) or any(x.op is not LEAF for x in inputs):
         return "each input is a leaf of its own"
-    for what, names in (
+    for kind, names in (
         ("inputs", [x.attributes["name"] for x in body.inputs]),
         ("results", [name for name, _ in body.outputs]),
     ):
         if len(set(names)) < len(names):
-            return f"all {what} have different names"
+            return f"all {kind} have different names"
     for x in topological(body.roots):
         if x.op is LEAF and x not in inputs:
             return "each leaf is an input"
@@ -112,26 +112,26 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     for name, allowed in counts.items():
         if attributes[name] not in allowed:
             raise DefinitionError(f"recurrence: {name}={attributes[name]!r} is out of range")
-    for number, ((name, tensor), inner) in enumerate(
+    for number, ((name, tensor), state) in enumerate(
         zip(body.outputs[:states], body.inputs, strict=False)
     ):
-        if (tensor.shape, tensor.dtype) != (inner.shape, inner.dtype):
+        if (tensor.shape, tensor.dtype) != (state.shape, state.dtype):
             raise ShapeError(
                 f"recurrence: state {number} changes its shape or dtype",
-                facts=(("before", described(inner)), ("after", f"{described(tensor)} {name}")),
+                facts=(("before", described(state)), ("after", f"{described(tensor)} {name}")),
             )
     if not operands[states].rank:
         raise ShapeError("recurrence: a sequence has no axis of time")
     length = _length(operands, attributes)
-    for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
-        shape: Shape = inner.shape
+    for number, (operand, own) in enumerate(zip(operands, body.inputs, strict=True)):
+        shape: Shape = own.shape
         if states <= number < states + sequences:
             shape = (length, *shape)
-        if (operand.shape, operand.dtype) != (shape, inner.dtype):
+        if (operand.shape, operand.dtype) != (shape, own.dtype):
             raise ShapeError(
-                "recurrence: an operand does not fit the graph of a step",
+                "recurrence: an operand does not fit the graph of an iteration",
                 facts=(("expected", str(shape)), ("found", described(operand))),
-                advice="Initial states look like states; sequences have the time in front.",
+                advice="Initial states have the shapes of states; sequences have a time axis.",
             )
     result: int = attributes["result"]
     tensor: Tensor = body.outputs[result][1]
@@ -152,8 +152,8 @@ def _recurrence_reference(
     stacks: list[list[Array]] = [[array] for array in current]
     stacks += [[] for _ in body.outputs[states:]]
     names = [tensor.attributes["name"] for tensor in body.inputs]
-    for turn in range(length):
-        time = length - 1 - turn if reverse else turn
+    for iteration in range(length):
+        time = length - 1 - iteration if reverse else iteration
         elements = [array[time] for array in operands[states : states + sequences]]
         values = [*current, *elements, *operands[states + sequences :]]
         found, _ = evaluate(body, dict(zip(names, values, strict=True)))
@@ -170,7 +170,7 @@ def _recurrence_reference(
 
 
 class _Backward:
-    """Builds the recurrence back in time of the gradients of some results of one loop."""
+    """Builds the recurrence back in time: the gradient of some results of one loop."""
 
     def __init__(self, upstream: Mapping[Tensor, Tensor]) -> None:
         self.node = node = next(iter(upstream))
@@ -180,25 +180,25 @@ class _Backward:
         self.sequences: int = attributes["sequences"]
         self.reverse: bool = attributes["reverse"]
         self.length = _length(node.operands, attributes)
-        # Of two tensors that are the same result, the sum.
+        # By the number of the result. Two tensors may be the same result: their sum.
         self.upstream: dict[int, Tensor] = {}
         for result, arriving in upstream.items():
             number: int = result.attributes["result"]
             known = self.upstream.get(number)
             self.upstream[number] = arriving if known is None else add(known, arriving)
-        # What a leaf of the step stands for: a tensor with the time in front.
+        # For each leaf of the iteration its values over time: a tensor with the time as first axis.
         self.stacks: dict[Tensor, Tensor] = {}
         self.outputs: list[Tensor] = []
-        self._goes_on: Tensor | None = None
+        self._continues: Tensor | None = None
         self._names = {str(x.attributes["name"]) for x in self.body.inputs}
 
     def result(self, number: int) -> Tensor:
-        """Another result of the recurrence that is differentiated."""
+        """A result of the recurrence that is differentiated, by its number."""
         attributes = {**self.node.attributes, "result": number}
         return apply(RECURRENCE, *self.node.operands, **attributes)
 
-    def of_steps(self, stack: Tensor, *, before: bool) -> Tensor:
-        """The states before or after each step, of all states."""
+    def of_iterations(self, stack: Tensor, *, before: bool) -> Tensor:
+        """From a stack of states, with the initial one: those before, or after, each iteration."""
         late = before == self.reverse
         return slice_axis(stack, 0, int(late), self.length + int(late))
 
@@ -207,20 +207,20 @@ class _Backward:
         own, elements = inputs[: self.states], inputs[self.states :][: self.sequences]
         floats = [x for x in inputs if x.dtype.is_float]
         for number, state in enumerate(own):
-            self.stacks[state] = self.of_steps(self.result(number), before=True)
+            self.stacks[state] = self.of_iterations(self.result(number), before=True)
         first = self.states
         self.stacks |= dict(zip(elements, self.node.operands[first:], strict=False))
-        # What flows from step to step: nothing where a state is an integer.
+        # The gradients of states, which pass between iterations; integer states have none.
         flowing = {
             number: self._leaf(f"gradient{number}", state)
             for number, state in enumerate(own)
             if state.dtype.is_float
         }
-        slopes = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
-        back = [slopes[own[number]] for number in flowing]
-        through = [self._stacked(slopes[x]) if x in slopes else None for x in elements]
+        flows = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
+        back = [flows[own[number]] for number in flowing]
+        through = [self._stacked(flows[x]) if x in flows else None for x in elements]
         constants = [
-            self._over_time(slopes[x]) if x in slopes else None
+            self._over_time(flows[x]) if x in flows else None
             for x in inputs[first + self.sequences :]
         ]
         results = self._recurrence(list(flowing.values()), back)
@@ -234,22 +234,22 @@ class _Backward:
         return tuple(found)
 
     def _total(self, flowing: Mapping[int, Tensor]) -> Tensor:
-        """What one step adds to the whole: its results, each times what arrives there."""
+        """The sum of an iteration's results times their upstream gradients, to differentiate."""
         new = [tensor for _, tensor in self.body.outputs]
-        seeds = [(new[number], self._uncut_flow(leaf_)) for number, leaf_ in flowing.items()]
+        seeds = [(new[number], self._truncated(leaf_)) for number, leaf_ in flowing.items()]
         for number, arriving in self.upstream.items():
-            seen = self._leaf(f"upstream{number}", new[number])
+            seed = self._leaf(f"upstream{number}", new[number])
             is_state = number < self.states
-            self.stacks[seen] = self.of_steps(arriving, before=False) if is_state else arriving
-            seeds.append((new[number], seen))
+            self.stacks[seed] = self.of_iterations(arriving, before=False) if is_state else arriving
+            seeds.append((new[number], seed))
         total = constant(0.0, float64)
         for tensor, seed in seeds:
-            part = sum_axes(mul(tensor, seed), tuple(range(tensor.rank)))
-            total = add(total, cast(part, float64))
+            product = sum_axes(mul(tensor, seed), tuple(range(tensor.rank)))
+            total = add(total, cast(product, float64))
         return total
 
     def _of_initial(self, stack: Tensor, number: int) -> Tensor:
-        """The gradient of an initial state, from those of the state before each step."""
+        """The gradient of an initial state, from those of the states before each iteration."""
         found = self._initial_row(stack)
         if number in self.upstream:
             found = add(found, self._initial_row(self.upstream[number]))
@@ -259,27 +259,27 @@ class _Backward:
         row = self.length if self.reverse else 0
         return squeeze(slice_axis(stack, 0, row, row + 1), 0)
 
-    def _uncut_flow(self, gradient: Tensor) -> Tensor:
-        """What flows back from the next step, unless it is cut there."""
+    def _truncated(self, gradient: Tensor) -> Tensor:
+        """The gradient from the next iteration; zero where the recurrence truncates it."""
         every: int = self.node.attributes["truncate"]
         if not every:
             return gradient
-        turns = np.arange(self.length)[:: -1 if self.reverse else 1]
-        if self._goes_on is None:
-            stack = constant((turns + 1) % every != 0)
-            self._goes_on = self._leaf("goes_on", constant(True))
-            self.stacks[self._goes_on] = stack
-        return where(self._goes_on, gradient, 0)
+        iterations = np.arange(self.length)[:: -1 if self.reverse else 1]
+        if self._continues is None:
+            stack = constant((iterations + 1) % every != 0)
+            self._continues = self._leaf("continues", constant(True))
+            self.stacks[self._continues] = stack
+        return where(self._continues, gradient, 0)
 
     def _leaf(self, name: str, like: Tensor) -> Tensor:
-        """A leaf of the step back in time; a step of several derivatives has several of a kind."""
+        """A leaf of the iteration back in time, with a name that no other one has."""
         while name in self._names:
             name += "'"
         self._names.add(name)
         return leaf(name, "input", like.shape, like.dtype)
 
     def _stacked(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
-        """The tensor of all steps, once the recurrence is there."""
+        """The stack of a tensor over all iterations, as a function of the recurrence's results."""
         if tensor in self.stacks:
             return lambda _: self.stacks[tensor]
         if tensor not in self.outputs:
@@ -288,11 +288,14 @@ class _Backward:
         return lambda results: results[number]
 
     def _over_time(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
-        """The sum of the tensor over all steps, where that can be as one op over all of them."""
+        """The sum of a tensor over all iterations, as a function of the recurrence's results.
+
+        Where possible, one op over the stacks of its operands gives the sum.
+        """
         name = tensor.op.name
         if name in ("reshape", "transpose"):
-            inner = self._over_time(tensor.operands[0])
-            return lambda results: apply(tensor.op, inner(results), **tensor.attributes)
+            operand = self._over_time(tensor.operands[0])
+            return lambda results: apply(tensor.op, operand(results), **tensor.attributes)
         if name == "add" and all(x.shape == tensor.shape for x in tensor.operands):
             left, right = (self._over_time(x) for x in tensor.operands)
             return lambda results: add(left(results), right(results))
@@ -303,7 +306,7 @@ class _Backward:
             labels = ((time, *left), (time, *right), tensor.attributes["output"])
             return lambda results: contract(one(results), other(results), *labels)
         if name == "conv_weight_gradient":
-            # It adds up over the batch: all steps are one batch.
+            # It sums over the batch: all iterations together are one batch.
             one, other = (self._stacked(x) for x in tensor.operands)
             return lambda results: apply(
                 tensor.op, _as_batch(one(results)), _as_batch(other(results)), **tensor.attributes
@@ -316,10 +319,10 @@ class _Backward:
         return lambda results: sum_axes(stack(results), (0,))
 
     def _recurrence(self, flowing: Tensors, back: Tensors) -> list[Tensor]:
-        """The results of the recurrence: stacks of gradients of states, then what is asked for."""
+        """The results of the recurrence: stacks of the gradients of states, then of `outputs`."""
         new = [*back, *self.outputs]
         inside = topological(new)
-        # Where nothing changes from step to step, something must say how many there are.
+        # If no sequence is used, one is kept: its length is the number of iterations.
         elements = [x for x in self.stacks if x in inside] or list(self.stacks)[-1:]
         given = self.node.operands[self.states + self.sequences :]
         constants = self.body.inputs[self.states + self.sequences :]
@@ -338,13 +341,13 @@ class _Backward:
 
 
 def _as_batch(stack: Tensor) -> Tensor:
-    """Batches of all steps as one."""
+    """The batches of all iterations as one batch."""
     (length,) = static(stack.shape[:1])
     return reshape(stack, (scale_dim(stack.shape[1], length), *stack.shape[2:]))
 
 
 def _named(results: Tensors) -> tuple[tuple[str, Tensor], ...]:
-    """Results of a step with names."""
+    """The results of an iteration with names."""
     return tuple((f"result{n}", tensor) for n, tensor in enumerate(results))
 
 
@@ -361,7 +364,7 @@ def _graph(
     elements: Sequence[tuple[Shape, DType]],
     constants: Sequence[tuple[Shape, DType]],
 ) -> Graph:
-    """The graph of one step, from shapes and dtypes."""
+    """The graph of one iteration, from shapes and dtypes."""
     kinds = (("state", states), ("element", elements), ("constant", constants))
     leaves = [
         [leaf(f"{word}{n}", "input", shape, dtype) for n, (shape, dtype) in enumerate(specs)]
@@ -370,31 +373,31 @@ def _graph(
     new, further = _results_of(step(*leaves))
     if len(new) != len(states):
         raise DefinitionError(
-            "a step gives another number of states than it takes",
-            facts=(("taken", str(len(states))), ("given", str(len(new)))),
-            advice="It returns the new states in the order of the old ones, then further results.",
+            "an iteration returns another number of states than it takes",
+            facts=(("taken", str(len(states))), ("returned", str(len(new)))),
+            advice="`step` returns new states in the order of the old ones, then further results.",
         )
     for number, (one, (shape, dtype)) in enumerate(zip(new, states, strict=True)):
         if (one.shape, one.dtype) != (shape, dtype):
             raise ShapeError(
                 f"recurrence: state {number} changes its shape or dtype",
                 facts=(("before", described(leaves[0][number])), ("after", described(one))),
-                advice="A step takes its states and gives new ones of the same shapes.",
+                advice="`step` takes its states and returns new ones of the same shapes.",
             )
     results = (*new, *further)
     return Graph(tuple(x for group in leaves for x in group), _named(results))
 
 
 def _results_of(given: object) -> tuple[list[Tensor], list[Tensor]]:
-    """What a step gave: its new states, then what else there is."""
+    """The results of the user's function: new states, then further results."""
     groups = [entries_of(group) for group in entries_of(given) or ()]
     listed = [group for group in groups if group is not None]
     if len(groups) != 2 or len(listed) != 2:
         raise DefinitionError(
-            "a step gives its new states, and what else there is",
+            "`step` must return its new states and further results",
             facts=(("expected", "a pair of lists of tensors"), ("found", type(given).__name__)),
             where=source_line(),
-            advice="Return [state], [] where there is nothing else.",
+            advice="Return [state], [] where there are no further results.",
         )
     new, further = ([as_tensor(x) for x in group] for group in listed)
     return new, further
@@ -451,7 +454,7 @@ RECURRENCE = Op(
         lambda: [
             _sample(_sample_step, _ONE, float64, 4),
             _sample(_sample_step, _ONE, float64, 5, reverse=True),
-            # What is cut is no derivative of the result.
+            # A truncated gradient is not the derivative of the result.
             replace(_sample(_sample_step, _ONE, float64, 5, truncate=2), differentiable=False),
             _sample(_two_states, _TWO, float64, 3),
             _sample(_two_states, _TWO, float64, 3, result=1),
@@ -483,25 +486,25 @@ def recurrence(
     reverse: bool = False,
     truncate: int | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A step that is applied to its own states again and again, along time.
+    """A loop along time, whose iterations pass states to the next.
 
     Args:
-        step: builds one step from (states, elements, constants): the new states, and whatever
-            else it gives. It is called once, and must not use other tensors than these.
+        step: builds one iteration from (states, elements, constants), and returns the new states
+            and further results. It is called once, and must not use other tensors than these.
         initial: the first states.
-        sequences: tensors with the time as their first axis, one or more; a step gets an element
-            of each.
-        constants: tensors that every step sees, such as weights.
+        sequences: tensors with the time as their first axis, one or more; an iteration gets one
+            element of each.
+        constants: tensors that every iteration gets, such as weights.
         reverse: whether time runs backwards.
-        truncate: after so many steps gradients go no further back (truncated backpropagation,
-            Williams and Peng 1990); None: they go all the way.
+        truncate: the number of iterations after which gradients go no further back (truncated
+            backpropagation, Williams and Peng 1990); None: they go all the way.
 
     Returns:
-        The states after each step, and what else it gave, both with the time in front.
+        The states after each iteration, and its further results, all with the time as first axis.
 
     Raises:
         ShapeError: if sequences differ in length, or a state changes its shape.
-        DefinitionError: without sequences, or for a step that uses other tensors.
+        DefinitionError: without sequences, or if `step` uses other tensors.
 
     Example:
         >>> import lamina as lm
@@ -546,7 +549,7 @@ def recurrence(
 
 
 def _check_sequences(sequences: Tensors) -> None:
-    """Raises DefinitionError or ShapeError for sequences that no time runs along."""
+    """Raises DefinitionError or ShapeError for sequences without one common, fixed length."""
     lengths = {x.shape[:1] for x in sequences}
     if not sequences:
         raise DefinitionError(
@@ -562,7 +565,7 @@ def _check_sequences(sequences: Tensors) -> None:
         )
     if not isinstance(sequences[0].shape[0], int):
         raise ShapeError(
-            "the time of a recurrence is the batch",
+            "the first axis of a sequence is the time, and here it is the batch",
             facts=(("sequence 0", described(sequences[0])),),
             advice="ops.transpose(x, (1, 0, 2)) brings another axis to the front.",
         )
@@ -574,16 +577,16 @@ def _check_body(body: Graph) -> None:
     layers = [x for x in inside if x.op.name == "layer"]
     if layers:
         raise DefinitionError(
-            "a step applies a layer",
+            "`step` applies a layer",
             facts=(("found", type(layers[0].attributes["layer"]).__name__),),
-            advice="Write the step with ops, and give it the parameters as constants.",
+            advice="Write it with ops, and pass the parameters as constants.",
         )
-    strange = [x for x in inside if x.op is LEAF and x not in body.inputs]
-    if strange:
+    outside = [x for x in inside if x.op is LEAF and x not in body.inputs]
+    if outside:
         raise DefinitionError(
-            "a step uses a tensor that it was not given",
-            facts=(("found", described(strange[0])),),
-            advice="Give it as one of the constants.",
+            "`step` uses a tensor that it was not passed",
+            facts=(("found", described(outside[0])),),
+            advice="Pass it as one of the constants.",
         )
 
 

@@ -1,7 +1,7 @@
-"""Reductions and running sums: mean, variance, extremes, truth, products.
+"""Reductions and running sums: mean, variance, max and min, any and all, products.
 
-Reductions take `axes` (an int, several, or None for all) and drop them, unless `keepdims` asks for
-axes of extent 1 in their place. The records drop them always.
+Reductions take `axes` (an int, several, or None for all) and drop them; with `keepdims` they stay,
+with extent 1. The records of the ops always drop them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _summable(x: TensorLike) -> Tensor:
 
 
 def reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
-    """A reduction along axes, counted from either end; the tensor itself where there are none."""
+    """A reduction along axes, counted from either end; the tensor itself if no axes are named."""
     named = axes_of(x, axes)
     return _kept(apply(op, x, axes=named) if named else x, x, named, keepdims)
 
@@ -70,7 +70,7 @@ def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor
     return with_ones(y, x, axes) if flag_of("keepdims", keepdims) else y
 
 
-# What reductions have as their attributes.
+# The attributes of reductions.
 OF_AXES: dict[str, Kind] = {"axes": SomeAxes()}
 
 
@@ -119,7 +119,7 @@ ELEMENT_COUNT = Op(
 
 @checked
 def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
-    """How many elements lie along the axes, as a tensor without axes."""
+    """The number of elements along the axes, as a tensor without axes."""
     x = as_tensor(x)
     wanted, named = dtype_of(dtype), axes_of(x, axes)
     extents = [x.shape[axis] for axis in named]
@@ -248,7 +248,7 @@ def variance(
 
 
 def infer_nonempty(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    """The shape rule of reductions that need elements."""
+    """The shape rule of reductions that are undefined without elements."""
     require_elements(operands[0], attributes["axes"])
     return infer_reduction(operands, attributes)
 
@@ -260,7 +260,7 @@ def require_elements(x: Tensor, axes: tuple[int, ...]) -> None:
             raise ShapeError(
                 f"axis {axis} is empty: there is no largest or smallest element",
                 facts=(("tensor", described(x)), ("axes", str(axes))),
-                advice="Only sums and products of nothing have a value; check the extent first.",
+                advice="Only sums and products need no elements; check the extent first.",
             )
 
 
@@ -400,8 +400,8 @@ def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 def _prod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """Each element's derivative is the product of the others.
 
-    Quotients by the element would fail at zeros, so the products are computed one by one: n * n
-    multiplications for n elements, but none of them stored.
+    Division of the product by the element would fail at zeros, so each product is computed on its
+    own: n * n multiplications for n elements, but no intermediate result is stored.
     """
     (x,) = result.operands
     axes = axes_attribute(result)
@@ -410,8 +410,8 @@ def _prod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
     moved = transpose(x, order)
     n = _joint_extent(x, axes)
     rows = reshape(moved, [*(x.shape[axis] for axis in kept), n])
-    place = arange(n)
-    own = equal(expand_dims(place, 1), expand_dims(place, 0))
+    number = arange(n)
+    own = equal(expand_dims(number, 1), expand_dims(number, 0))
     others = prod(where(own, 1, expand_dims(rows, -2)), -1)
     gradient = reshape(expand_dims(upstream, -1) * others, moved.shape)
     return (transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
@@ -468,8 +468,8 @@ def _cumsum_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, .
 
 
 def _cumsum_reference(x: Array, axis: int, reverse: bool) -> Array:
-    turned = np.flip(x, axis) if reverse else x
-    total = np.cumsum(turned, axis, x.dtype)
+    ordered = np.flip(x, axis) if reverse else x
+    total = np.cumsum(ordered, axis, x.dtype)
     return np.flip(total, axis) if reverse else total
 
 

@@ -37,7 +37,7 @@ def _is_negative(dim: Dim) -> bool:
 
 
 def _slice_extent(start: Dim, stop: Dim, step: int) -> Dim | None:
-    """The number of places start, start + step, .. before stop; None if it cannot be said."""
+    """The number of indices start, start + step, .. below stop; None if there is no such `Dim`."""
     length = _difference(stop, start)
     if _is_negative(length):
         return None
@@ -114,7 +114,7 @@ def _slice(x: Tensor, starts: Shape, stops: Shape, steps: tuple[int, ...]) -> Te
 
 
 def slice_axis(x: Tensor, axis: int, start: Dim, stop: Dim) -> Tensor:
-    """From start to before stop along one axis, whole along the others."""
+    """The slice start:stop along one axis, whole along the others."""
     starts, stops = [0] * x.rank, list(x.shape)
     return _slice(
         x,
@@ -129,8 +129,8 @@ def slice_axis(x: Tensor, axis: int, start: Dim, stop: Dim) -> Tensor:
 def getitem(x: Tensor, key: Any) -> Tensor:
     """Part of a tensor, as `x[key]` in NumPy: ints, slices with steps, `...` and None.
 
-    Along an axis that depends on the batch, bounds are not cut to the extent: `x[:5]` needs a batch
-    of at least 5.
+    Along an axis that depends on the batch, bounds are not clipped to the extent: `x[:5]` needs a
+    batch of at least 5.
 
     Raises:
         ShapeError: if there are too many indices, or one is out of range.
@@ -155,7 +155,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
                 flipped.append(axis)
             shape.append(None)
         else:
-            start = _place_of(x, axis, entry)
+            start = _index_of(x, axis, entry)
             stop, step = add_dims(start, 1), 1
         keep.append(isinstance(entry, slice))
         starts.append(start)
@@ -190,9 +190,9 @@ def _whole_key(x: Tensor, key: Any) -> list[slice | int | Size | None]:
                 advice=f"The tensor has {x.rank} axes; write ... at most once.",
             )
         )
-    place = entries.index(Ellipsis) if dots else len(entries)
+    dots_at = entries.index(Ellipsis) if dots else len(entries)
     fill = (slice(None),) * (x.rank - named)
-    whole: list[Any] = [*entries[:place], *fill, *entries[place + 1 :]]
+    whole: list[Any] = [*entries[:dots_at], *fill, *entries[dots_at + 1 :]]
     return [index(entry) if isinstance(entry, SupportsIndex) else entry for entry in whole]
 
 
@@ -207,26 +207,26 @@ def _out_of_range(x: Tensor, axis: int, found: str) -> LaminaError:
     )
 
 
-def _place_of(x: Tensor, axis: int, entry: int | Size) -> Dim:
+def _index_of(x: Tensor, axis: int, entry: int | Size) -> Dim:
     dim = x.shape[axis]
-    place = add_dims(dim, entry) if isinstance(entry, int) and entry < 0 else entry
-    if _is_negative(place) or _is_negative(_difference(dim, add_dims(place, 1))):
+    found = add_dims(dim, entry) if isinstance(entry, int) and entry < 0 else entry
+    if _is_negative(found) or _is_negative(_difference(dim, add_dims(found, 1))):
         raise _out_of_range(x, axis, str(entry))
-    return place
+    return found
 
 
 def _range_of(x: Tensor, axis: int, entry: slice[Any, Any, Any]) -> tuple[Dim, Dim, int]:
-    """(start, stop, step) with start <= stop; a negative step says that the range is reversed."""
+    """(start, stop, step) with start <= stop; the range is reversed if the step is negative."""
     dim = x.shape[axis]
     limits = _limit(x, entry.start), _limit(x, entry.stop)
     step = 1 if entry.step is None else as_whole(entry.step)
     if not step:
         raise _out_of_range(x, axis, _slice_text(entry))
     if isinstance(dim, int) and not any(isinstance(limit, Size) for limit in limits):
-        places = range(*slice(*limits, step).indices(dim))
-        if not places:
+        chosen = range(*slice(*limits, step).indices(dim))
+        if not chosen:
             return 0, 0, step
-        return min(places[0], places[-1]), max(places[0], places[-1]) + 1, step
+        return min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1, step
     if step < 0 and (step != -1 or limits != (None, None)):
         raise _out_of_range(x, axis, _slice_text(entry))
     start, stop = (
@@ -257,7 +257,7 @@ def _slice_text(entry: slice[Any, Any, Any]) -> str:
 
 
 def _spaced(extent: Dim, interior: int) -> Dim:
-    """The extent with that many elements put between every two neighbours."""
+    """The extent after `interior` elements are inserted between every two neighbours."""
     return add_dims(scale_dim(extent, interior + 1), -interior) if extent != 0 else 0
 
 
@@ -287,32 +287,32 @@ def _pad_reference(
     value: float,
 ) -> Array:
     rows = list(zip(x.shape, low, high, interior, strict=True))
-    inner = [(n + max(n - 1, 0) * gap) for n, _, _, gap in rows]
-    shape = [n + before + after for n, (_, before, after, _) in zip(inner, rows, strict=True)]
+    spaced = [(n + max(n - 1, 0) * gap) for n, _, _, gap in rows]
+    shape = [n + before + after for n, (_, before, after, _) in zip(spaced, rows, strict=True)]
     padded = np.full(shape, value, x.dtype)
-    places = [
+    slices = [
         slice(before, before + n, gap + 1)
-        for n, (_, before, _, gap) in zip(inner, rows, strict=True)
+        for n, (_, before, _, gap) in zip(spaced, rows, strict=True)
     ]
-    padded[tuple(places)] = x
+    padded[tuple(slices)] = x
     return padded
 
 
 def _pad_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     bounds: list[Bound] = []
-    places: list[Index] = []
+    pulled: list[Index] = []
     shape = static(node.operands[0].shape)
     rows = zip(coordinates, shape, node.attributes["low"], node.attributes["interior"], strict=True)
     for coordinate, extent, before, gap in rows:
-        place = coordinate - before
-        bounds.append(Bound(place, 0, extent + max(extent - 1, 0) * gap))
+        shifted = coordinate - before
+        bounds.append(Bound(shifted, 0, extent + max(extent - 1, 0) * gap))
         if gap:
-            bounds.append(Bound(place % (gap + 1), 0, 1))
-        places.append(place // (gap + 1))
+            bounds.append(Bound(shifted % (gap + 1), 0, 1))
+        pulled.append(shifted // (gap + 1))
     fill = Literal(node.attributes["value"], node.dtype)
     if 0 in shape:
         return fill
-    return select_within(tuple(bounds), pull(0, tuple(places)), fill)
+    return select_within(tuple(bounds), pull(0, tuple(pulled)), fill)
 
 
 PAD = Op(
@@ -346,17 +346,17 @@ def _pad(x: Tensor, low: Shape, high: Shape, interior: tuple[int, ...], value: f
 
 @checked
 def pad(x: Tensor, widths: int | Sequence[int | tuple[int, int]], value: float = 0.0) -> Tensor:
-    """Elements put before and after those that are there.
+    """Elements added before and after the tensor's.
 
     Args:
         x: any tensor.
-        widths: for each axis (how many before, how many after), or one number for both; one
+        widths: for each axis the number of elements before and after, or one number for both; one
             number alone is for all axes.
         value: of the new elements.
 
     Raises:
-        DefinitionError: if the widths are negative or not one pair for each axis, or the value is
-            no number that x can hold.
+        DefinitionError: if the widths are negative or not one pair for each axis, or x cannot
+            hold the value.
     """
     x = as_tensor(x)
     pairs = pairs_of("widths", widths, x.rank)

@@ -1,8 +1,8 @@
-"""Windows: the neighbourhoods of places, as a view.
+"""Windows: views of the elements under a kernel, for each output position.
 
-`shear` is the one movement behind convolution, pooling and all their gradients: it slides the
-places of a window's elements along another axis. It is its own kind of inverse, so gradients of
-windows are windows again, and nothing is ever scattered.
+`shear` is the one movement behind convolution, pooling and all their gradients: it shifts the index
+along one axis by the kernel element, the index along another. The gradient of a shear is a shear
+with other numbers. So gradients of windows are windows again, and nothing is scattered.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from lamina.shapes import Array, Dim, DType, Shape, static
 # shear --------------------------------------------------------------------------------------------
 
 
-# How far windows may reach: places of their elements still fit 64 bits.
+# The largest window, stride, dilation and padding: indices of elements still fit 64 bits.
 LARGEST_WINDOW = 2**31
 
 
 class Slope(NamedTuple):
-    """Where the elements of windows lie along one axis.
+    """The indices of the elements of windows along one axis.
 
-    The element `w` of the window at place `p` is at `(scale * p + slope * w + offset) / divisor`,
-    if that is a whole number and there is such an element.
+    Kernel element `w` at output position `p` has the index
+    `(scale * p + slope * w + offset) / divisor`, if that is a whole number within the axis.
 
     Attributes:
-        place: the axis of the places.
-        window: the axis of the elements of a window.
-        extent: how many places there are.
+        position: the axis of output positions.
+        window: the axis of kernel elements.
+        extent: the number of output positions.
         scale, slope, offset, divisor: whole numbers; scale and divisor are above zero.
     """
 
-    place: int
+    position: int
     window: int
     extent: int
     scale: int = 1
@@ -56,7 +56,7 @@ class Slope(NamedTuple):
 
 _SLOPE = Fields(
     {
-        "place": Axis(),
+        "position": Axis(),
         "window": Axis(),
         "extent": whole(0),
         "scale": whole(1),
@@ -80,7 +80,7 @@ def _extent(x: Tensor, axis: int) -> int:
 def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
     slopes = [Slope._make(numbers) for numbers in attributes["slopes"]]
-    axes = [axis for one in slopes for axis in (one.place, one.window)]
+    axes = [axis for one in slopes for axis in (one.position, one.window)]
     if len(set(axes)) != len(axes):
         raise ShapeError(
             "shear: each slope needs two axes of its own",
@@ -89,22 +89,22 @@ def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
         )
     shape = list(x.shape)
     for one in slopes:
-        _, window = static((shape[one.place], shape[one.window]))
+        _, window = static((shape[one.position], shape[one.window]))
         farthest = one.scale * one.extent + abs(one.slope) * window + abs(one.offset)
-        if farthest > LARGEST or one.divisor * _extent(x, one.place) > LARGEST:
-            raise ShapeError("shear: the places are too far away", facts=(("slope", str(one)),))
-        shape[one.place] = one.extent
+        if farthest > LARGEST or one.divisor * _extent(x, one.position) > LARGEST:
+            raise ShapeError("shear: the indices are too large", facts=(("slope", str(one)),))
+        shape[one.position] = one.extent
     return tuple(shape), x.dtype
 
 
 def _shear_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = result.operands
-    turned: list[Slope] = []
+    inverse: list[Slope] = []
     for one in _slopes(result):
-        (extent,) = static((x.shape[one.place],))
+        (extent,) = static((x.shape[one.position],))
         numbers = (one.divisor, -one.slope, -one.offset, one.scale)
-        turned.append(Slope(one.place, one.window, extent, *numbers))
-    return (shear(upstream, turned),)
+        inverse.append(Slope(one.position, one.window, extent, *numbers))
+    return (shear(upstream, inverse),)
 
 
 def _shear_reference(x: Array, slopes: tuple[Slope, ...], fill: float) -> Array:
@@ -115,43 +115,45 @@ def _shear_reference(x: Array, slopes: tuple[Slope, ...], fill: float) -> Array:
 
 
 def _sheared(x: Array, one: Slope, fill: float) -> Array:
-    extent, size = static((x.shape[one.place], x.shape[one.window]))
+    extent, size = static((x.shape[one.position], x.shape[one.window]))
     elements = np.arange(size)
     starts = one.scale * np.arange(one.extent) + one.offset
-    places: Array = np.add.outer(starts, one.slope * elements)
-    inside = (places % one.divisor == 0) & (places >= 0) & (places // one.divisor < extent)
-    moved = np.moveaxis(x, (one.place, one.window), (0, 1))
+    indices: Array = np.add.outer(starts, one.slope * elements)
+    inside = (indices % one.divisor == 0) & (indices >= 0) & (indices // one.divisor < extent)
+    moved = np.moveaxis(x, (one.position, one.window), (0, 1))
     if extent:
-        values = moved[np.where(inside, places // one.divisor, 0), elements]
+        values = moved[np.where(inside, indices // one.divisor, 0), elements]
     else:
-        values = np.zeros((*places.shape, *moved.shape[2:]), x.dtype)
+        values = np.zeros((*indices.shape, *moved.shape[2:]), x.dtype)
     mask = inside.reshape(inside.shape + (1,) * (moved.ndim - 2))
-    return np.moveaxis(np.where(mask, values, x.dtype.type(fill)), (0, 1), (one.place, one.window))
+    return np.moveaxis(
+        np.where(mask, values, x.dtype.type(fill)), (0, 1), (one.position, one.window)
+    )
 
 
 def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     shape = static(node.operands[0].shape)
-    places = list(coordinates)
+    pulled = list(coordinates)
     bounds: list[Bound] = []
     for one in _slopes(node):
         element = coordinates[one.window] * one.slope
-        place = coordinates[one.place] * one.scale + element + one.offset
-        bounds.append(Bound(place, 0, (shape[one.place] - 1) * one.divisor + 1))
+        index = coordinates[one.position] * one.scale + element + one.offset
+        bounds.append(Bound(index, 0, (shape[one.position] - 1) * one.divisor + 1))
         if one.divisor > 1:
-            bounds.append(Bound(place % one.divisor, 0, 1))
-        places[one.place] = place // one.divisor
+            bounds.append(Bound(index % one.divisor, 0, 1))
+        pulled[one.position] = index // one.divisor
     fill = Literal(node.attributes["fill"], node.dtype)
     if 0 in shape:
         return fill
-    return select_within(tuple(bounds), pull(0, tuple(places)), fill)
+    return select_within(tuple(bounds), pull(0, tuple(pulled)), fill)
 
 
 def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding, ...]:
     shape = static(node.operands[0].shape)
     return tuple(
         Sliding(
-            *(coordinates[one.place], coordinates[one.window]),
-            *(one.scale, one.slope, one.offset, one.divisor, shape[one.place]),
+            *(coordinates[one.position], coordinates[one.window]),
+            *(one.scale, one.slope, one.offset, one.divisor, shape[one.position]),
         )
         for one in _slopes(node)
     )
@@ -178,12 +180,12 @@ SHEAR = Op(
 
 
 def shear(x: Tensor, slopes: Sequence[Slope], fill: float = 0.0) -> Tensor:
-    """Each place's elements from along an axis: result[p, w] is x[(a p + b w + c) / d, w].
+    """The elements of windows: result[p, w] is x[(a p + b w + c) / d, w].
 
     Args:
         x: any tensor.
-        slopes: for each pair of axes a, b, c and d, and how many places there are.
-        fill: what stands where there is no such element.
+        slopes: for each pair of axes p and w the numbers a, b, c and d, and the extent of p.
+        fill: the value where x has no such element.
 
     Raises:
         ShapeError: if two slopes name the same axis.
@@ -223,12 +225,12 @@ class Window(_WindowFields):
         DefinitionError: for a size, stride or dilation below 1, or a padding below 0.
 
     Attributes:
-        size: elements of a window.
-        stride: between the places of two windows.
-        dilation: between two elements of a window.
-        before, after: how many elements of padding there are.
-        ceil: whether a last window may reach beyond the padding, if it begins before it (as
-            PyTorch's `ceil_mode`).
+        size: the number of elements of a window.
+        stride: between two neighbouring windows.
+        dilation: between two neighbouring elements of a window.
+        before, after: the padding, in elements.
+        ceil: whether the last window may reach beyond the padding after the tensor, if it begins
+            before that padding (as PyTorch's `ceil_mode`).
     """
 
     __slots__ = ()
@@ -248,11 +250,11 @@ class Window(_WindowFields):
 
     @property
     def reach(self) -> int:
-        """From the first element to behind the last one."""
+        """The distance from the first element to the one after the last: the dilated size."""
         return (self.size - 1) * self.dilation + 1
 
     def count(self, extent: int) -> int:
-        """How many windows there are on an axis; 0 or less if not even one fits."""
+        """The number of windows on an axis; 0 or less if none fits."""
         free = extent + self.before + self.after - self.reach
         if free < 0:
             return 0
@@ -267,14 +269,14 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
 
     Args:
         x: any tensor.
-        axes: those along which windows lie, counted from the front; they do not depend on the
-            batch.
-        along: the windows along each.
-        fill: the padding.
+        axes: the axes along which windows slide, counted from the front; their extents do not
+            depend on the batch.
+        along: the windows along each of these axes.
+        fill: the value of the padding.
 
     Returns:
-        The tensor with windows in place of elements: each axis holds the windows' places, and
-        behind all axes come, in the same order, those of the windows' elements.
+        The windows: each of the axes now counts output positions, and axes of kernel elements
+        follow after all others, in the same order.
 
     Raises:
         ShapeError: if no window fits.
@@ -305,10 +307,10 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
 
 
 def windows_of(x: Tensor, along: Sequence[Window]) -> tuple[Window, ...]:
-    """What the user gave as the windows along the last axes of a tensor.
+    """The windows along the last axes of a tensor, as the user passed them.
 
     Raises:
-        DefinitionError: if it is no sequence of windows, or of more than there are axes.
+        DefinitionError: if it is no sequence of windows, or has more than the tensor has axes.
     """
     entries = entries_of([along] if isinstance(along, Window) else along)
     if entries is None or len(entries) > x.rank:
@@ -317,12 +319,12 @@ def windows_of(x: Tensor, along: Sequence[Window]) -> tuple[Window, ...]:
 
 
 def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]) -> Tensor:
-    """The way back: to each element of the original tensor the sum of what windows have for it.
+    """The adjoint of `windows` (col2im): adds the elements of windows that are one element of x.
 
     Args:
-        y: a tensor as `windows` gives it.
-        axes, along: as they were given to `windows`.
-        extents: of these axes in the original tensor.
+        y: a tensor in the shape of a result of `windows`.
+        axes, along: the arguments of `windows`.
+        extents: of these axes in x.
     """
     rank = y.rank - len(axes)
     if all(_is_tiling(extent, one) for extent, one in zip(extents, along, strict=True)):
@@ -348,27 +350,27 @@ def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Seque
 
 
 def _is_tiling(extent: int, one: Window) -> bool:
-    """Whether the windows lie side by side, without padding."""
+    """Whether the windows do not overlap and leave no gaps or padding."""
     inside = one.count(extent) * one.size <= extent
     return one.stride == one.size and one.dilation == 1 and one.before == 0 and inside
 
 
 def _tiles(x: Tensor, axes: Sequence[int], along: Sequence[Window]) -> Tensor:
-    """Windows that lie side by side need no more than another shape."""
-    cut: list[Dim] = []
+    """Windows that do not overlap: a reshape."""
+    tiled: list[Dim] = []
     order: list[int] = []
     of_axis = dict(zip(axes, along, strict=True))
     for axis, dim in enumerate(x.shape):
-        order.append(len(cut))
+        order.append(len(tiled))
         one = of_axis.get(axis)
         if one is None or not isinstance(dim, int):
-            cut.append(dim)
+            tiled.append(dim)
         else:
             count = one.count(dim)
             x = slice_axis(x, axis, 0, count * one.size)
-            cut += [count, one.size]
+            tiled += [count, one.size]
     elements = [order[axis] + 1 for axis in axes]
-    return transpose(reshape(x, cut), [*order, *elements])
+    return transpose(reshape(x, tiled), [*order, *elements])
 
 
 OPS = (SHEAR,)

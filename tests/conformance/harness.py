@@ -1,4 +1,4 @@
-"""What the conformance tests share: running a graph on an engine, and comparing with the oracle."""
+"""Runs a graph on an engine and compares the results with the oracle, for conformance tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Values = Mapping[str, Array]
 def run_program(
     program: Program, engine: Engine, feeds: Values, runs: int = 1, schedule: Any = None
 ) -> tuple[Values, Values]:
-    """Runs a program: its last outputs, and what its parameters and states hold afterwards."""
+    """Runs a program; returns the last outputs, and the parameters and states after the runs."""
     memories = {
         buffer.name: engine.allocate(buffer.shape, buffer.dtype.numpy)
         for kind in ("parameter", "state")
@@ -51,34 +51,34 @@ def check(
     exact: bool = False,
     schedules: Callable[[Program], Iterable[Any]] = lambda _: (),
 ) -> Program:
-    """Compiles and runs a graph, compares all results with the oracle, and gives the program.
+    """Compiles and runs a graph, compares all results with the oracle, and returns the program.
 
-    How far they may be apart follows from the graph (`tolerances.py`), or is nothing if numbers are
-    so `exact` that no sum of them is rounded. On failure the message shows the graph. It is run in
-    the way that the engine chooses, and in those of its `schedules` that are given.
+    The tolerance is derived from the graph (`tolerances.py`); it is zero if numbers are so `exact`
+    that no sum of them is rounded. On failure the message shows the graph. It is run with the
+    schedules that the engine chooses, and with each of `schedules`.
     """
     expected = expected_of(graph, feeds, runs, exact=exact)
     try:
         program = compile_graph(graph, batch=1, name="test", target=engine.target)
         kept = decode(encode(program))
-        assert kept.steps == program.steps, "it is another program after it was kept on disk"
+        assert kept.steps == program.steps, "encoding and decoding changed the program"
         for schedule in (None, *schedules(kept)):
-            said = f"\n{schedule}" if schedule is not None else ""
+            suffix = f"\n{schedule}" if schedule is not None else ""
             outputs, after = run_program(kept, engine, feeds, runs, schedule)
             assert outputs.keys() == expected.outputs.keys()
             for name, value in expected.outputs.items():
-                compare(f"output {name}{said}", outputs[name], *value)
+                compare(f"output {name}{suffix}", outputs[name], *value)
             for name, value in after.items():
-                compare(f"leaf {name}{said}", value, *expected.leaves[name])
+                compare(f"leaf {name}{suffix}", value, *expected.leaves[name])
     except Exception as error:
         error.add_note(f"The graph:\n{show(graph)}")
         raise
     return program
 
 
-def compare(what: str, found: Array, expected: Array, allowed: Array | float = 0.0) -> None:
-    """Compares an array with the oracle's, NaN with NaN, and the rest within what is allowed."""
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
+def compare(name: str, found: Array, expected: Array, allowed: Array | float = 0.0) -> None:
+    """Compares an array with the oracle's: NaN with NaN, other elements within a tolerance."""
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), name
     with np.errstate(all="ignore"):
         distance = np.abs(found.astype("float64") - expected.astype("float64"))
         excess = np.asarray(distance / allowed)
@@ -86,10 +86,10 @@ def compare(what: str, found: Array, expected: Array, allowed: Array | float = 0
     wrong = ~(same | (distance <= allowed))
     if wrong.any():
         worst = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(excess), -1)), wrong.shape)
-        place = tuple(int(number) for number in worst)
+        index = tuple(int(number) for number in worst)
         most = np.broadcast_to(allowed, wrong.shape)[worst]
         raise AssertionError(
-            f"{what}: {np.count_nonzero(wrong)} of {wrong.size} elements are wrong; at {place} is "
+            f"{name}: {np.count_nonzero(wrong)} of {wrong.size} elements are wrong; at {index} is "
             f"{found[worst]!r} instead of {expected[worst]!r}, and {most:.3g} is allowed"
         )
 
@@ -110,7 +110,7 @@ def values_of(sample: Sample, dtype: DType, seed: int = 0) -> list[Array]:
 
 
 class Leaves:
-    """Makes input leaves and remembers what they are fed."""
+    """Makes input leaves and keeps the values that they are fed."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []

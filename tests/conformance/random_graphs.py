@@ -1,4 +1,4 @@
-"""Random graphs from a seed: any ops, odd shapes, gradients, updates that get in each other's way.
+"""Random graphs from a seed: any ops, odd shapes, gradients, updates that depend on each other.
 
 Every tensor is computed while the graph grows, so that numbers stay finite and of moderate size
 and errors are not enlarged beyond what the comparison allows for.
@@ -28,7 +28,7 @@ EXTENTS = (1, 2, 3, 4, 5, 7)
 
 @dataclass(frozen=True)
 class RandomGraph:
-    """A graph and what its leaves are fed."""
+    """A graph and the values that its leaves are fed."""
 
     graph: Graph
     feeds: dict[str, Array]
@@ -47,7 +47,7 @@ class _Builder:
         self.seed = seed
         self.generator = np.random.default_rng(seed)
         self.dtype = float32 if seed % 4 == 3 else float64
-        # Rounding may turn a comparison of computed float32 numbers.
+        # Rounding may change a comparison of computed float32 numbers.
         self.smooth = self.dtype == float32
         self.extents = (*EXTENTS, 0) if seed % 20 == 10 else EXTENTS
         self.leaves: list[Tensor] = []
@@ -289,32 +289,34 @@ class _Builder:
         x = self.some()
         if not x.rank:
             return ops.sin(x)
-        inner = static(x.shape)[-1]
+        columns = static(x.shape)[-1]
         kinds: list[Callable[[], Tensor]] = [
-            lambda: x @ self.leaf((inner, self.choose(self.extents))),
+            lambda: x @ self.leaf((columns, self.choose(self.extents))),
             lambda: ops.einsum("i,j->ij", ops.reshape(x, (-1,))[:5], self.leaf((3,))),
             lambda: ops.reshape(x, (-1,)) @ ops.reshape(self.like(x), (-1,)),
-            lambda: self.leaf((4, inner)) @ ops.expand_dims(ops.tanh(x), -1),
+            lambda: self.leaf((4, columns)) @ ops.expand_dims(ops.tanh(x), -1),
         ]
         if x.rank >= 2:
-            turned = ops.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+            transposed = ops.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
             rows = static(x.shape)[-2]
             kinds += [
-                lambda: x @ turned,
-                lambda: turned @ ops.relu(x),
+                lambda: x @ transposed,
+                lambda: transposed @ ops.relu(x),
                 lambda: self.leaf((self.choose(self.extents), rows)) @ x,
                 lambda: (
                     ops.einsum("...ab,cb->...ac".replace("...", "xyz"[: x.rank - 2]), x, x)
                     if x.rank == 2
-                    else x @ self.leaf((inner,))
+                    else x @ self.leaf((columns,))
                 ),
-                lambda: ops.flip(x, -1) @ ops.pad(self.leaf((inner,)), [(0, 0)]),
-                lambda: x[..., ::-1, :] @ ops.pad(self.leaf((inner + 1, 3)), [(0, 0), (1, 0)])[:-1],
+                lambda: ops.flip(x, -1) @ ops.pad(self.leaf((columns,)), [(0, 0)]),
+                lambda: (
+                    x[..., ::-1, :] @ ops.pad(self.leaf((columns + 1, 3)), [(0, 0), (1, 0)])[:-1]
+                ),
             ]
         return self.choose(kinds)()
 
     def windowed(self) -> Tensor:
-        """Windows of a tensor, or what is made of them."""
+        """Windows of a tensor, or an op that reads windows."""
         x = self.some()
         if not x.rank or 0 in x.shape:
             return ops.tanh(x)
@@ -339,7 +341,7 @@ class _Builder:
         return self.choose(kinds)()
 
     def window(self, extent: int) -> Window:
-        """One that fits, and does not lie in the padding altogether."""
+        """A window that fits, and always has an element of the tensor."""
         size, dilation = self.number(1, min(extent, 3)), self.number(1, 2)
         dilation = dilation if (size - 1) * dilation < extent else 1
         most = ((size - 1) * dilation + 1) // 2
@@ -347,10 +349,10 @@ class _Builder:
         return Window(size, self.number(1, 3), dilation, before, after, self.chance(0.2))
 
     def slope(self, x: Tensor) -> Slope:
-        place, window = (int(axis) for axis in self.generator.permutation(x.rank)[:2])
+        position, window = (int(axis) for axis in self.generator.permutation(x.rank)[:2])
         slope = self.choose([-2, -1, 1, 2])
         numbers = (self.number(1, 2), slope, self.number(-3, 3), self.number(1, 2))
-        return Slope(place, window, self.number(1, 5), *numbers)
+        return Slope(position, window, self.number(1, 5), *numbers)
 
     def image(self, x: Tensor) -> Tensor:
         """[batch, channels, ...] made of any tensor."""
@@ -374,7 +376,7 @@ class _Builder:
         return ops.conv(x, weight, groups=groups, **numbers)
 
     def transposed_convolution(self, x: Tensor) -> Tensor:
-        """Of the extents that the result may have the smallest, or one more."""
+        """A transposed convolution; its result has the smallest possible extents or more."""
         y = self.image(x)
         numbers, outputs = self.convolved(y), static(y.shape)[1]
         groups = self.choose([one for one in (1, 1, 2, outputs) if outputs % one == 0])
@@ -406,11 +408,11 @@ class _Builder:
         size = self.number(1, 4)
         long = (*shape[:axis], size, *shape[axis + 1 :])
         kinds: list[Callable[[], Tensor]] = [
-            lambda: ops.take(x, self.places(self.shape()[:2], extent), axis),
-            lambda: ops.take_along_axis(x, self.places(long, extent), axis),
-            lambda: ops.scatter_add(x, self.places((extent,), size), size, axis),
-            lambda: ops.scatter_along_axis(x, self.places(shape, size), size, axis),
-            lambda: x * ops.one_hot(self.places(shape[:-1], shape[-1]), shape[-1], self.dtype),
+            lambda: ops.take(x, self.indices(self.shape()[:2], extent), axis),
+            lambda: ops.take_along_axis(x, self.indices(long, extent), axis),
+            lambda: ops.scatter_add(x, self.indices((extent,), size), size, axis),
+            lambda: ops.scatter_along_axis(x, self.indices(shape, size), size, axis),
+            lambda: x * ops.one_hot(self.indices(shape[:-1], shape[-1]), shape[-1], self.dtype),
         ]
         if not self.smooth:
             best = ops.argmax(x, axis, keepdims=True)
@@ -420,7 +422,7 @@ class _Builder:
             ]
         return self.choose(kinds)()
 
-    def places(self, shape: tuple[int, ...], extent: int) -> Tensor:
+    def indices(self, shape: tuple[int, ...], extent: int) -> Tensor:
         dtype = self.choose(["int64", "int32", "uint8"])
         return self.leaf_of(np.asarray(self.generator.integers(0, extent, shape), dtype))
 
@@ -509,7 +511,7 @@ class _Builder:
         outputs += [ops.tanh(new) + old for old, new in updates if self.chance(0.15)]
         named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
         inputs = tuple(x for x in self.leaves if x.attributes["role"] == "input")
-        # Parameters that nothing depends on are no part of the graph.
+        # Parameters that nothing depends on are not in the graph.
         graph = Graph(inputs, named, updates)
         reached = {node.attributes["name"] for node in graph.nodes() if node.op is LEAF}
         return RandomGraph(graph, {n: a for n, a in self.feeds.items() if n in reached})
@@ -540,7 +542,7 @@ class _Builder:
         return tuple(new)
 
     def exchange(self, trained: list[Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Leaves that take each other's values, plainly or changed."""
+        """Updates that exchange the values of leaves, unchanged or changed."""
         ring = [x for x in trained if x.shape == trained[0].shape]
         changes: list[Callable[[Tensor, Tensor], Tensor]] = [
             lambda old, other: other,
@@ -573,7 +575,7 @@ class _Builder:
                 lambda: ops.concat([target, target], 0)[1 : 1 + static(target.shape)[0]],
                 lambda: ops.scatter_along_axis(
                     target,
-                    self.places(static(target.shape), static(target.shape)[0]),
+                    self.indices(static(target.shape), static(target.shape)[0]),
                     static(target.shape)[0],
                     0,
                 ),

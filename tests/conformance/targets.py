@@ -1,10 +1,10 @@
-"""Targets on which much is the other way round than on the default one."""
+"""Targets whose costs lead to other decisions than the default target's."""
 
 from __future__ import annotations
 
 from lamina.program.target import Target
 
-# Everything is computed again, nothing is a loop, and channels lie where the user sees them.
+# Everything is computed again, no depthwise convolution is a loop, and channels come first.
 RECOMPUTING = Target(
     name="recomputing",
     simple_cost=0.001,
@@ -23,7 +23,7 @@ RECOMPUTING = Target(
     largest_block_bytes=1 << 16,
 )
 
-# Everything is stored that several others read.
+# Every tensor with several users is stored.
 STORING = Target(
     name="storing",
     simple_cost=1.5,

@@ -1,4 +1,4 @@
-"""What every engine promises beside right numbers: memory, repeated runs, runs over a data set."""
+"""Engines beyond single results: memory, repeated runs, runs over a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lamina.shapes import PUBLIC_DTYPES, Array, as_dtype, float32, int64
 
 @pytest.mark.parametrize("dtype", PUBLIC_DTYPES)
 @pytest.mark.parametrize("shape", [(3, 5), (), (0, 2), (1,)])
-def test_memory_starts_with_zeros_and_keeps_what_is_written(
+def test_memory_starts_with_zeros_and_keeps_written_values(
     shape: tuple[int, ...], dtype: str, engine: Engine
 ) -> None:
     memory = engine.allocate(shape, np.dtype(dtype))
@@ -166,14 +166,14 @@ def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
 def test_additions_that_meet_in_one_element_are_made_in_order(engine: Engine) -> None:
     # In float32 the sum of these depends on the order.
     values = np.tile(np.array([1e8, 1.0, -1e8, 0.5], "float32"), 25)
-    x, places = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)
-    result = ops.scatter_add(x, places, 2)
+    x, at = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)
+    result = ops.scatter_add(x, at, 2)
     program = compile_graph(
-        Graph((x, places), (("y", result),)), batch=1, name="test", target=engine.target
+        Graph((x, at), (("y", result),)), batch=1, name="test", target=engine.target
     )
     indices = np.arange(100) // 50
     found, _ = run_program(program, engine, {"x": values, "i": indices})
     expected = np.zeros(2, "float32")
-    for place, value in zip(indices, values, strict=True):
-        expected[place] += value
+    for index, value in zip(indices, values, strict=True):
+        expected[index] += value
     np.testing.assert_array_equal(found["y"], expected)

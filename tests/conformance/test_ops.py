@@ -92,7 +92,7 @@ def test_gradient_between_elementwise_ops(op: Op, sample: Sample, engine: Engine
 
 
 def neutral(leaves: Leaves, x: Tensor) -> Tensor:
-    """The same values, by way of arithmetic that the compiler cannot see through."""
+    """The same values, after arithmetic that the compiler cannot simplify."""
     shape = (1,) * x.rank
     if x.dtype.kind == "bool":
         return ops.logical_and(x, leaves.add(np.ones(shape, bool)))
@@ -102,7 +102,7 @@ def neutral(leaves: Leaves, x: Tensor) -> Tensor:
 
 
 def followed(result: Tensor) -> Tensor:
-    """Something elementwise made of the result."""
+    """An elementwise function of the result."""
     if result.dtype.kind == "bool":
         return ops.where(result, 2.5, -1.5)
     return result * 3 - result if result.dtype.kind == "int" else ops.neg(result * 0.5 - 0.25)
@@ -110,8 +110,7 @@ def followed(result: Tensor) -> Tensor:
 
 # On views -----------------------------------------------------------------------------------------
 
-# A view gets the operand's values and gives a leaf's values and the tensor that shows them as the
-# operand, by way of a movement.
+# (leaves, values of an operand, sample) -> a tensor with these values: a movement of a new leaf.
 View = Callable[[Leaves, Array, Sample], Tensor]
 
 
@@ -128,28 +127,28 @@ def _flipped(leaves: Leaves, array: Array, _: Sample) -> Tensor:
 
 
 def _sliced(leaves: Leaves, array: Array, _: Sample) -> Tensor:
-    """Every other element of a larger array, full of what must not be read."""
-    strange = np.full([2 * n + 3 for n in array.shape], -100).astype(array.dtype)
-    places = tuple(slice(1, 1 + 2 * n, 2) for n in array.shape)
-    strange[places] = array
-    return leaves.add(strange)[places]
+    """Every other element of a larger array, whose other elements must not be read."""
+    larger = np.full([2 * n + 3 for n in array.shape], -100).astype(array.dtype)
+    chosen = tuple(slice(1, 1 + 2 * n, 2) for n in array.shape)
+    larger[chosen] = array
+    return leaves.add(larger)[chosen]
 
 
 def _padded(leaves: Leaves, array: Array, sample: Sample) -> Tensor:
-    """The middle of the array, with its edges put back as a number that the op can bear."""
+    """The middle of the array, padded with a number in the range of the sample."""
     widths = [(1, 1) if n > 2 else (0, 0) for n in array.shape]
-    places = tuple(slice(low, n - high) for n, (low, high) in zip(array.shape, widths, strict=True))
-    inner = leaves.add(array[places])
-    return ops.pad(inner, widths, float(array.dtype.type(sample.high)))
+    slices = tuple(slice(low, n - high) for n, (low, high) in zip(array.shape, widths, strict=True))
+    middle = leaves.add(array[slices])
+    return ops.pad(middle, widths, float(array.dtype.type(sample.high)))
 
 
 def _joined(leaves: Leaves, array: Array, _: Sample) -> Tensor:
-    """Two parts side by side."""
+    """Two halves, joined."""
     axis = array.ndim - 1
     if axis < 0:
         return ops.reshape(ops.concat([leaves.add(array.reshape(1))], 0), ())
-    cut = array.shape[axis] // 2
-    return ops.concat([leaves.add(part) for part in np.split(array, [cut], axis)], axis)
+    half = array.shape[axis] // 2
+    return ops.concat([leaves.add(part) for part in np.split(array, [half], axis)], axis)
 
 
 def _repeated(leaves: Leaves, array: Array, _: Sample) -> Tensor:
@@ -171,7 +170,7 @@ VIEWS: tuple[View, ...] = (
 
 
 def with_views(cases: list[ParameterSet], count: int) -> list[ParameterSet]:
-    """Each case with some views in turn, so that each op meets all of them."""
+    """Each case with the next `count` views, so that each op is tested with all of them."""
     views = itertools.cycle(VIEWS)
     return [
         pytest.param(*case.values, view, id=f"{case.id}-{view.__name__.strip('_')}")
@@ -213,7 +212,7 @@ def test_views_of_the_result(op: Op, sample: Sample, engine: Engine) -> None:
     check(leaves.graph(outputs), engine, leaves.feeds)
 
 
-# Where it is difficult ----------------------------------------------------------------------------
+# Special cases ------------------------------------------------------------------------------------
 
 
 def test_position_of_the_only_element_is_0(engine: Engine) -> None:
@@ -240,7 +239,7 @@ LIMITS = {"float32": (80.0, 88.0, 89.0, -87.0, -103.0, -104.0), "float64": (700.
 @DTYPES
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
 def test_op_at_special_values(op: Op, dtype: DType, engine: Engine) -> None:
-    """Infinities, NaN, both zeros, denormals, the largest numbers: as NumPy has it."""
+    """Infinities, NaN, both zeros, denormals, the largest numbers: the results are NumPy's."""
     limits = np.finfo(dtype.numpy)
     strange = [*SPECIAL, *LIMITS[dtype.name], 1e4, -1e4]
     strange += [limits.smallest_subnormal * 3, limits.tiny, -limits.tiny, limits.eps]

@@ -1,4 +1,4 @@
-"""How engines round: each primitive by itself, to the nearest number; both at once if asked to."""
+"""Rounding on engines: each primitive rounds to nearest; only `multiply_add` may round once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_products_are_rounded_before_they_are_added(dtype: str, engine: Engine) 
     x, y = numbers(dtype, 0), numbers(dtype, 1)
     leaves = Leaves()
     a, b, c = (leaves.add(array) for array in (x, y, x * y))
-    # In one rounding, what the product lost would be left.
+    # With one rounding, the rounding error of the product would remain.
     np.testing.assert_array_equal(result(engine, leaves, a * b - c), 0)
     np.testing.assert_array_equal(result(engine, leaves, ops.neg(c) + b * a), 0)
 
@@ -56,7 +56,7 @@ def test_basic_operations_give_the_nearest_number(dtype: str, engine: Engine) ->
 
 @DTYPES
 def test_multiply_add_rounds_once_or_twice(dtype: str, engine: Engine) -> None:
-    # Whole numbers of half the digits: their products are exact in float64, or in two parts.
+    # Whole numbers of half the bits: their products are exact as Python ints.
     generator = np.random.default_rng(4)
     half = 12 if dtype == "float32" else 26
     x, y = (generator.integers(2**half, 2 ** (half + 1), 1000) for _ in range(2))

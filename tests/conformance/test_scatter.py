@@ -1,7 +1,7 @@
 """Scatters for parallel workers give the same bits as scatters in order, on the interpreter.
 
-Which form a program has is its target's choice, so both are run here on the engine that runs any
-program; engines whose target sorts meet the other form in all other conformance tests.
+The target decides between the two, so both are run here on the interpreter, which runs any program.
+Engines whose target sorts run sorted scatters in all other conformance tests.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
 from lamina.program.target import Target
 from lamina.shapes import Array, DType, float32, float64, int32
 
-# Those that scatter, and those whose gradient does.
-# One value for each row is no scatter any more once the graph is simplified.
+# Cases that scatter, and cases whose gradients do. With one value for each row, simplifying
+# replaces the scatter.
 SIMPLIFIED = ("take_along_axis-0", "scatter_along_axis-3")
 INDEXING = [
     case
@@ -46,7 +46,7 @@ SORTED = replace(DEFAULT_TARGET, scatter="sorted")
 
 
 def same_bits(graph: Graph, feeds: Values, runs: int = 1, batch: int = 1) -> Program:
-    """Compares both forms of a graph that scatters; gives the sorted one."""
+    """Compares both programs of a graph that scatters; returns the sorted one."""
     found: list[list[tuple[str, bytes]]] = []
     for is_sorted in (False, True):
         target = SORTED if is_sorted else IN_ORDER
@@ -100,7 +100,7 @@ def test_random_graphs() -> None:
     assert compared > 10
 
 
-def places(count: int, extent: int, seed: int = 0) -> Array:
+def random_indices(count: int, extent: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).integers(0, extent, count)
 
 
@@ -114,7 +114,7 @@ def numbers(*shape: int) -> Array:
 def test_sums_are_added_in_the_same_order(indices: type[np.generic]) -> None:
     leaves = Leaves()
     values = leaves.add(numbers(3, 40, 5, 2))
-    at = leaves.add(places(200, 9).reshape(40, 5).astype(indices))
+    at = leaves.add(random_indices(200, 9).reshape(40, 5).astype(indices))
     graph = leaves.graph([ops.scatter_add(values, at, 9, 1)])
     program = same_bits(graph, leaves.feeds)
     order, total = program.steps
@@ -122,20 +122,20 @@ def test_sums_are_added_in_the_same_order(indices: type[np.generic]) -> None:
     assert program.buffers["scatter_add.order"].dtype == int32
     assert sorted(axis.extent for axis in parallel_axes(program, 1)) == [2, 3, 9]
     assert isinstance(total, Loop)
-    # The elements that lie side by side come last.
+    # The contiguous axis comes last.
     assert total.axes[-1].extent == 2
 
 
-def test_signs_of_zeros_and_what_is_not_finite_stay() -> None:
+def test_signs_of_zeros_infinities_and_nan_stay() -> None:
     leaves = Leaves()
     values = leaves.add(np.array([-0.0, -0.0, np.nan, np.inf, -np.inf, -0.0, 1e38], "f4"))
     at = leaves.add(np.array([0, 0, 1, 2, 3, 4, 5]))
     same_bits(leaves.graph([ops.scatter_add(values, at, 7)]), leaves.feeds)
 
 
-# Shapes of the values, and what scatters them. One value for each row is no scatter any more once
-# the graph is simplified.
-FORMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]]] = {
+# Shapes of the values, and functions that scatter them. With one value for each row, simplifying
+# replaces the scatter.
+SCATTERS: dict[str, tuple[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]]] = {
     "slices": ((7, 2), lambda x, at: ops.scatter_add(x, at[:, 0], 5)),
     "a slice": ((7, 1), lambda x, at: ops.scatter_add(x, at[:, 0], 5)),
     "several in a row": ((7, 3), lambda x, at: ops.scatter_along_axis(x, at, 5, 1)),
@@ -144,20 +144,20 @@ FORMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]]] = {
 }
 
 
-def with_zeros(form: str, dtype: str) -> tuple[Graph, Values, Array]:
-    """A graph that scatters zeros of both signs, what it is fed, and what the oracle gives."""
-    shape, scattered = FORMS[form]
+def with_zeros(kind: str, dtype: str) -> tuple[Graph, Values, Array]:
+    """A graph that scatters zeros of both signs, its feeds, and the oracle's result."""
+    shape, scattered = SCATTERS[kind]
     leaves = Leaves()
     values = leaves.add(np.resize([-0.0, 0.0, -0.0, -1.5, -0.0, 2.0, -0.0, 3.0], shape))
-    places = leaves.add(np.resize([0, 0, 1, 3, 3], shape))
-    graph = leaves.graph([scattered(ops.cast(values, dtype), places)])
+    indices = leaves.add(np.resize([0, 0, 1, 3, 3], shape))
+    graph = leaves.graph([scattered(ops.cast(values, dtype), indices)])
     return graph, leaves.feeds, evaluate(graph, leaves.feeds)[0]["y0"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-@pytest.mark.parametrize("form", FORMS)
-def test_what_is_added_to_zeros_is_no_negative_zero(form: str, dtype: str, engine: Engine) -> None:
-    graph, feeds, expected = with_zeros(form, dtype)
+@pytest.mark.parametrize("kind", SCATTERS)
+def test_negative_zeros_added_to_zeros_are_positive(kind: str, dtype: str, engine: Engine) -> None:
+    graph, feeds, expected = with_zeros(kind, dtype)
     assert expected.any()
     assert not np.signbit(expected[expected == 0]).any()
     program = compile_graph(graph, batch=1, name="test", target=engine.target)
@@ -165,19 +165,19 @@ def test_what_is_added_to_zeros_is_no_negative_zero(form: str, dtype: str, engin
 
 
 @pytest.mark.parametrize("target", [IN_ORDER, SORTED], ids=lambda target: target.scatter)
-@pytest.mark.parametrize("form", FORMS)
-def test_zeros_have_one_sign_in_order_and_sorted(form: str, target: Target) -> None:
-    graph, feeds, expected = with_zeros(form, "float32")
+@pytest.mark.parametrize("kind", SCATTERS)
+def test_zeros_have_one_sign_in_order_and_sorted(kind: str, target: Target) -> None:
+    graph, feeds, expected = with_zeros(kind, "float32")
     program = compile_graph(graph, batch=1, name="test", target=target)
     found, _ = run_program(program, InterpreterEngine(poison=True), feeds)
     assert found["y0"].tobytes() == expected.tobytes()
 
 
-def test_places_are_sorted_once_for_all_values_that_share_them() -> None:
+def test_indices_are_sorted_once_for_all_values_that_share_them() -> None:
     leaves = Leaves()
     values = leaves.add(numbers(30, 8))
-    shared = ops.scatter_add(values, leaves.add(places(30, 5)), 5)
-    own = ops.scatter_along_axis(values, leaves.add(places(240, 5).reshape(30, 8)), 5, 0)
+    shared = ops.scatter_add(values, leaves.add(random_indices(30, 5)), 5)
+    own = ops.scatter_along_axis(values, leaves.add(random_indices(240, 5).reshape(30, 8)), 5, 0)
     program = same_bits(leaves.graph([shared, own]), leaves.feeds)
     shapes = [buffer.shape for name, buffer in program.buffers.items() if ".order" in name]
     assert sorted(shapes) == [(8, 30), (30,)]
@@ -187,7 +187,7 @@ def test_an_update_that_scatters() -> None:
     leaves = Leaves()
     table = leaves.add(numbers(6, 4), "parameter", "table")
     x = leaves.add(numbers(20, 4))
-    at = leaves.add(places(20, 6))
+    at = leaves.add(random_indices(20, 6))
     loss = ops.sum(ops.take(table, at, 0) * x)
     (gradient,) = gradients(loss, [table])
     graph = Graph((x, at), (("loss", loss),), ((table, table - 0.1 * gradient),))
@@ -197,7 +197,7 @@ def test_an_update_that_scatters() -> None:
 def test_scatters_within_a_recurrence() -> None:
     leaves = Leaves()
     start, xs = leaves.add(numbers(7)), leaves.add(numbers(5, 12))
-    at = leaves.add(places(60, 7).reshape(5, 12))
+    at = leaves.add(random_indices(60, 7).reshape(5, 12))
 
     def step(
         states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
@@ -222,6 +222,6 @@ def test_a_network_with_an_embedding_trains_to_the_same_bits() -> None:
     feeds: dict[str, Array] = {}
     for buffer in program.buffers.values():
         if buffer.kind in ("input", "parameter", "state"):
-            drawn = places(buffer.size, 3, len(feeds)).reshape(buffer.shape)
+            drawn = random_indices(buffer.size, 3, len(feeds)).reshape(buffer.shape)
             feeds[buffer.name] = drawn.astype(buffer.dtype.numpy)
     same_bits(graph, feeds, runs=3, batch=8)

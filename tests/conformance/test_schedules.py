@@ -1,7 +1,7 @@
-"""Every way in which an engine can run a program gives the right results.
+"""Programs give the right results with all schedules that an engine has for them.
 
-Engines choose by size, so that small samples meet few of their algorithms. Those that can say in
-which other ways they run a program (`Engine.schedules`) run it in all of these here.
+Engines choose schedules by size, so that small samples use few of their algorithms. Engines that
+list other schedules of a program (`Engine.schedules`) run it with all of these here.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ LOOPING = [
     for op in LOOPS
     for number, sample in enumerate(op.samples)
 ]
-# So many of the ways of a program of loops alone, where not all are tried.
+# The number of schedules of a program of loops only, where not all are tried.
 SOME_OF_LOOPS = 2
 
 
 def results(op: Op, sample: Sample, dtype: DType, leaves: Leaves) -> list[Tensor]:
-    """What an op gives, and its gradients."""
+    """The result of an op, and its gradients."""
     operands = [leaves.add(array) for array in values_of(sample, dtype)]
     result = apply(op, *operands, **sample.attributes)
     if not sample.differentiable:
@@ -50,7 +50,7 @@ def results(op: Op, sample: Sample, dtype: DType, leaves: Leaves) -> list[Tensor
 
 
 @pytest.mark.parametrize(("op", "sample", "dtype"), CONTRACTING)
-def test_contraction_is_right_in_every_way(
+def test_contraction_is_right_with_every_schedule(
     op: Op, sample: Sample, dtype: DType, engine: Engine
 ) -> None:
     leaves = Leaves()
@@ -59,7 +59,7 @@ def test_contraction_is_right_in_every_way(
 
 
 @pytest.mark.parametrize("op", LOOPS, ids=lambda op: op.name)
-def test_loops_are_right_in_other_ways(op: Op, engine: Engine) -> None:
+def test_loops_are_right_with_other_schedules(op: Op, engine: Engine) -> None:
     def some(program: Program) -> Iterator[Any]:
         return islice(engine.schedules(program), SOME_OF_LOOPS)
 
@@ -70,7 +70,7 @@ def test_loops_are_right_in_other_ways(op: Op, engine: Engine) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("op", "sample"), LOOPING)
-def test_loops_are_right_in_every_way(op: Op, sample: Sample, engine: Engine) -> None:
+def test_loops_are_right_with_every_schedule(op: Op, sample: Sample, engine: Engine) -> None:
     dtype = float64 if sample.differentiable else float32
     leaves = Leaves()
     graph = leaves.graph(results(op, sample, dtype, leaves))
@@ -78,12 +78,14 @@ def test_loops_are_right_in_every_way(op: Op, sample: Sample, engine: Engine) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_contraction_over_windows_is_right_in_every_way(seed: int, engine: Engine) -> None:
+def test_contraction_over_windows_is_right_with_every_schedule(seed: int, engine: Engine) -> None:
     made = WindowedGraph(seed)
     check(made.graph, engine, made.feeds, schedules=engine.schedules)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_contraction_over_windows_of_3x3_is_right_in_every_way(seed: int, engine: Engine) -> None:
+def test_contraction_over_windows_of_3x3_is_right_with_every_schedule(
+    seed: int, engine: Engine
+) -> None:
     made = FilteredGraph(seed)
     check(made.graph, engine, made.feeds, schedules=engine.schedules)

@@ -1,8 +1,8 @@
-"""Contractions and reductions of the sizes at which engines change their ways.
+"""Contractions and reductions of the sizes at which engines change algorithms.
 
-Random graphs are small. What an engine does for more work (tiles with edges, packed operands, sums
-along k, blocks of long reductions) is compared with the oracle here: random extents around the
-widths of vectors, operands through every kind of view, epilogues, sums of what was stored.
+Random graphs are small. Algorithms for larger ones (tiles with edges, packed operands, split-K,
+blocks of long reductions) are compared with the oracle here: random extents around the widths of
+vectors, operands through every kind of view, epilogues, sums of stored results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SMALLEST_WORK = 5_000
 
 
 class Products:
-    """A random product of matrices, through views, with something done to it."""
+    """A random product of matrices, through views, with an epilogue."""
 
     def __init__(self, seed: int) -> None:
         self.generator = np.random.default_rng(seed)
@@ -49,7 +49,7 @@ class Products:
         return self.leaves.add(array, role, f"{role[0]}{len(self.leaves.tensors)}")
 
     def operand(self, rows: int, columns: int) -> Tensor:
-        """A matrix (rows, columns), or several, in one of many forms."""
+        """A matrix (rows, columns), or several, through one of many views."""
         lead = (self.batch,) if self.batch > 1 and self.generator.random() < 0.8 else ()
         role = self.choose(("input", "parameter"))
         swap = (*range(len(lead)), len(lead) + 1, len(lead))
@@ -59,13 +59,14 @@ class Products:
             return ops.cast(self.leaves.add(array), self.dtype)
 
         def gathered() -> Tensor:
-            places = self.generator.integers(0, rows + 3, rows)
-            return ops.take(self.leaf(*lead, rows + 3, columns), self.leaves.add(places), len(lead))
+            indices = self.generator.integers(0, rows + 3, rows)
+            table = self.leaf(*lead, rows + 3, columns)
+            return ops.take(table, self.leaves.add(indices), len(lead))
 
         def padded() -> Tensor:
-            inner = self.leaf(*lead, rows, max(columns - 1, 1))
+            middle = self.leaf(*lead, rows, max(columns - 1, 1))
             extra = columns - max(columns - 1, 1)
-            return ops.pad(inner, [(0, 0)] * (len(lead) + 1) + [(extra, 0)])
+            return ops.pad(middle, [(0, 0)] * (len(lead) + 1) + [(extra, 0)])
 
         forms: list[Callable[[], Tensor]] = [
             lambda: self.leaf(*lead, rows, columns, role=role),
@@ -116,7 +117,7 @@ def test_product_equals_its_evaluation(seed: int, engine: Engine) -> None:
     check(graph, engine, made.leaves.feeds)
 
 
-# Sums of so small whole numbers are exact in every order, so that each product counts.
+# Sums of such small whole numbers are exact in every order, so that a lost product shows.
 def whole_numbers(generator: np.random.Generator, dtype: DType, *shape: int) -> Array:
     return generator.integers(-3, 4, shape).astype(dtype.numpy)
 
@@ -129,26 +130,24 @@ DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
     ("m", "n", "k"),
     [
         *((3, 5, 9000), (33, 40, 4100), (40, 3, 8193), (2, 16, 4096), (15, 33, 9000)),
-        # Rows whole pages apart.
+        # Rows a page multiple apart.
         (37, 200, 2048),
     ],
 )
-def test_products_with_a_long_inner_axis(
-    m: int, n: int, k: int, dtype: DType, engine: Engine
-) -> None:
+def test_products_with_a_large_k(m: int, n: int, k: int, dtype: DType, engine: Engine) -> None:
     generator = np.random.default_rng(k)
     leaves = Leaves()
     a, b, c, d = (
         leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
         for shape in ((m, k), (k, n), (k, m), (n, k))
     )
-    turned = ops.transpose(c, (1, 0)), ops.transpose(d, (1, 0))
-    products = [a @ b, turned[0] @ b, a @ turned[1], turned[0] @ turned[1]]
+    left, right = ops.transpose(c, (1, 0)), ops.transpose(d, (1, 0))
+    products = [a @ b, left @ b, a @ right, left @ right]
     check(leaves.graph([ops.tanh(y * 0.01) for y in products]), engine, leaves.feeds)
 
 
 @DTYPES
-@pytest.mark.parametrize("turned", ["", "left", "right"])
+@pytest.mark.parametrize("transposed", ["", "left", "right"])
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [
@@ -157,12 +156,18 @@ def test_products_with_a_long_inner_axis(
     ],
 )
 def test_every_product_counts(
-    m: int, n: int, k: int, turned: str, dtype: DType, engine: Engine
+    m: int, n: int, k: int, transposed: str, dtype: DType, engine: Engine
 ) -> None:
     generator, leaves = np.random.default_rng(m), Leaves()
-    shapes = [(k, m) if turned == "left" else (m, k), (n, k) if turned == "right" else (k, n)]
+    shapes = [
+        (k, m) if transposed == "left" else (m, k),
+        (n, k) if transposed == "right" else (k, n),
+    ]
     a, b = (leaves.add(whole_numbers(generator, dtype, *shape)) for shape in shapes)
-    a, b = ops.transpose(a) if turned == "left" else a, ops.transpose(b) if turned == "right" else b
+    a, b = (
+        ops.transpose(a) if transposed == "left" else a,
+        ops.transpose(b) if transposed == "right" else b,
+    )
     product = a @ b
     outputs = [product, ops.sum(product, 0), ops.sum(ops.relu(product), 1)]
     check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
@@ -216,7 +221,7 @@ def test_long_reductions(shape: tuple[int, ...], dtype: DType, engine: Engine) -
     check(leaves.graph(outputs), engine, leaves.feeds)
 
 
-def test_reductions_keep_what_is_not_a_number(engine: Engine) -> None:
+def test_reductions_keep_nan(engine: Engine) -> None:
     array = np.zeros(70_001, "float32")
     leaves = Leaves()
     x = leaves.add(array)

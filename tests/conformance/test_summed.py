@@ -1,7 +1,8 @@
-"""Sums of terms that a loop computes itself: compilers that vectorize them must not lose any.
+"""Sums of terms that a loop computes: compilers that vectorize them must not lose any.
 
-Terms that are read from memory, or added instead of subtracted, hide what this finds: Intel's
-compiler for processors gave the last iterations of such loops the wrong sign.
+The fault that this finds: Intel's OpenCL compiler for processors gave the last iterations of such
+loops the wrong sign. It does not occur if terms are read from memory, or added instead of
+subtracted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from harness import Leaves, check
 from lamina import ops
 from lamina.engines.engine import Engine
 
-# With whole vectors of any width, and with what is left of them.
+# Whole vectors of any width, and extents with a remainder.
 EXTENTS = (10, 14, 21, 32, 38)
 
 

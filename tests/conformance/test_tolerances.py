@@ -1,4 +1,4 @@
-"""What the conformance tests compare with: wrong results fail, and right ones of any order pass."""
+"""Tolerances of conformance tests: wrong results fail; sums in any order pass."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_wrong_results_do_not_pass_however_small_they_are(
     expected, allowed = expected_of(graph, leaves.feeds).outputs["y0"]
     assert np.max(allowed) < (1e-3 if dtype == "float32" else 1e-11) * np.max(np.abs(expected))
     compare("right", expected, expected, allowed)
-    place = np.unravel_index(np.argmax(np.abs(expected)), expected.shape)
+    largest = np.unravel_index(np.argmax(np.abs(expected)), expected.shape)
     one_off = expected.copy()
-    one_off[place] *= 1.01
+    one_off[largest] *= 1.01
     nan = expected.copy()
-    nan[place] = np.nan
+    nan[largest] = np.nan
     for wrong in (np.zeros_like(expected), -expected, np.roll(expected, 1), one_off, nan):
         with pytest.raises(AssertionError, match="elements are wrong"):
             compare("wrong", wrong, expected, allowed)
@@ -71,7 +71,7 @@ def test_wrong_results_do_not_pass_however_small_they_are(
     ],
     ids=["products", "roots", "movements", "sum of one", "zeros", "equal sums"],
 )
-def test_what_all_engines_round_alike_has_no_tolerance(exact: Callable[[Tensor], Tensor]) -> None:
+def test_exactly_rounded_ops_have_no_tolerance(exact: Callable[[Tensor], Tensor]) -> None:
     leaves = Leaves()
     x = leaves.add(np.random.default_rng(0).uniform(-1, 1, (5, 7)).astype("float32"))
     _, allowed = expected_of(leaves.graph([exact(x)]), leaves.feeds).outputs["y0"]
@@ -93,7 +93,7 @@ def test_sums_in_any_order_pass(terms: int, high: float, order: Callable[[Array]
     leaves = Leaves()
     values = np.random.default_rng(terms).uniform(-1, high, (terms, 500)).astype("float32")
     total = ops.sum(leaves.add(np.abs(values) if high < 0 else values), 0)
-    # Behind the sum its error is enlarged, as most of it is taken away again.
+    # The subtraction enlarges the relative error of the sum, as most of it cancels.
     middle = leaves.add(np.asarray(leaves.feeds["x0"].sum(0) * np.float32(0.99)))
     graph = leaves.graph([total, total - middle, ops.exp((total - middle) * 0.125)])
     expected = expected_of(graph, leaves.feeds).outputs

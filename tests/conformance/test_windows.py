@@ -1,6 +1,6 @@
-"""Contractions over windows, of the sizes at which engines change their ways.
+"""Contractions over windows, of the sizes at which engines change algorithms.
 
-`tests/unit/test_cpu_windowed.py` checks that the cpu engine does take all of its ways for these.
+`tests/unit/test_cpu_windowed.py` checks that the cpu engine uses all of its algorithms for these.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_every_element_of_a_window_counts(
     masked: bool,
     engine: Engine,
 ) -> None:
-    """Sums of small whole numbers are exact in every order, also those of 3x3 in fewer products."""
+    """Sums of small whole numbers are exact in every order, also by Winograd's algorithm."""
     generator, leaves = np.random.default_rng(channels), Leaves()
 
     def numbers(*shape: int) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_every_element_of_a_window_counts(
     weight = leaves.add(values, "parameter", "weight")
     rank, padding = len(extents), (size // 2, size // 2)
     y = ops.conv(x, weight, [stride] * rank, [padding] * rank, [dilation] * rank, groups)
-    # The gradient goes through a mask then, and is no plain array.
+    # With a mask, the upstream gradient is an expression instead of a stored array.
     y = ops.relu(y) if masked else y
     upstream = leaves.add(numbers(*(extent for extent in y.shape if isinstance(extent, int))))
     graph = leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])])
@@ -82,7 +82,7 @@ def test_every_element_of_a_window_counts(
 def test_every_weight_of_a_window_counts(
     channels: int, outputs: int, size: int, dtype: str, engine: Engine
 ) -> None:
-    """Parameters, which stay as they are for many runs, may be brought into another order."""
+    """Parameters, which are constant over many runs, may be prepacked."""
     generator, leaves = np.random.default_rng(channels), Leaves()
     x, again = (
         leaves.add(generator.integers(-3, 4, (2, channels, 11, 14)).astype(dtype)) for _ in range(2)

@@ -1,7 +1,7 @@
 """Gradients that are exactly zero come out as zero: Adam and RMSProp divide by a gradient's size.
 
-`tests/unit/test_cpu_windowed.py` has the convolutions by minimal filtering, whose results are sums
-of what should cancel.
+`tests/unit/test_cpu_windowed.py` tests Winograd convolutions, whose results are sums of terms that
+should cancel.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def moved(
     engine: str,
     layers: Sequence[Any],
     x: Array,
-    place: Any,
+    region: Any,
     optimizer: Any,
     change: Callable[[dict[str, Array]], None] = lambda _: None,
     frozen: Sequence[str] = (),
 ) -> dict[str, Array]:
-    """Which parameters some steps move whose loss looks at a part of the output."""
+    """The parameters that training steps change, with a loss of a region of the output."""
 
     def loss(y: Tensor, _: Tensor) -> Tensor:
-        return ops.mean(y[place] * y[place] + y[place])
+        return ops.mean(y[region] * y[region] + y[region])
 
     model = lm.Model(lm.Sequential(lm.Input(*x.shape[1:]), *layers), engine=engine, seed=0)
     first = model.parameters()
@@ -55,9 +55,9 @@ def moved(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_elements_that_see_only_padding_stay(engine_name: str, optimizer: str) -> None:
-    layers, place = [lm.Conv2d(16, 3, padding=1)], np.s_[:, :, 0, 0]
-    found = moved(engine_name, layers, images(16, 16, 16, 16), place, OPTIMIZERS[optimizer])
+def test_kernel_elements_over_padding_only_stay(engine_name: str, optimizer: str) -> None:
+    layers, region = [lm.Conv2d(16, 3, padding=1)], np.s_[:, :, 0, 0]
+    found = moved(engine_name, layers, images(16, 16, 16, 16), region, OPTIMIZERS[optimizer])
     expected = np.zeros((16, 16, 3, 3), bool)
     expected[:, :, 1:, 1:] = True
     np.testing.assert_array_equal(found["1.weight"], expected)
@@ -65,14 +65,12 @@ def test_elements_that_see_only_padding_stay(engine_name: str, optimizer: str) -
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_elements_that_outputs_behind_a_mask_see_stay(
-    engine_name: str, optimizer: str, size: int
-) -> None:
+def test_kernel_elements_over_zeros_only_stay(engine_name: str, optimizer: str, size: int) -> None:
     x, reach = images(16, 16, 16, 16), size // 2
-    # The loss looks at the rows above the fourth, and only the lowest elements see something.
+    # The loss reads the first four rows; only the last row of the kernel is over nonzero input.
     x[:, :, : 3 + reach] = 0
-    layers, place = [lm.Conv2d(16, size, padding=reach)], np.s_[:, :, :4]
-    found = moved(engine_name, layers, x, place, OPTIMIZERS[optimizer])
+    layers, region = [lm.Conv2d(16, size, padding=reach)], np.s_[:, :, :4]
+    found = moved(engine_name, layers, x, region, OPTIMIZERS[optimizer])
     expected = np.zeros((16, 16, size, size), bool)
     expected[:, :, -1] = True
     np.testing.assert_array_equal(found["1.weight"], expected)
@@ -84,7 +82,7 @@ def test_channels_that_are_zero_stay(engine_name: str, optimizer: str) -> None:
     x[:, ::3] = 0
 
     def change(parameters: dict[str, Array]) -> None:
-        # Filters whose results no ReLU lets through.
+        # Filters whose results are negative before ReLU.
         parameters["1.bias"][4:8] = -100
 
     layers = [lm.Conv2d(16, 3, padding=1), lm.ReLU(), lm.Conv2d(16, 3, padding=1)]
@@ -96,12 +94,12 @@ def test_channels_that_are_zero_stay(engine_name: str, optimizer: str) -> None:
     np.testing.assert_array_equal(found["3.weight"], second)
 
 
-def test_what_zero_weights_keep_from_the_loss_stays(engine_name: str) -> None:
+def test_weights_that_reach_the_loss_through_zero_weights_only_stay(engine_name: str) -> None:
     x = images(8, 16, 16, 16)
     x[:, :, 7:] = 0
 
     def change(parameters: dict[str, Array]) -> None:
-        # The loss looks at a row whose elements but the lowest are cut: it sees the row below.
+        # All kernel rows but the last are zero: row 6 of the loss depends on the row below only.
         parameters["2.weight"][:, :, :2] = 0
 
     layers = [lm.Conv2d(16, 3, padding=1), lm.Conv2d(16, 3, padding=1)]
@@ -109,15 +107,15 @@ def test_what_zero_weights_keep_from_the_loss_stays(engine_name: str) -> None:
         engine_name, layers, x, np.s_[:, :, 6], OPTIMIZERS["Adam"], change, frozen=["2.*"]
     )
     expected = np.zeros((16, 16, 3, 3), bool)
-    # Row 7 of the first convolution sees rows 6 to 8, of which 6 alone is not empty.
+    # Row 7 of the first convolution reads rows 6 to 8, of which only row 6 is not zero.
     expected[:, :, 0] = True
     np.testing.assert_array_equal(found["1.weight"], expected)
 
 
-# Formulas in which what cancels is computed in two ways -------------------------------------------
+# Formulas whose cancelling terms are computed differently -----------------------------------------
 
 
-def test_a_query_that_sees_one_key_has_no_gradient(engine: Engine) -> None:
+def test_a_query_with_one_key_has_no_gradient(engine: Engine) -> None:
     leaves = Leaves()
     queries, keys, values, upstream = (
         leaves.add(images(3, 2, 9, 33, seed=seed)) for seed in range(4)
@@ -153,11 +151,11 @@ def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(engine: Engine, po
     network = lm.Sequential(lm.Input(*x.shape[1:]), lm.LPPool2d(2, power=power))
     trace = network.trace(dtype=float32, training=True)
     (y,) = trace.outputs
-    named = (("norms", y), ("slopes", *gradients(ops.sum(y), trace.inputs)))
+    named = (("norms", y), ("gradients", *gradients(ops.sum(y), trace.inputs)))
     program = compile_graph(
         Graph(trace.inputs, named), batch=len(x), name="test", target=engine.target
     )
     outputs, _ = run_program(program, engine, {"input0": x})
     assert not outputs["norms"][:, :, 0].any()
     assert outputs["norms"][:, :, 1].all()
-    np.testing.assert_array_equal(outputs["slopes"] == 0, x == 0)
+    np.testing.assert_array_equal(outputs["gradients"] == 0, x == 0)

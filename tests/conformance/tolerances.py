@@ -1,22 +1,22 @@
-"""How far an engine may be from the oracle, derived for each element from the graph itself.
+"""Tolerances of results against the oracle, derived for each element from the graph.
 
 Engines agree on every op but three kinds, whose results may differ within a bound:
 
 - Functions (exp, tanh, power, ...): by 4 units in the last place, as engines promise.
 - Sums and products of n terms: by sqrt(n) eps times the sum of the terms' absolute values. Orders
-  differ, and n roundings do not all go one way (Higham and Mary, *A new approach to probabilistic
-  rounding error analysis*, 2019). A product that is a term may be rounded with the sum, also in
-  `multiply_add`.
+  differ, and n roundings do not all have one sign (Higham and Mary, *A new approach to
+  probabilistic rounding error analysis*, 2019). A product that is a term may be
+  rounded with the sum, also in `multiply_add`.
 - Contractions over windows of 3x3 and 5x5: by the largest such bound of the whole result times
-  `AMPLIFICATION`. Minimal filtering adds and takes away numbers of a whole tile.
+  `AMPLIFICATION`. Winograd's algorithms add and subtract numbers of a whole tile.
 
 All else is exact: movements, random numbers, comparisons, integers, and `+ - * / sqrt` of floats,
 which IEEE 754 defines to the last bit. Additions into one element (scatter) are made in order.
 
 How these errors add up in a graph depends on the values: differences cancel, divisions enlarge. So
-the oracle runs again and again, each time with all results of the three kinds moved at random by
-half their bound up to all of it, and what is rounded after them by up to a unit (Parker, *Monte
-Carlo arithmetic*, 1997). An element may be off by `FACTOR` times the root mean square of its
+the oracle runs several times. Each time all results of the three kinds are perturbed at random, by
+half their bound to all of it, and later rounded results by up to a unit in the last place (Parker,
+*Monte Carlo arithmetic*, 1997). An element may be off by `FACTOR` times the root mean square of its
 changes. So tolerances follow from shapes and values, on any machine: where only exact ops are
 involved, all bits must be equal, and zeros must be zeros.
 """
@@ -40,10 +40,10 @@ from lamina.shapes import Array, size_of, static
 Values = Mapping[str, Array]
 
 # With eight runs and this factor, an element whose true error is a third of its bound fails in one
-# of ten million cases. Errors are smaller: roundings seldom go one way.
+# of ten million cases. Errors are smaller: roundings seldom have one sign.
 RUNS = 8
 FACTOR = 6.0
-# Results are moved so many times farther, as moves of a unit would round each other away.
+# Perturbations are scaled by this factor, as perturbations of a unit would be lost in rounding.
 ENLARGED = 64.0
 FUNCTIONS = frozenset(
     (
@@ -53,7 +53,7 @@ FUNCTIONS = frozenset(
 )
 FUNCTION_UNITS = 4.0
 ROUNDED = frozenset(("add", "subtract", "multiply", "divide", "square_root", "reciprocal", "cast"))
-# By the size of square windows: how much larger the root mean square error of minimal filtering is
+# By the size of square windows: how much larger the root mean square error of Winograd's method is
 # than that of the direct sum, for numbers of like size. Along one axis, with the matrices A, G and
 # B of a convolution (or of the gradient of its weights) whose rows are squared element by element,
 # it is the square root of the largest element of A (G 1 * B 1) / window. Of both it is the larger
@@ -63,7 +63,7 @@ AMPLIFICATION = {3: 2.0, 5: 22.0}
 
 @dataclass(frozen=True)
 class Expected:
-    """What the oracle gives: a value and how far an engine may be off, element by element.
+    """The oracle's results: values, and the tolerance of each element.
 
     Attributes:
         outputs: by name.
@@ -75,13 +75,13 @@ class Expected:
 
 
 def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = False) -> Expected:
-    """The oracle's results after some runs, each of which starts from the updates of the last.
+    """The oracle's results after some runs, each of which starts from the last one's updates.
 
     If numbers are so `exact` that nothing is rounded, no difference is allowed.
     """
     outputs: Values = {}
     leaves = dict(feeds)
-    # Steps of recurrences are made of ops that stand for others, too.
+    # Iterations of recurrences contain ops that stand for others, too.
     simple = expand(unroll(expand(graph, DEFAULT_TARGET)), DEFAULT_TARGET)
     found, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}
     for _ in range(runs):
@@ -91,7 +91,7 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
             found = {name: [value] for name, value in outputs.items()}
             current = {name: [value] for name, value in leaves.items()}
         else:
-            found, updated = _moved_runs(simple, current)
+            found, updated = _perturbed_runs(simple, current)
             current |= updated
     return Expected(
         {name: (value, _allowed(found[name])) for name, value in outputs.items()},
@@ -99,7 +99,7 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
     )
 
 
-# What the oracle gives undisturbed, then with everything moved; a single value is always the same.
+# The oracle's result, then perturbed ones; a single value if perturbations do not change it.
 _Repeated = list[Array]
 
 
@@ -116,7 +116,7 @@ def _allowed(values: _Repeated) -> Array:
         return np.asarray(FACTOR / ENLARGED * largest * np.sqrt(np.mean(share**2, 0)))
 
 
-def _moved_runs(
+def _perturbed_runs(
     graph: Graph, feeds: Mapping[str, _Repeated]
 ) -> tuple[dict[str, _Repeated], dict[str, _Repeated]]:
     """Outputs and updates by name."""
@@ -133,26 +133,26 @@ def _moved_runs(
 
 
 def _computed(node: Tensor, operands: list[_Repeated]) -> _Repeated:
-    is_moved = any(len(values) > 1 for values in operands)
-    runs = range(RUNS + 1 if is_moved else 1)
+    is_perturbed = any(len(values) > 1 for values in operands)
+    runs = range(RUNS + 1 if is_perturbed else 1)
     given = [[values[run if len(values) > 1 else 0] for values in operands] for run in runs]
     results = [
         np.asarray(node.op.reference(*arrays, **node.attributes), dtype=node.dtype.numpy)
         for arrays in given
     ]
-    bound = _bound(node, given[0], results[0], is_moved)
+    bound = _bound(node, given[0], results[0], is_perturbed)
     if bound is None:
         return results
-    first, *others = results if is_moved else results * (RUNS + 1)
-    moved = (_moved(value, bound, run, node.op.name) for run, value in enumerate(others))
-    return [first, *moved]
+    first, *others = results if is_perturbed else results * (RUNS + 1)
+    perturbed = (_perturbed(value, bound, run, node.op.name) for run, value in enumerate(others))
+    return [first, *perturbed]
 
 
-def _moved(value: Array, bound: Array, number: int, op: str) -> Array:
-    """The values moved by half their bounds up to all of them, up or down.
+def _perturbed(value: Array, bound: Array, number: int, op: str) -> Array:
+    """The values perturbed by half their bounds to all of them, up or down.
 
-    By how much follows from the bits of a value: engines compute equal things alike, so that a
-    maximum of equal elements has as many of them as before.
+    Equal values are perturbed equally, by a hash of their bits, as engines compute equal elements
+    equally: a maximum has as many equal elements as before.
     """
     wide = np.asarray(value, "float64") + 0.0
     mixed = wide.view("uint64") ^ np.uint64(sum(op.encode()) * 256 + number)
@@ -166,10 +166,10 @@ def _moved(value: Array, bound: Array, number: int, op: str) -> Array:
 # Bounds of single ops -----------------------------------------------------------------------------
 
 
-def _bound(node: Tensor, operands: list[Array], value: Array, is_moved: bool) -> Array | None:
-    """By how much engines' results may differ if their operands are equal; None if not at all.
+def _bound(node: Tensor, operands: list[Array], value: Array, is_perturbed: bool) -> Array | None:
+    """The largest difference of engines' results for equal operands; None if there is none.
 
-    A rounded result of operands that are moved may be rounded the other way.
+    A rounded result of perturbed operands may be rounded to the other neighbour.
     """
     if not node.dtype.is_float or not value.size:
         return None
@@ -179,7 +179,7 @@ def _bound(node: Tensor, operands: list[Array], value: Array, is_moved: bool) ->
     if isinstance(lowering, Elementwise):
         primitives = _primitives(node)
         units = FUNCTION_UNITS if primitives & FUNCTIONS else 1.0
-        if primitives & FUNCTIONS or (is_moved and primitives & ROUNDED):
+        if primitives & FUNCTIONS or (is_perturbed and primitives & ROUNDED):
             # Where a result is zero, it is exact.
             bound = units * np.where(value == 0, 0, _spacing(value))
         if "multiply_add" in primitives:
@@ -199,7 +199,7 @@ def _spacing(value: Array) -> Array:
 
 
 def _primitives(node: Tensor) -> set[str]:
-    """What an elementwise op applies to single elements."""
+    """The primitives of an elementwise op."""
     lowering = node.op.lowering
     assert isinstance(lowering, Elementwise)
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
@@ -208,7 +208,7 @@ def _primitives(node: Tensor) -> set[str]:
 
 
 def _terms(node: Tensor, value: Array) -> int:
-    """How many numbers an element of a reduction, or the last of a scan, is made of."""
+    """The number of terms of an element of a reduction, or of the last element of a scan."""
     if isinstance(node.op.lowering, Scanning):
         return value.shape[node.attributes["axis"]]
     return size_of(static(node.operands[0].shape)) // value.size
@@ -230,13 +230,13 @@ def _contraction_bound(node: Tensor, operands: list[Array]) -> Array:
     bound = math.sqrt(terms) * sums
     amplification = max(_amplification(operand) for operand in node.operands)
     if amplification:
-        # Where all terms are zero, so is the result.
+        # Where all terms are zero, the result is exactly zero.
         bound = np.where(sums == 0, 0, amplification * np.max(bound))
     return bound
 
 
 def _amplification(operand: Tensor) -> float:
-    """Of minimal filtering, if the operand shows windows for which it may be used; otherwise 0."""
+    """The amplification of Winograd's algorithm if it may be used for the operand; otherwise 0."""
     while operand.op not in (LEAF, CONSTANT) and operand.op.name != "shear":
         if operand.op.name not in ("reshape", "transpose", "cast", "slice"):
             return 0.0

@@ -1,8 +1,7 @@
-"""Random contractions over windows, of the sizes at which the cpu engine takes its ways for them.
+"""Random contractions over windows, of the sizes at which the cpu engine has algorithms for them.
 
-A graph is a convolution, a transposed one, or a product of windows that is written otherwise; its
-operands are seen through every kind of view, something is done to its result, and its gradients
-are there as well.
+A graph is a convolution, a transposed convolution, or an einsum over windows. Its operands are read
+through every kind of view, its result has an epilogue, and its gradients are outputs as well.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ OUTPUTS = (1, 4, 5, 8, 16, 20, 33, 50)
 
 
 class WindowedGraph:
-    """The graph of a seed, and what its leaves are fed.
+    """The graph of a seed, and the values that its leaves are fed.
 
     Attributes:
         graph: results, and gradients of some of its leaves.
@@ -47,9 +46,9 @@ class WindowedGraph:
         self._sources: list[Tensor] = []
         while True:
             self._draw()
-            places = self._batch * math.prod(n for n in self._counts)
+            positions = self._batch * math.prod(n for n in self._counts)
             elements = self._inputs * math.prod(one.size for one in self._along)
-            work = places * elements * self._outputs * self._groups
+            work = positions * elements * self._outputs * self._groups
             if SMALLEST_WORK <= work <= LARGEST_WORK and min(self._counts) >= 1:
                 break
         self.graph = self._build()
@@ -96,7 +95,7 @@ class WindowedGraph:
         return self._leaves.add(self._generator.integers(0, high, shape).astype(dtype))
 
     def _image(self, shape: tuple[int, ...]) -> Tensor:
-        """[batch, channels, ...] as what it may be in a network."""
+        """[batch, channels, ...] as a result of one of the ops before it in a network."""
         batch, channels, *extents = shape
         rank = len(shape)
 
@@ -224,13 +223,15 @@ class WindowedGraph:
         """Windows in the order of axes that a user's einsum may have."""
         rank = len(self._along)
         x = self._image((self._batch, self._inputs, *self._extents))
-        seen = windows(x, range(2, 2 + rank), self._along)
-        places, elements = "pqr"[:rank], "uvw"[:rank]
+        windowed = windows(x, range(2, 2 + rank), self._along)
+        positions, elements = "pqr"[:rank], "uvw"[:rank]
         weight = self._weight((self._outputs, self._inputs, *(one.size for one in self._along)))
         if self._generator.random() < 0.5:
-            return ops.einsum(f"bc{places}{elements},oc{elements}->bo{places}", seen, weight)
+            return ops.einsum(
+                f"bc{positions}{elements},oc{elements}->bo{positions}", windowed, weight
+            )
         y = self._leaf(self._batch, self._outputs, *self._counts)
-        return ops.einsum(f"bc{places}{elements},bo{places}->oc{elements}", seen, y)
+        return ops.einsum(f"bc{positions}{elements},bo{positions}->oc{elements}", windowed, y)
 
     def _finished(self, result: Tensor) -> Tensor:
         """An epilogue, as networks have it."""
@@ -255,7 +256,7 @@ class WindowedGraph:
 
 
 class FilteredGraph(WindowedGraph):
-    """The same with windows of 3x3 or 5x5 that lie side by side, and more channels."""
+    """The same with windows of 3x3 or 5x5 of stride 1, and more channels."""
 
     def _draw(self) -> None:
         padding = ((0, 0), (1, 1), (1, 1), (2, 1), (0, 2))

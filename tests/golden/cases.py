@@ -1,8 +1,8 @@
-"""The table of trainings whose course is compared with PyTorch's.
+"""The table of trainings whose losses and parameters are compared with PyTorch's.
 
-Each case is a network with a loss, an optimizer and perhaps clipping, written once for Lamina and
-once for PyTorch. `torch` is an argument of the PyTorch halves, so that reading the table needs
-none. Weights and batches come from the counter of `lamina.program.philox`, which never changes.
+Each case is a network with a loss, an optimizer and perhaps clipping, defined once for Lamina and
+once for PyTorch. `torch` is an argument of PyTorch's functions, so that the table is usable without
+it. Weights and batches come from the counter of `lamina.program.philox`, which never changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECORDED = Path(__file__).parent / "trajectories.npz"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A network and its loss, twice.
+    """A network and its loss, in Lamina and in PyTorch.
 
     Attributes:
         network: builds it in Lamina.
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a training leaves behind: the loss of each step, and all parameters at the end."""
+    """The result of a training: the loss of each training step, and all parameters at the end."""
 
     losses: Array
     parameters: Array
@@ -326,9 +326,9 @@ CASES: tuple[Case, ...] = (
 
 
 def numbers(shape: tuple[int, ...], stream: int, low: float = -1.0, high: float = 1.0) -> Array:
-    """Numbers from low to high that are the same everywhere and always."""
-    places = np.arange(int(np.prod(shape)), dtype=np.int64)
-    bits = random_bits(2024, 0, places, stream)
+    """Numbers from low to high, the same on every machine and in every version."""
+    counters = np.arange(int(np.prod(shape)), dtype=np.int64)
+    bits = random_bits(2024, 0, counters, stream)
     return (low + (high - low) * bits / 2.0**32).reshape(shape)
 
 
@@ -341,7 +341,7 @@ def first_parameters(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
 
 
 def batches(case: Case) -> list[tuple[tuple[Array, ...], Array]]:
-    """(inputs, target) of each batch; they are taken in turn."""
+    """(inputs, target) of each batch; training steps cycle through them."""
     recipe = RECIPES[case.network]
     network = recipe.network()
     made: list[tuple[tuple[Array, ...], Array]] = []
@@ -364,7 +364,7 @@ def extents_of(tensor: lm.Tensor) -> tuple[int, ...]:
     return tuple(dim for dim in tensor.shape[1:] if isinstance(dim, int))
 
 
-# Both courses -------------------------------------------------------------------------------------
+# Trajectories -------------------------------------------------------------------------------------
 
 
 @cache

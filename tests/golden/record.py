@@ -1,11 +1,11 @@
-"""Records what the golden tests compare with. Run from the root of the checkout:
+"""Records the results that golden tests compare with. Run from the root of the checkout:
 
     python tests/golden/record.py trajectories    # needs PyTorch; after a change of `cases.py`
-    python tests/golden/record.py texts           # after a change of the compiler that is meant
-    python tests/golden/record.py workloads       # the same; also of what writes machine code
+    python tests/golden/record.py texts           # after an intended change of the compiler
+    python tests/golden/record.py workloads       # the same, or of the machine code
 
 Read the difference (`git diff tests/golden`) before it is committed: it is the proof that a
-refactoring changed nothing, or the description of what an improvement improved.
+refactoring changed nothing, or shows the effect of an improvement.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def record_texts() -> None:
 
 
 def record_workloads() -> None:
-    """Writes what the workloads' programs cost, and the checksums of their machine code's text."""
+    """Writes the costs of the workloads' programs, and the checksums of their LLVM IR."""
     CHECKSUMS.write_text("".join(f"{checksum(w, v)}\n" for w in WORKLOADS for v in VECTORS))
     FIGURES.write_text("".join(f"{figures(w)}\n" for w in WORKLOADS))
     print(CHECKSUMS, FIGURES, sep="\n")

@@ -1,6 +1,6 @@
-"""The compiler makes of a small network what it made before.
+"""The graph and program of a small network are as recorded.
 
-Where a change is meant: `python tests/golden/record.py texts`, and read the difference.
+After an intended change: `python tests/golden/record.py texts`, and read the difference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Trainings follow PyTorch's, step by step, in float64.
+"""The losses of trainings equal PyTorch's, step by step, in float64.
 
-Two forms of the same comparison: with trajectories recorded from PyTorch (by `record.py`), which
+The same comparison is made twice: with trajectories recorded from PyTorch (by `record.py`), which
 needs no PyTorch, and with PyTorch itself where it is installed.
 """
 
@@ -60,7 +60,7 @@ def test_recorded_trajectories_are_not_trivial() -> None:
             assert losses[-5:].mean() < losses[:5].mean(), case
 
 
-def test_dropout_is_off_in_the_inference_form(engine_name: str) -> None:
+def test_dropout_is_off_in_inference_mode(engine_name: str) -> None:
     (inputs, _), *_ = batches(Case("dropout", "adam"))
     layers = lm.Linear(7), lm.ReLU(), lm.Linear(3)
     with_dropout = lm.Sequential(lm.Input(6), layers[0], lm.Dropout(0.5), *layers[1:])

@@ -1,6 +1,6 @@
-"""The workloads cost what they did, and become the machine code that they did.
+"""The costs and the LLVM IR of the workloads are as recorded.
 
-Where a change is meant: `python tests/golden/record.py workloads`, and read the difference.
+After an intended change: `python tests/golden/record.py workloads`, and read the difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs and programs as text: what the compiler makes of small networks."""
+"""Graphs and programs of small networks, as text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What becomes of the workloads: their programs in figures, and the text of their machine code.
+"""The programs of the workloads: their costs, and checksums of their LLVM IR.
 
-The figures are what a program costs: its steps, what they compute and move, and its arena. The
-text is known by its checksum for each kind of vectors, written for one made-up processor, so that
-it is the same on every machine. The names of functions do not count.
+The costs are the steps of a program, their operations and bytes, and its arena. The IR has a
+checksum for each vector extension. It is written for a made-up processor, so that it is the same on
+every machine. The checksum ignores the names of functions.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def processor(vectors: str) -> Processor:
 
 @cache
 def program_of(workload: str) -> Program:
-    """The program that is timed."""
+    """The program that benchmarks time."""
     one = WORKLOADS[workload]
     return one.network().plan(one.batch, one.loss, one.optimizer).program
 
 
 def figures(workload: str) -> str:
-    """A line: what the program costs."""
+    """A line: the costs of the program."""
     program = program_of(workload)
     contractions = sum(isinstance(step, Contraction) for step in program.steps)
     moved = operations = 0
@@ -72,13 +72,13 @@ def figures(workload: str) -> str:
 
 
 def checksum(workload: str, vectors: str) -> str:
-    """A line: a checksum of the text that is written for the program."""
+    """A line: a checksum of the program's LLVM IR."""
     text = _without_names(write_program(program_of(workload), processor(vectors)).text)
     return f"{workload} {vectors}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _without_names(text: str) -> str:
-    """The text with functions and tables called by numbers, in the order in which they come."""
+    """The text with functions and tables numbered in their order, instead of named."""
     numbers: dict[str, str] = {}
 
     def number(name: re.Match[str]) -> str:

@@ -48,7 +48,7 @@ def test_an_unknown_option_is_shown_with_those_that_there_are() -> None:
         (lm.schedules.StepDecay, {"step_size": 3}, "Here it is called every."),
         (lm.Linear, {"units": 8}, "Here it is called features."),
         (lm.Linear, {"features": 8, "activation": "relu"}, "An activation is a layer of its own, "),
-        (lm.Linear, {"in_features": 8, "features": 2}, "What comes in is found out when "),
+        (lm.Linear, {"in_features": 8, "features": 2}, "The input's size is inferred when "),
         (lm.Linear, {"feature": 8}, "Did you mean features?"),
         (lm.Conv2d, {"activation": "relu"}, "An activation is a layer of its own, "),
         (lm.RNN, {"nonlinearity": "relu"}, "Here it is called activation."),
@@ -245,7 +245,7 @@ def test_a_regularizer_gives_a_number() -> None:
 def test_a_function_that_clips_gives_as_many_gradients() -> None:
     options: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8}
     text = text_of(small().training, clip=lambda gradients: gradients[:1], **options)
-    assert "does not give a gradient for each" in text
+    assert "does not return one gradient for each gradient" in text
     assert "expected  2 tensors of the same shapes and dtypes" in text
 
 

@@ -1,4 +1,4 @@
-"""Derivatives of graphs: values, seeds, derivatives of derivatives, and what has none."""
+"""Derivatives of graphs: values, seeds, derivatives of derivatives, and ops without derivatives."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_seed_of_another_shape_is_refused() -> None:
     with pytest.raises(ShapeError) as caught:
         gradients(ops.sin(x), [x], constant(np.ones(3)))
     assert str(caught.value) == (
-        "the seed of a gradient must look like the output\n"
+        "the seed of a gradient must have the shape and dtype of the output\n"
         "  output  f64[batch, 3]\n"
         "  seed    f64[3]\n"
         "  Leave the seed out for a gradient of the sum of the output."
@@ -158,7 +158,7 @@ def test_an_op_without_a_derivative_on_the_way_is_named_with_its_line() -> None:
     assert caught.value.advice == ("Cut the dependence with ops.stop_gradient, or use a smooth op.")
 
 
-def test_an_op_without_a_derivative_beside_the_way_does_no_harm() -> None:
+def test_an_op_without_a_derivative_off_the_path_does_no_harm() -> None:
     x, other = data(), data("other")
     (slope,) = gradients(apply(ROUGH, other) * x, [x])
     found = value_of(slope, x=VALUES, other=VALUES)

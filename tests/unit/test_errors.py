@@ -1,4 +1,4 @@
-"""The form of errors: where, what is wrong, facts, advice."""
+"""The text of errors: where, problem, facts, advice."""
 
 from __future__ import annotations
 

@@ -665,7 +665,7 @@ OPS: dict[str, tuple[Any, str]] = {
              "attributes": {"value": {"number": -1, "dtype": "int64"}}},
             {"op": "take", "operands": [3, 4], "attributes": {"axis": 1}},
         )),
-        "take: there is no place -1",
+        "take: index -1 is out of range",
     ),
     "an attribute too many": (op("exp", base=2), "exp: the attributes do not fit"),
     "an attribute too few": (op("sum"), "sum: the attributes do not fit"),

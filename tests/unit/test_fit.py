@@ -682,7 +682,7 @@ def test_data_without_targets_for_a_loss_that_needs_them_is_refused() -> None:
     with pytest.raises(DataError) as caught:
         fit(lm.Model(network()), X)
     assert str(caught.value) == (
-        "in CrossEntropy: the loss compares with targets, and the data has none\n"
+        "in CrossEntropy: the loss needs targets, and the data has none\n"
         "  expected  i64[batch]\n"
         "  found     inputs only\n"
         "  Give pairs (x, y), or a loss that needs no targets."

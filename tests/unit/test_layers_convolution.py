@@ -296,7 +296,7 @@ ImageError = tuple[type[LaminaError], list[str]]
             lm.Conv2d(4, 3, padding=5, padding_mode="reflect"),
             (1, 4, 4),
             None,
-            (ShapeError, ["axis 2 has too few elements to be padded like this", "'reflect'"]),
+            (ShapeError, ["axis 2 has too few elements for this padding", "'reflect'"]),
         ),
         (
             lm.ConvTranspose2d(4, 3, padding=3),
@@ -427,7 +427,7 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
             [
                 "no convolution of the result has the shape of the tensor",
                 "extents of the result  (8, 9)",
-                "which convolved give   (6, 7)",
+                "a convolution of it    (6, 7)",
                 "and up to stride - 1 more.",
             ],
         ),

@@ -606,7 +606,7 @@ def test_a_model_shows_what_it_is() -> None:
         ({"optimizer": lm.SGD}, "in optimizer: this is no optimizer"),
         ({"metrics": lm.R2()}, "in metrics: this is no list of metrics"),
         ({"metrics": [lm.R2]}, "in metric: this is no metric"),
-        ({"clip": 1.0}, "in gradients: this is no way to clip gradients"),
+        ({"clip": 1.0}, "in gradients: this is no function that clips gradients"),
         ({"batch_size": "8"}, "a batch has at least one example"),
         ({"batch_size": None}, "a batch has at least one example"),
         ({"epochs": 1.5}, "epochs must be a whole number of at least 1"),

@@ -1,4 +1,4 @@
-"""Networks: how they are written down, numbered and shown, and what is refused, at which line."""
+"""Networks: definition, numbers of layers, text, and errors with their source lines."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class Twice(lm.Layer):
 
 @dataclass(frozen=True)
 class Centred(lm.Layer):
-    """Keeps a mean of what an inner layer gives."""
+    """Keeps a mean of the results of an inner layer."""
 
     def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
         h = lm.Linear(3)(x)

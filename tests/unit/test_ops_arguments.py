@@ -1,6 +1,7 @@
-"""What functions of `lamina.ops` are given: a right result or one clear error, for every argument.
+"""Arguments of functions of `lamina.ops`: a right result or one clear error, for every argument.
 
-Each public function has a right call; each of its arguments in turn is replaced by wrong values.
+Each public function has a right call. Each of its arguments is replaced by wrong values, one at a
+time.
 """
 
 from __future__ import annotations
@@ -142,15 +143,15 @@ WRONG: tuple[Any, ...] = (
 
 def called(function: Callable[..., Any], values: Mapping[str, Any]) -> list[Tensor]:
     """The tensors that a function gives."""
-    places: list[Any] = []
+    positional: list[Any] = []
     names: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in values:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_OR_KEYWORD):
-                places.append(values[name])
+                positional.append(values[name])
             else:
                 names[name] = values[name]
-    return list(_tensors(function(*places, **names)))
+    return list(_tensors(function(*positional, **names)))
 
 
 def _tensors(found: Any) -> Iterator[Tensor]:
@@ -203,7 +204,7 @@ def test_wrong_values_are_refused_or_give_what_the_oracle_gives(name: str) -> No
 
 
 def compare(tensors: list[Tensor], engine: Engine) -> None:
-    """Compares what an engine gives with the references."""
+    """Compares the results of an engine with the references."""
     known = feeds()
     outputs = tuple((f"y{n}", tensor) for n, tensor in enumerate(tensors))
     graph = Graph((), outputs)
@@ -288,10 +289,18 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
         DefinitionError,
         "shape[1] must be a whole number of at least -1",
     ),
-    (lambda: ops.take(X, [-1], 1), ShapeError, "take: there is no place -1"),
+    (lambda: ops.take(X, [-1], 1), ShapeError, "take: index -1 is out of range"),
     (lambda: ops.take(X, [3], 1), ShapeError, "below the extent 3 of the axis"),
-    (lambda: ops.take_along_axis(X, np.full((2, 1, 4), -1), 1), ShapeError, "no place -1"),
-    (lambda: ops.scatter_add(ROW, [0, 1, 9], 4), ShapeError, "scatter_add: there is no place 9"),
+    (
+        lambda: ops.take_along_axis(X, np.full((2, 1, 4), -1), 1),
+        ShapeError,
+        "index -1 is out of range",
+    ),
+    (
+        lambda: ops.scatter_add(ROW, [0, 1, 9], 4),
+        ShapeError,
+        "scatter_add: index 9 is out of range",
+    ),
     (lambda: ops.exp(None), DTypeError, "a tensor, a number or an array of numbers is needed"),
     (lambda: ops.exp([X, X]), LaminaError, "a tensor holds no data yet"),
     (lambda: ops.full((2**40, 2**40), 1), ShapeError, "the result is larger than any memory"),
@@ -304,7 +313,11 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.matmul(X[:, :, :1], X[0]), ShapeError, "belong together differ, 1 against 3"),
     (lambda: ops.dot(X[0, :, :1], ROW), ShapeError, "belong together differ, 1 against 3"),
     (lambda: ops.softmax(), DefinitionError, "missing a required argument: 'x'"),
-    (lambda: ops.take(ops.reshape(X[:0], (0,)), [0]), ShapeError, "an axis of extent 0 has no"),
+    (
+        lambda: ops.take(ops.reshape(X[:0], (0,)), [0]),
+        ShapeError,
+        "an axis of extent 0 cannot be indexed",
+    ),
 ]
 
 
@@ -400,7 +413,7 @@ INTEGERS = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63
 
 
 def hard_floats(dtype: str, low: int, high: int) -> Array:
-    """Floats within, at and beyond the ends of a type; many, for vectors and what remains."""
+    """Floats within, at and beyond the range of a type; enough for vectors and a remainder."""
     limits = [float(low), float(high), float(high) + 1.0]
     near = [np.nextafter(np.dtype(dtype).type(x), d) for x in limits for d in (-np.inf, np.inf)]
     strange = [0.0, -0.0, 0.5, -0.5, 0.99, -0.99, 1.5, -1.5, 254.9, 255.5, 1e20, -1e20, 3e38]

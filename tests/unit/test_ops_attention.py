@@ -1,4 +1,4 @@
-"""Attention: what is masked, what memory it takes, and the text of errors.
+"""Attention: masks, memory, and the text of errors.
 
 Values, gradients and second derivatives are tested from the samples of the op's record.
 """
@@ -17,7 +17,7 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.target import CPU
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Graph, evaluate, leaf
-from lamina.ops.attention_blocks import attending
+from lamina.ops.attention_blocks import attention_arguments
 from lamina.program.steps import Contraction
 from lamina.shapes import Array, DType, bool_, float32
 
@@ -33,8 +33,8 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients() -> None:
     f = lm.compile(inputs=[q, k, v, mask], outputs=[y, *lm.gradients(y * y, [q, k, v])])
     generator = np.random.default_rng(0)
     arrays = [generator.normal(size=(2, 3, 2, 4)).astype("float32") for _ in range(3)]
-    seen = np.array([[[[True, True], [False, False]]], [[[False, False], [False, False]]]])
-    found = f(*arrays, seen)
+    mask_values = np.array([[[[True, True], [False, False]]], [[[False, False], [False, False]]]])
+    found = f(*arrays, mask_values)
     assert all(np.isfinite(array).all() for array in found)
     assert found[0][0, :, 0].all()
     assert not found[0][0, :, 1].any()
@@ -64,7 +64,7 @@ def test_long_sequences_are_cut_into_a_few_blocks_on_the_cpu() -> None:
     def blocks_of(length: int, causal: bool = False) -> int:
         given = operands(*[(1, 1, length, 4)] * 3)
         node = ops.attention(*given, causal=causal)
-        return attending(node.operands, node.attributes).blocks_for(CPU)
+        return attention_arguments(node.operands, node.attributes).blocks_for(CPU)
 
     counts = [blocks_of(length) for length in (1, 128, 255, 256, 512, 1024, 100_000)]
     assert counts == [1, 1, 1, 2, 4, 8, 8]
@@ -129,7 +129,7 @@ QUERIES, KEYS = (2, 3, 5, 4), (2, 3, 6, 4)
         ([QUERIES, KEYS, (2, 3, 5, 4)], {}, "keys and values the same length"),
         ([QUERIES, (2, 1, 6, 4), KEYS], {}, "All are [batch, heads, length, features]"),
         ([QUERIES[1:], KEYS[1:], KEYS[1:]], {}, "the shapes do not fit"),
-        ([QUERIES, (2, 3, 0, 4), (2, 3, 0, 4)], {}, "there is no key to look at"),
+        ([QUERIES, (2, 3, 0, 4), (2, 3, 0, 4)], {}, "there are no keys"),
         ([QUERIES, KEYS, KEYS], {"mask": (2, 6)}, "the mask cannot be repeated"),
         ([QUERIES, KEYS, KEYS], {"mask": (1, 2, 3, 5, 6)}, "the mask cannot be repeated"),
         ([QUERIES, KEYS, KEYS], {"factors": (4, 6)}, "the factors cannot be repeated"),

@@ -70,8 +70,8 @@ class Points:
 
     def __init__(self, axes: tuple[Axis, ...], buffers: dict[str, Array]) -> None:
         self.shape = tuple(axis.extent for axis in axes)
-        places = np.indices(self.shape)
-        self.axes = {axis: places[number] for number, axis in enumerate(axes)}
+        coordinates = np.indices(self.shape)
+        self.axes = {axis: coordinates[number] for number, axis in enumerate(axes)}
         self.buffers = buffers
         self.known: dict[Scalar, Array] = {}
 
@@ -94,8 +94,8 @@ class Points:
     def hold(self, bounds: tuple[Bound, ...]) -> Array:
         held = np.ones(self.shape, bool)
         for bound in bounds:
-            place = self.index(bound.index)
-            held &= (bound.low <= place) & (place < bound.high)
+            index = self.index(bound.index)
+            held &= (bound.low <= index) & (index < bound.high)
         return held
 
     def scalar(self, scalar: Scalar) -> Array:
@@ -109,10 +109,10 @@ class Points:
         if isinstance(scalar, Load):
             buffer = self.buffers[scalar.buffer].ravel()
             held = self.hold(scalar.bounds)
-            place = self.index(scalar.index)
-            inside = (place >= 0) & (place < buffer.size)
+            index = self.index(scalar.index)
+            inside = (index >= 0) & (index < buffer.size)
             assert np.all(inside[held]), f"{scalar} reaches outside its buffer"
-            return np.where(held, buffer[np.where(held, place, 0)], np.zeros((), buffer.dtype))
+            return np.where(held, buffer[np.where(held, index, 0)], np.zeros((), buffer.dtype))
         if isinstance(scalar, Position):
             return self.index(scalar.index)
         if isinstance(scalar, Within):
@@ -130,8 +130,8 @@ class Points:
 def scalar_at(node: Tensor, coordinates: Coordinates) -> Scalar:
     """The scalar of a tensor, through all ops down to its leaves."""
 
-    def pull(number: int, places: Coordinates) -> Scalar:
-        return scalar_at(node.operands[number], places)
+    def pull(number: int, coordinates: Coordinates) -> Scalar:
+        return scalar_at(node.operands[number], coordinates)
 
     lowering = node.op.lowering
     if node.op is LEAF:
@@ -151,7 +151,7 @@ def scalar_at(node: Tensor, coordinates: Coordinates) -> Scalar:
 def broadcast_places(x: Tensor, coordinates: Coordinates) -> Coordinates:
     last = coordinates[len(coordinates) - x.rank :]
     rows = zip(last, x.shape, strict=True)
-    return tuple(constant_index(0) if dim == 1 else place for place, dim in rows)
+    return tuple(constant_index(0) if dim == 1 else index for index, dim in rows)
 
 
 def space(shape: tuple[int, ...]) -> tuple[tuple[Axis, ...], Coordinates]:
@@ -208,8 +208,8 @@ def test_place_equals_the_reference(op: Op, sample: Sample) -> None:
     values, indices = leaves(feeds)
     y = apply(op, values, indices, **sample.attributes)
     axes, coordinates = space(static(values.shape))
-    places = op.lowering.place(y, coordinates, lambda n, c: scalar_at(y.operands[n], c))
-    offsets = Points(axes, feeds).index(flatten(places, static(y.shape)))
+    destination = op.lowering.destination(y, coordinates, lambda n, c: scalar_at(y.operands[n], c))
+    offsets = Points(axes, feeds).index(flatten(destination, static(y.shape)))
     found = np.zeros(static(y.shape), np.float32)
     np.add.at(found.reshape(-1), offsets.ravel(), feeds["x0"].ravel())
     expected = op.reference(feeds["x0"], feeds["x1"], **sample.attributes)

@@ -338,7 +338,7 @@ def test_a_loss_without_a_gradient_is_refused() -> None:
     assert str(caught.value) == (
         "there is nothing to train: no gradient of the loss reaches a parameter\n"
         "  found  comparisons, casts or indices between the loss and all of them\n"
-        "  Use what changes smoothly: lm.CrossEntropy() in place of an accuracy."
+        "  Use a differentiable loss: lm.CrossEntropy() instead of an accuracy."
     )
 
 

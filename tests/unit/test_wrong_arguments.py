@@ -1,9 +1,9 @@
 """Every public call with wrong values for each of its parameters.
 
-The table below has a valid call of everything that is public, and which of the values in `VALUES`
-each parameter takes. For all others the call must raise a `LaminaError` that names the parameter or
-what was called; nothing else may be raised, and nothing accepted in silence. What is accepted is
-used. A public thing without a row, or a parameter about which nothing is said, is a failure.
+The table below has a valid call of each public callable, and the values of `VALUES` that each
+parameter takes. For all other values the call must raise a `LaminaError` that names the parameter
+or the callable; no other error, and no silent acceptance. Results of accepted calls are used. A
+public callable without a row, or a parameter without values, is a failure.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ COUNTS = some("()", "[1, 2]")
 NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
 SEVERAL = some("(1.0,)", "[1, 2]", "vector", "near")
 
-# By the parameter's name, where a row says nothing else.
+# By the parameter's name, where a row has no other values.
 USUAL: dict[str, Accepted] = {
     "affine": FLAG,
     "amsgrad": FLAG,
@@ -188,9 +188,9 @@ class Row:
     Attributes:
         valid: arguments of a valid call; a `Made` is made anew for each call.
         accepts: by parameter, where it differs from `USUAL`.
-        use: what is done with the result.
-        call: what is called, if not the public thing itself: a method of an object.
-        words: what errors may name in place of the parameter or what is called.
+        use: a function of the result, which uses it.
+        call: the callable, if not the public name itself: a method of an object.
+        words: names in errors that may replace the parameter or the callable.
         long: parameters of which right values are not tried, since they take long.
     """
 
@@ -593,7 +593,7 @@ X_AND_Y = (X_AND_Y[0], lm.Linear(2)(X_AND_Y[0]))
 
 
 STEP = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
-# A loss without an optimizer, or the other way round, is no step.
+# A loss without an optimizer, or an optimizer without a loss, is no training step.
 HALF = {"loss": NOTHING, "optimizer": NOTHING}
 ROWS |= {
     "Network.__call__": Row(
@@ -904,8 +904,8 @@ ROWS |= {
 
 # What is public -----------------------------------------------------------------------------------
 
-# What users write for their own records, and Lamina calls with what it made itself; and what
-# Lamina's own parts call of each other.
+# Methods that users write for their own records and Lamina calls with its own objects, and methods
+# that only Lamina calls.
 PROTOCOLS = {
     "average",
     "check_target",
@@ -930,7 +930,7 @@ INTERNAL = {
     "Training.of",
     "Window.count",
 }
-# What is not made by users, but given to them.
+# Objects that users get but do not make.
 MADE = {"Layer", "Tensor", "Scope", "Autoencoder", "Schedule"}
 
 
@@ -953,7 +953,7 @@ def reached() -> dict[str, Any]:
 
 
 def results() -> list[Any]:
-    """Of the classes of what public calls give one object each."""
+    """One object of each class that public calls return."""
     return [training(), history(), net().plan(2), model().explain(2), square()]
 
 
@@ -1063,7 +1063,7 @@ def problem_with(name: str, parameter: str, value_name: str) -> str:
 
 
 def used(use: Callable[[Any], object], result: Any) -> None:
-    """Uses a result; what is only known now may be refused now."""
+    """Uses a result; errors that need the use are raised here."""
     functions = (
         [n for n in (f.name for f in fields(result)) if getattr(result, n) is VALUES["lambda"]]
         if is_dataclass(result)

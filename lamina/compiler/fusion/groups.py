@@ -12,7 +12,7 @@ from lamina.compiler.fusion.trials import Trials, UnnamedStep
 from lamina.compiler.fusion.views import boundary, is_number
 from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor
-from lamina.ops.lowering_rules import Repeating, loop_of
+from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.program.target import Target
 from lamina.shapes import size_of, static
 
@@ -83,7 +83,7 @@ class Groups:
         recurrences: dict[object, int] = {}
         for number, anchor in enumerate(self.anchors):
             if isinstance(anchor.op.lowering, Repeating):
-                number = recurrences.setdefault(loop_of(anchor), number)
+                number = recurrences.setdefault(loop_key(anchor), number)
             self.group_of[anchor] = number
             self.members[number] = (*self.members.get(number, ()), anchor)
             large_sources = {one for one in self.sources[anchor] if size_of(static(one.shape)) > 1}

@@ -43,7 +43,7 @@ def windows_of(
 
 def _window(operand: str, sliding: Sliding) -> Window | None:
     """The window of a sliding along at most one axis of positions and one of elements."""
-    position, element = _single(sliding.place), _single(sliding.element)
+    position, element = _single(sliding.position), _single(sliding.element)
     if position is None or element is None:
         return None
     (position_axis, step, position_start), (element_axis, factor, element_start) = position, element

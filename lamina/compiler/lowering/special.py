@@ -63,7 +63,7 @@ def _lower_scatter(
     shape = static(node.shape)
     values = node.operands[0]
     axes = numbered_axes("k", static(values.shape))
-    coordinates = lowering.place(
+    coordinates = lowering.destination(
         node, axis_indices(axes), lambda n, at: puller.pull(node.operands[n], at)
     )
     parallel: dict[int, Axis] = {}

@@ -1,6 +1,6 @@
-"""Attention: means of values, weighted by how well queries and keys agree.
+"""Attention: means of values, weighted by the softmax of scaled products of queries and keys.
 
-How it is computed stands in `attention_blocks`.
+`attention_blocks` builds the graph that computes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, desc
 from lamina.graph.attributes import AnyNumber, MayLack, whole
 from lamina.graph.kinds import Flag
 from lamina.ops.arguments import as_tensor, flag_of, read
-from lamina.ops.attention_blocks import attending, gradients_of, means
+from lamina.ops.attention_blocks import attention_arguments, gradients_of, weighted_means
 from lamina.ops.differentiate import gradients_of_built
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import reshape
@@ -26,7 +26,7 @@ from lamina.shapes import Array, Dim, DType, Shape, bool_
 
 
 def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    given = attending(operands, attributes)
+    given = attention_arguments(operands, attributes)
     queries, keys, values = given.queries, given.keys, given.values
     if len(operands) == 5 and (given.mask is None or given.factors is None):
         raise DTypeError("attention: there is one mask, of bools, and one tensor of factors")
@@ -50,7 +50,7 @@ def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tu
             "features, keys and values the same length.",
         )
     if keys.shape[2] == 0:
-        raise ShapeError("attention: there is no key to look at", facts=facts)
+        raise ShapeError("attention: there are no keys", facts=facts)
     weights = (*queries.shape[:3], keys.shape[2])
     if given.factors is not None and given.factors.dtype != queries.dtype:
         raise DTypeError("attention: the factors must be of the queries' dtype", facts=facts)
@@ -74,7 +74,7 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
     shape, dtype = _infer_attention(tuple(others), attributes)
     if {(upstream.shape, upstream.dtype), (result.shape, result.dtype)} != {(shape, dtype)}:
         raise ShapeError(
-            "attention_gradient: the upstream gradient and the result look alike",
+            "attention_gradient: upstream gradient or result have another shape or dtype",
             facts=(("upstream", described(upstream)), ("result", described(result))),
         )
     number: int = attributes["operand"]
@@ -87,39 +87,41 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
 
 
 def _build(node: Tensor, target: Target) -> Tensor:
-    given = attending(node.operands, node.attributes)
-    return means(given, given.blocks_for(target))
+    given = attention_arguments(node.operands, node.attributes)
+    return weighted_means(given, given.blocks_for(target))
 
 
 def _gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    def part(number: int) -> Tensor:
+    def of_operand(number: int) -> Tensor:
         every = (upstream, result, *result.operands)
         return apply(ATTENTION_GRADIENT, *every, **result.attributes, operand=number)
 
-    return tuple(part(n) if x.dtype.is_float else None for n, x in enumerate(result.operands))
+    return tuple(of_operand(n) if x.dtype.is_float else None for n, x in enumerate(result.operands))
 
 
 def _gradient_build(node: Tensor, target: Target) -> Tensor:
     upstream, result, *others = node.operands
-    given = attending(tuple(others), node.attributes)
-    return _part(node, upstream, result, tuple(others), given.blocks_for(target))
+    given = attention_arguments(tuple(others), node.attributes)
+    return _operand_gradient(node, upstream, result, tuple(others), given.blocks_for(target))
 
 
-def _part(
+def _operand_gradient(
     node: Tensor, upstream: Tensor, result: Tensor, others: tuple[Tensor, ...], blocks: int
 ) -> Tensor:
-    """What flows back to one operand; the parts have nearly all of their graphs in common."""
-    found = gradients_of(attending(others, node.attributes), result, upstream, blocks)
+    """The gradient of one operand; those of all operands share most of their graphs."""
+    found = gradients_of(attention_arguments(others, node.attributes), result, upstream, blocks)
     floats = [number for number, x in enumerate(others) if x.dtype.is_float]
     return found[floats.index(node.attributes["operand"])]
 
 
 def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """Of what the gradient is made of, in as many blocks as the user wants, or in one."""
+    """The gradient of the graph of the gradient, in the user's number of blocks or in one."""
 
     def built(operands: tuple[Tensor, ...]) -> Tensor:
         arriving, result, *others = operands
-        return _part(node, arriving, result, tuple(others), node.attributes.get("blocks", 1))
+        return _operand_gradient(
+            node, arriving, result, tuple(others), node.attributes.get("blocks", 1)
+        )
 
     return gradients_of_built(built, node.operands, upstream)
 
@@ -127,7 +129,7 @@ def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
 def _weights(
     queries: Array, keys: Array, others: tuple[Array, ...], *, causal: bool, scale: float
 ) -> tuple[Array, Array]:
-    """The weights, each row of which adds up to 1 or is 0, and their factors."""
+    """The weights, whose rows add up to 1 or are 0, and their factors."""
     scores: Array = np.einsum("bhqd,bhkd->bhqk", queries, keys) * queries.dtype.type(scale)
     allowed = np.tri(*scores.shape[2:], dtype=bool) if causal else np.asarray(True)
     factors = np.asarray(1.0, queries.dtype)
@@ -258,19 +260,20 @@ def attention(
     """Means of the values, weighted with softmax(queries keys^T scale), for each query.
 
     The scaled dot-product attention of Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser,
-    Polosukhin: Attention is all you need (2017). A query that may look at no key gets zeros.
+    Polosukhin: Attention is all you need (2017). The result is zero where all keys are masked.
 
     Args:
         queries: floats [batch, heads, queries, features].
         keys: [batch, heads, keys, features].
         values: [batch, heads, keys, features of the result].
-        mask: bool that broadcasts to [batch, heads, queries, keys]: true where a query may look.
-        causal: whether query i looks at keys 0 to i alone.
+        mask: bool that broadcasts to [batch, heads, queries, keys]: true where a query may attend
+            to a key.
+        causal: whether query i attends to keys 0 to i only.
         scale: by default 1 / sqrt(features).
-        factors: what the weights are multiplied with, such as a dropout's mask; broadcasts as well.
-        blocks: into how many blocks the queries are cut, which are computed one after the other.
-            The more, the less memory the weights take, and the more steps the program has. By
-            default the compiler decides, from what the target says.
+        factors: the weights are multiplied by these, such as a dropout's mask; broadcast as well.
+        blocks: the number of blocks of queries, which are computed one after the other. More blocks
+            take less memory for weights, and make more steps of the program. By default the
+            compiler decides, for the target.
 
     Returns:
         Floats [batch, heads, queries, features of the result].

@@ -1,8 +1,8 @@
-"""How convolutions are computed: where channels lie, and windows as views.
+"""Layouts in which convolutions are computed: channels last or first, windows as views.
 
-Neither windows nor padding are ever stored. A convolution is a contraction over windows, and so are
-both of its gradients; where each channel has windows of its own, a contraction would have one row
-and one column, and a loop over windows does the same.
+Neither windows nor padding are stored: a convolution and both of its gradients are implicit GEMMs,
+contractions over windows. The contraction of a depthwise convolution would have M = N = 1, so it is
+a loop over windows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Axes:
     """The labels of a convolution's axes, and its hyper-parameters.
 
     `b` is the batch, `g` the group, `c` and `o` the channels of a group of the original and of the
-    convolved tensor, `p` are places of the tensor that is made, `w` elements of the window.
+    convolved tensor, `p` are output positions, `w` kernel elements.
     """
 
     def __init__(self, weight_shape: Shape, attributes: Attributes) -> None:
@@ -38,10 +38,10 @@ class Axes:
         self.groups: int = attributes["groups"]
         self.sizes = static(weight_shape[2:])
         self.rank = len(self.sizes)
-        self.places = tuple(f"p{n}" for n in range(self.rank))
+        self.positions = tuple(f"p{n}" for n in range(self.rank))
         self.elements = tuple(f"w{n}" for n in range(self.rank))
         self.weight_shape = static(weight_shape)
-        # A weight without them has too few axes, which the shape rule says.
+        # The shape rule refuses a weight that has too few axes for them.
         self.outputs, self.inputs = (*self.weight_shape, 0, 0)[:2]
 
     @property
@@ -54,28 +54,28 @@ class Axes:
         ]
 
     def is_loop(self, target: Target) -> bool:
-        """Whether it is no contraction: each channel has its own windows and one result."""
+        """Whether it is a loop on the target: each channel has a kernel of its own (depthwise)."""
         depthwise = self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
         return depthwise and target.depthwise_loops
 
-    def form(self, target: Target) -> Form:
-        """How it is computed on a target."""
+    def layout(self, target: Target) -> Layout:
+        """The layout in which it is computed on a target."""
         return _ChannelsLast(self) if target.channels_last else _ChannelsFirst(self)
 
     def labels(self, *names: str) -> Labels:
-        """The labels, without `"g"` if there is one group."""
+        """The labels; without `"g"` where there is one group."""
         return tuple(name for name in names if name != "g" or self.groups > 1)
 
     def grouped(self, weight: Tensor) -> Tensor:
-        """The weight with an axis of groups in front, if there are several."""
+        """The weight; with groups as its first axis if there are several."""
         if self.groups == 1:
             return weight
-        each = self.outputs // self.groups
-        return reshape(weight, (self.groups, each, self.inputs, *self.sizes))
+        group_outputs = self.outputs // self.groups
+        return reshape(weight, (self.groups, group_outputs, self.inputs, *self.sizes))
 
 
-class Form(ABC):
-    """The order of axes in which a convolution is computed."""
+class Layout(ABC):
+    """An order of axes in which a convolution is computed."""
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
@@ -83,68 +83,72 @@ class Form(ABC):
 
     @abstractmethod
     def arranged(self, x: Tensor) -> Tensor:
-        """The tensor in this order, with an axis of groups if there are several."""
+        """The tensor in this order; with an axis of groups if there are several."""
 
     @abstractmethod
     def restored(self, x: Tensor) -> Tensor:
-        """The way back: [batch, channels, places...]."""
+        """The inverse of `arranged`: [batch, channels, positions...]."""
 
     @abstractmethod
     def labels(self, channel: str) -> Labels:
-        """Of an arranged tensor with such channels."""
+        """The labels of an arranged tensor whose channels have this label."""
 
     @abstractmethod
     def window_labels(self, channel: str) -> Labels:
-        """Of its windows."""
+        """The labels of the windows of such a tensor."""
 
     @abstractmethod
-    def gathered(self, x: Tensor) -> Tensor:
+    def windows_of(self, x: Tensor) -> Tensor:
         """The windows of the original tensor."""
 
     @abstractmethod
-    def spread(self, y: Tensor, extents: Sequence[int]) -> Tensor:
-        """For each place of the original tensor the places that saw it, by elements."""
+    def transposed_windows_of(self, y: Tensor, extents: Sequence[int]) -> Tensor:
+        """The windows of the transposed convolution (col2im), over positions of the original.
+
+        For each position of the original tensor and each kernel element: the element of y whose
+        window has that kernel element at that position.
+        """
 
     @abstractmethod
-    def _by_channel(self, seen: Tensor, weight: Tensor) -> Tensor:
-        """Of each channel the sum over its own window."""
+    def _by_channel(self, windowed: Tensor, weight: Tensor) -> Tensor:
+        """The depthwise convolution: for each channel the sum over its window."""
 
     @abstractmethod
-    def _weight_by_channel(self, seen: Tensor, arranged: Tensor) -> Tensor:
-        """Of each channel the sum over all places of window times result."""
+    def _weight_by_channel(self, windowed: Tensor, arranged: Tensor) -> Tensor:
+        """Its weight gradient: for each channel the sum over positions of window times y."""
 
     @property
     @abstractmethod
     def _weight_order(self) -> Labels:
-        """In which the gradient of a weight is computed."""
+        """The labels of the weight gradient in the order in which it is computed."""
 
-    def applied(self, seen: Tensor, weight: Tensor, target: Target, given: str) -> Tensor:
-        """The contraction of windows with a weight: [batch, channels, places...].
+    def applied(self, windowed: Tensor, weight: Tensor, target: Target, given: str) -> Tensor:
+        """The contraction of windows with a weight: [batch, channels, positions...].
 
         Args:
-            seen: windows, from `gathered` or `spread`.
+            windowed: from `windows_of` or `transposed_windows_of`.
             weight: of the convolution.
-            target: for which it is.
-            given: the channels that the windows have, `"c"` or `"o"`; the result has the others.
+            target: the target.
+            given: the channels of the windows, `"c"` or `"o"`; the result has the others.
         """
         if self.axes.is_loop(target):
-            return self.restored(self._by_channel(seen, weight))
+            return self.restored(self._by_channel(windowed, weight))
         left, output = self.window_labels(given), self.labels("o" if given == "c" else "c")
         own = self.axes.grouped(weight)
-        return self.restored(contract(seen, own, left, self.weight_labels, output))
+        return self.restored(contract(windowed, own, left, self.weight_labels, output))
 
     def weight_gradient(self, original: Tensor, convolved: Tensor, target: Target) -> Tensor:
-        """The sum over all places of window times result, in the shape of the weight."""
-        seen, arranged = self.gathered(original), self.arranged(convolved)
+        """The sum over all positions of window times upstream, in the shape of the weight."""
+        windowed, arranged = self.windows_of(original), self.arranged(convolved)
         if self.axes.is_loop(target):
-            return self._weight_by_channel(seen, arranged)
+            return self._weight_by_channel(windowed, arranged)
         left, right, output = self.window_labels("c"), self.labels("o"), self._weight_order
-        gradient = contract(seen, arranged, left, right, output)
+        gradient = contract(windowed, arranged, left, right, output)
         order = [output.index(label) for label in self.weight_labels]
         return reshape(transpose(gradient, order), self.axes.weight_shape)
 
-    def _spread_along(self, arranged: Tensor, first: int, extents: Sequence[int]) -> Tensor:
-        """Places that saw those of the original tensor, elements behind all other axes."""
+    def _transposed_along(self, arranged: Tensor, first: int, extents: Sequence[int]) -> Tensor:
+        """The windows of the transposed convolution, kernel elements after all other axes."""
         axes = self.axes
         ones = (1,) * axes.rank
         shape = arranged.shape
@@ -159,8 +163,8 @@ class Form(ABC):
 
 
 @final
-class _ChannelsLast(Form):
-    """[batch, places..., elements..., group, channel]: channels lie side by side."""
+class _ChannelsLast(Layout):
+    """[batch, positions..., elements..., group, channel]: channels are contiguous."""
 
     def arranged(self, x: Tensor) -> Tensor:
         moved = transpose(x, [0, *range(2, x.rank), 1])
@@ -176,35 +180,36 @@ class _ChannelsLast(Form):
         return transpose(x, [0, x.rank - 1, *range(1, x.rank - 1)])
 
     def labels(self, channel: str) -> Labels:
-        return self.axes.labels("b", *self.axes.places, "g", channel)
+        return self.axes.labels("b", *self.axes.positions, "g", channel)
 
     def window_labels(self, channel: str) -> Labels:
-        return self.axes.labels("b", *self.axes.places, *self.axes.elements, "g", channel)
+        return self.axes.labels("b", *self.axes.positions, *self.axes.elements, "g", channel)
 
-    def gathered(self, x: Tensor) -> Tensor:
+    def windows_of(self, x: Tensor) -> Tensor:
         arranged = self.arranged(x)
-        seen = windows(arranged, range(1, 1 + self.axes.rank), self.axes.along)
-        return self._channels_behind(seen, arranged.rank)
+        windowed = windows(arranged, range(1, 1 + self.axes.rank), self.axes.along)
+        return self._channels_last(windowed, arranged.rank)
 
-    def spread(self, y: Tensor, extents: Sequence[int]) -> Tensor:
+    def transposed_windows_of(self, y: Tensor, extents: Sequence[int]) -> Tensor:
         arranged = self.arranged(y)
-        return self._channels_behind(self._spread_along(arranged, 1, extents), arranged.rank)
+        return self._channels_last(self._transposed_along(arranged, 1, extents), arranged.rank)
 
-    def _channels_behind(self, seen: Tensor, rank: int) -> Tensor:
-        """Channels behind the elements of the windows, which were put last."""
-        places = 1 + self.axes.rank
-        return transpose(seen, [*range(places), *range(rank, seen.rank), *range(places, rank)])
+    def _channels_last(self, windowed: Tensor, rank: int) -> Tensor:
+        """Moves the channels after the kernel elements, which are the last axes."""
+        first = 1 + self.axes.rank
+        order = [*range(first), *range(rank, windowed.rank), *range(first, rank)]
+        return transpose(windowed, order)
 
-    def _by_channel(self, seen: Tensor, weight: Tensor) -> Tensor:
+    def _by_channel(self, windowed: Tensor, weight: Tensor) -> Tensor:
         axes = self.axes
         last = transpose(axes.grouped(weight), [*range(3, 3 + axes.rank), 0, 1, 2])
-        products = seen * reshape(last, (*axes.sizes, axes.groups, 1))
+        products = windowed * reshape(last, (*axes.sizes, axes.groups, 1))
         return sum_axes(products, tuple(range(1 + axes.rank, 1 + 2 * axes.rank)))
 
-    def _weight_by_channel(self, seen: Tensor, arranged: Tensor) -> Tensor:
+    def _weight_by_channel(self, windowed: Tensor, arranged: Tensor) -> Tensor:
         rank, ones = self.axes.rank, (1,) * self.axes.rank
         shape = (*arranged.shape[: 1 + rank], *ones, *arranged.shape[-2:])
-        summed = sum_axes(seen * reshape(arranged, shape), tuple(range(1 + rank)))
+        summed = sum_axes(windowed * reshape(arranged, shape), tuple(range(1 + rank)))
         moved = transpose(summed, [rank, rank + 1, *range(rank)])
         return reshape(moved, self.axes.weight_shape)
 
@@ -214,8 +219,8 @@ class _ChannelsLast(Form):
 
 
 @final
-class _ChannelsFirst(Form):
-    """[batch, group, channel, places..., elements...], as the user sees them."""
+class _ChannelsFirst(Layout):
+    """[batch, group, channel, positions..., elements...], as the user's tensors."""
 
     def arranged(self, x: Tensor) -> Tensor:
         if self.axes.groups == 1:
@@ -231,32 +236,32 @@ class _ChannelsFirst(Form):
         return reshape(x, (x.shape[0], channels, *x.shape[3:]))
 
     def labels(self, channel: str) -> Labels:
-        return self.axes.labels("b", "g", channel, *self.axes.places)
+        return self.axes.labels("b", "g", channel, *self.axes.positions)
 
     def window_labels(self, channel: str) -> Labels:
         return (*self.labels(channel), *self.axes.elements)
 
-    def gathered(self, x: Tensor) -> Tensor:
+    def windows_of(self, x: Tensor) -> Tensor:
         arranged = self.arranged(x)
         return windows(arranged, range(self._first, arranged.rank), self.axes.along)
 
-    def spread(self, y: Tensor, extents: Sequence[int]) -> Tensor:
-        return self._spread_along(self.arranged(y), self._first, extents)
+    def transposed_windows_of(self, y: Tensor, extents: Sequence[int]) -> Tensor:
+        return self._transposed_along(self.arranged(y), self._first, extents)
 
     @property
     def _first(self) -> int:
-        """The first axis of places."""
+        """The first axis of positions."""
         return 2 if self.axes.groups == 1 else 3
 
-    def _by_channel(self, seen: Tensor, weight: Tensor) -> Tensor:
+    def _by_channel(self, windowed: Tensor, weight: Tensor) -> Tensor:
         axes = self.axes
         shape = (axes.groups, 1, *(1,) * axes.rank, *axes.sizes)
-        last = range(seen.rank - axes.rank, seen.rank)
-        return sum_axes(seen * reshape(weight, shape), tuple(last))
+        last = range(windowed.rank - axes.rank, windowed.rank)
+        return sum_axes(windowed * reshape(weight, shape), tuple(last))
 
-    def _weight_by_channel(self, seen: Tensor, arranged: Tensor) -> Tensor:
+    def _weight_by_channel(self, windowed: Tensor, arranged: Tensor) -> Tensor:
         axes = self.axes
-        products = seen * reshape(arranged, (*arranged.shape, *(1,) * axes.rank))
+        products = windowed * reshape(arranged, (*arranged.shape, *(1,) * axes.rank))
         summed = sum_axes(products, (0, *range(self._first, self._first + axes.rank)))
         return reshape(summed, axes.weight_shape)
 
