@@ -79,7 +79,8 @@ WORDS = (
         within=("lamina/engines", "lamina/codegen", "lamina/program"),
     ),
     Retired(
-        r"(?<!tests/)(?<!compute )(?<!compute_)(?<!byte )\bunits?\b(?! in the last place| of compilation)",
+        r"(?<!tests/)(?<!compute )(?<!compute_)(?<!byte )\bunits?\b"
+        r"(?! in the last place| of compilation)",
         "work item",
         within=ENGINES,
     ),

@@ -2,7 +2,7 @@
 
 The public functions of elementwise ops bring their operands to one dtype, so that the records see
 equal ones: Python numbers take the tensor's dtype, integers give way to floats, and functions that
-have no integer result (`exp`, `div`, ..) turn integers into float32.
+have no integer result (`exp`, `div`, ..) convert integers to float32.
 """
 
 from __future__ import annotations

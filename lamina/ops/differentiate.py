@@ -1,6 +1,6 @@
 """Reverse-mode differentiation: gradients are graphs.
 
-The derivative of a graph is again a graph of ops, so gradients can be differentiated in turn, and
+The derivative of a graph is again a graph of ops, so gradients can be differentiated again, and
 the compiler treats them like anything else.
 """
 

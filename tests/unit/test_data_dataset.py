@@ -206,9 +206,9 @@ class TestOrder:
 
     def test_every_place_is_equally_likely(self) -> None:
         data = numbered(4)
-        places = np.array([data.order(seed=0, epoch=epoch) for epoch in range(2000)])
-        for place in range(4):
-            counts = np.bincount(places[:, place], minlength=4)
+        orders = np.array([data.order(seed=0, epoch=epoch) for epoch in range(2000)])
+        for column in range(4):
+            counts = np.bincount(orders[:, column], minlength=4)
             assert np.all(np.abs(counts - 500) < 100)  # five standard deviations
 
 

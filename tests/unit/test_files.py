@@ -405,8 +405,8 @@ def swap(data: bytearray, random: np.random.Generator) -> None:
 
 def digit(data: bytearray, random: np.random.Generator) -> None:
     """Another digit for one in the header, which mostly leaves it readable."""
-    places = [n for n in range(8, len(data)) if 48 <= data[n] < 58]
-    data[places[random.integers(len(places))]] = 48 + random.integers(10)
+    digits = [n for n in range(8, len(data)) if 48 <= data[n] < 58]
+    data[digits[random.integers(len(digits))]] = 48 + random.integers(10)
 
 
 @pytest.mark.parametrize("batch", range(5))
@@ -604,16 +604,16 @@ def test_a_network_that_was_changed_at_random_is_refused_or_loads(
     random = np.random.default_rng(batch)
     values: list[Any] = [-1, 0, 1, 3, 10**18, 0.5, "", "x", "Linear", None, True, [], [0], {}]
 
-    def places(data: Any) -> list[tuple[Any, Any]]:
+    def locations(data: Any) -> list[tuple[Any, Any]]:
         keys = list(data) if isinstance(data, dict) else range(len(data))
         found = [(data, key) for key in keys]
         for key in keys:
             if isinstance(data[key], dict | list):
-                found += places(data[key])
+                found += locations(data[key])
         return found
 
     def change(_: Metadata, definition: Any, __: Tensors) -> None:
-        found = places(definition)
+        found = locations(definition)
         owner, key = found[random.integers(len(found))]
         owner[key] = values[random.integers(len(values))]
 

@@ -41,7 +41,7 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients() -> None:
     assert not any(array[1].any() for array in found)
 
 
-def test_causal_is_a_mask_of_what_lies_ahead() -> None:
+def test_causal_is_a_mask_of_later_positions() -> None:
     q, k, v = operands((2, 2, 9, 3), (2, 2, 7, 3), (2, 2, 7, 5))
     below = np.tri(9, 7, dtype=bool)[None, None]
     expected = ops.attention(q, k, v, below)

@@ -141,14 +141,15 @@ def scalar_at(node: Tensor, coordinates: Coordinates) -> Scalar:
         return Literal(node.attributes["value"].array.item(), node.dtype)
     if isinstance(lowering, Elementwise):
         scalars = [
-            pull(number, broadcast_places(x, coordinates)) for number, x in enumerate(node.operands)
+            pull(number, broadcast_coordinates(x, coordinates))
+            for number, x in enumerate(node.operands)
         ]
         return lowering.scalar(node, tuple(scalars))
     assert isinstance(lowering, Movement | Generator)
     return lowering.scalar(node, coordinates, pull)
 
 
-def broadcast_places(x: Tensor, coordinates: Coordinates) -> Coordinates:
+def broadcast_coordinates(x: Tensor, coordinates: Coordinates) -> Coordinates:
     last = coordinates[len(coordinates) - x.rank :]
     rows = zip(last, x.shape, strict=True)
     return tuple(constant_index(0) if dim == 1 else index for index, dim in rows)

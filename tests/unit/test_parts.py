@@ -1,4 +1,4 @@
-"""Models of several networks on the same parameters, and two that are trained by turns."""
+"""Models of several networks on the same parameters, and two that are trained alternately."""
 
 from __future__ import annotations
 
@@ -302,8 +302,8 @@ def test_turns_of_two_trainings_are_those_of_two_models_that_are_copied(engine: 
     others = lm.Model(both, engine=engine), lm.Model(fooling, engine=engine)
     assert same(others[0].parameters(), whole.parameters())
     names = both.names_of(fooling)
-    for turn in range(3):
-        noise, real = normal(8, 3, seed=turn), normal(8, 4, seed=9 + turn)
+    for number in range(3):
+        noise, real = normal(8, 3, seed=number), normal(8, 4, seed=9 + number)
         for one in (whole, others[0]):
             step(one, both, tells_apart, generator, noise, real)
         states = others[0].states()

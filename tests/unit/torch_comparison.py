@@ -2,7 +2,7 @@
 
 A case is a layer, the PyTorch module that does the same, and the shapes of its inputs. It is
 compiled in training mode together with the gradients of all inputs and parameters, and in the
-inference form, and runs on every engine. The cases stand in test_layers_torch*.py, a family of
+inference mode, and runs on every engine. The cases stand in test_layers_torch*.py, a family of
 layers in each; to add a layer, add its cases to the table there.
 """
 
@@ -76,10 +76,10 @@ def option_sets(count: int, seed: int = 0, /, **choices: Sequence[Any]) -> Itera
     seen: set[tuple[int, ...]] = set()
     most = int(np.prod([len(values) for values in choices.values()]))
     while len(seen) < min(count, most):
-        places = tuple(int(generator.integers(len(values))) for values in choices.values())
-        if places not in seen:
-            seen.add(places)
-            yield {name: choices[name][i] for name, i in zip(choices, places, strict=True)}
+        chosen = tuple(int(generator.integers(len(values))) for values in choices.values())
+        if chosen not in seen:
+            seen.add(chosen)
+            yield {name: choices[name][i] for name, i in zip(choices, chosen, strict=True)}
 
 
 def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
