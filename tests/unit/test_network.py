@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from network_cases import here, raised_line
 
-FILE = "test_network.py"
-
 import lamina as lm
 from lamina import ops, shapes
 from lamina.errors import DefinitionError, ShapeError
 from lamina.shapes import BATCH
+
+FILE = "test_network.py"
 
 
 def parameter_names(net: lm.Network) -> list[str]:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from network_cases import here, raised_line
 
-FILE = "test_network_mistakes.py"
-
 import lamina as lm
 from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.shapes import BATCH
+
+FILE = "test_network_mistakes.py"
 
 # Shape mistakes: the path, the user's own line, both shapes, the fix ------------------------------
 
