@@ -101,47 +101,17 @@ if not loaded_when_used(__name__):
     from lamina.ops.softmax import softmax as softmax
     from lamina.ops.windows import Window as Window
 
-from lamina.graph import Op
-from lamina.ops import (
-    arithmetic,
-    broadcast,
-    comparison,
-    conversion,
-    convolution,
-    creation,
-    elementwise,
-    indexing,
-    joining,
-    linalg,
-    movement,
-    pooling,
-    random,
-    reduce,
-    slicing,
-    windows,
-)
-from lamina.ops.attention import OPS as _ATTENTION
-from lamina.ops.recurrence import OPS as _RECURRENCE
-from lamina.ops.softmax import OPS as _SOFTMAX
+from importlib import import_module as _import_module
 
-ALL: tuple[Op, ...] = (
-    *movement.OPS,
-    *slicing.OPS,
-    *joining.OPS,
-    *broadcast.OPS,
-    *conversion.OPS,
-    *elementwise.OPS,
-    *arithmetic.OPS,
-    *comparison.OPS,
-    *creation.OPS,
-    *reduce.OPS,
-    *_SOFTMAX,
-    *linalg.OPS,
-    *windows.OPS,
-    *convolution.OPS,
-    *pooling.OPS,
-    *indexing.OPS,
-    *_ATTENTION,
-    *random.OPS,
-    *_RECURRENCE,
+from lamina.graph import CONSTANT, LEAF, OPS, Op
+
+# Each record enters the registry when its file is imported.
+_FILES = (
+    *("movement", "slicing", "joining", "broadcast", "conversion", "elementwise", "arithmetic"),
+    *("comparison", "creation", "reduce", "softmax", "linalg", "windows", "convolution"),
+    *("pooling", "indexing", "attention", "random", "recurrence"),
 )
+for _file in _FILES:
+    _import_module(f"lamina.ops.{_file}")
+
+ALL: tuple[Op, ...] = tuple(op for op in OPS.values() if op not in (LEAF, CONSTANT))

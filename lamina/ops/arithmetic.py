@@ -283,6 +283,3 @@ def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> 
     if x.dtype.is_float:
         limits = [limit if limit is None else float(limit) for limit in limits]
     return apply(CLIP, x, low=limits[0], high=limits[1])
-
-
-OPS = (ADD, SUB, MUL, MULTIPLY_ADD, DIV, POW, MAXIMUM, MINIMUM, CLIP)

@@ -308,6 +308,3 @@ def _require_dtype(name: str, x: Tensor, wanted: DType) -> None:
                 advice="Compare for a mask, as in tokens > 0, or convert with ops.cast.",
             )
         )
-
-
-OPS = (ATTENTION, ATTENTION_GRADIENT)

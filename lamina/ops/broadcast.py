@@ -161,6 +161,3 @@ def _require_summed(x: Tensor, shape: Shape) -> None:
                 advice="Counted from the last, its dimensions must be equal or 1.",
             )
         )
-
-
-OPS = (BROADCAST_TO, SUM)

@@ -160,9 +160,3 @@ WHERE = Op(
 def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     """A where the condition holds, b elsewhere; the gradient flows to the one chosen."""
     return apply(WHERE, cast(condition, bool_), *operands_of(a, b))
-
-
-OPS = (
-    *(EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL),
-    *(LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, WHERE),
-)

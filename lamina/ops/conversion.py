@@ -210,6 +210,3 @@ def apply_to_numbers(op: Op, left: TensorLike, right: TensorLike) -> Tensor:
     """An op applied to two operands, brought to one dtype of numbers."""
     a, b = operands_of(left, right)
     return apply(op, numeric(a), numeric(b))
-
-
-OPS = (CAST, STOP_GRADIENT, RECOMPUTED)

@@ -440,6 +440,3 @@ def conv_transpose(
     numbers = {**_given(weight, strides, padding, dilations), "groups": groups}
     each = each_of("extents", extents, max(weight.rank - 2, 0), whole(0))
     return _conv_transpose(y, weight, numbers, each)
-
-
-OPS = (CONV, CONV_TRANSPOSE, CONV_WEIGHT_GRADIENT)

@@ -101,6 +101,3 @@ ARANGE = Op(
 def arange(n: int | Size, dtype: DTypeLike = int64) -> Tensor:
     """0, 1, .. n - 1."""
     return apply(ARANGE, n=n, dtype=dtype_of(dtype, _NUMBERS))
-
-
-OPS = (ARANGE,)

@@ -271,9 +271,3 @@ GELU = Op(
 def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
     """X times the probability that a standard normal number is below x, exactly or by tanh."""
     return apply(GELU, floating(x), approximate=approximate)
-
-
-OPS = (
-    *(NEG, ABS, SIGN, FLOOR, EXP, EXPM1, LOG, LOG1P, SQRT, RECIPROCAL, SIN, COS, TANH),
-    *(ERF, SIGMOID, SOFTPLUS, RELU, GELU),
-)

@@ -455,6 +455,3 @@ def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Tens
         DTypeError: if the indices are not integers.
     """
     return apply(ONE_HOT, as_tensor(indices), depth=depth, dtype=dtype_of(dtype))
-
-
-OPS = (TAKE, SCATTER_ADD, TAKE_ALONG_AXIS, SCATTER_ALONG_AXIS, ONE_HOT)

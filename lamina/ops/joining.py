@@ -240,6 +240,3 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
             )
         )
     return tuple(squeeze(slice_axis(x, axis, i, i + 1), axis) for i in range(dim))
-
-
-OPS = (CONCAT, STACK)

@@ -506,6 +506,3 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     except LaminaError as error:
         raise located(error) from None
     return apply(EINSUM if len(operands) == 2 else EINSUM_SINGLE, *operands, spec=spec)
-
-
-OPS = (CONTRACT, MATMUL, DOT, OUTER, EINSUM, EINSUM_SINGLE)

@@ -285,6 +285,3 @@ def flip(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     x = as_tensor(x)
     named = axes_of(x, axes)
     return apply(FLIP, x, axes=named) if named else x
-
-
-OPS = (RESHAPE, TRANSPOSE, FLIP)

@@ -157,6 +157,3 @@ def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
     axes = range(x.rank - len(along), x.rank)
     windowed = windows(x, axes, along)
     return sum_axes(windowed, tuple(range(x.rank, windowed.rank)))
-
-
-OPS = (WINDOW_MAX,)

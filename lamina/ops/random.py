@@ -464,6 +464,3 @@ def bernoulli(
         )
     dtype = dtype_of(dtype)
     return _seeded(BERNOULLI, shape, seed, step, p=float(p), stream=stream, dtype=dtype)
-
-
-OPS = (UNIFORM, NORMAL, BERNOULLI)

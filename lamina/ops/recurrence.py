@@ -588,6 +588,3 @@ def _check_body(body: Graph) -> None:
             facts=(("found", described(outside[0])),),
             advice="Pass it as one of the constants.",
         )
-
-
-OPS = (RECURRENCE,)

@@ -494,6 +494,3 @@ def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
     """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""
     x = _summable(x)
     return apply(CUMSUM, x, axis=axis_of(x, axis), reverse=reverse)
-
-
-OPS = (ELEMENT_COUNT, MEAN, VARIANCE, MAX, MIN, ARGMAX, ARGMIN, ANY, ALL, PROD, CUMSUM)

@@ -363,6 +363,3 @@ def pad(x: Tensor, widths: int | Sequence[int | tuple[int, int]], value: float =
     value = read("value", Element(), value, x)
     low, high = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
     return _pad(x, low, high, (0,) * len(low), value)
-
-
-OPS = (SLICE, PAD)

@@ -165,6 +165,3 @@ def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
     x = floating(x)
     return apply(LOG_SOFTMAX, x, axis=axis_of(x, axis))
-
-
-OPS = (LOGSUMEXP, SOFTMAX, LOG_SOFTMAX)

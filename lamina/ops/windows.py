@@ -371,6 +371,3 @@ def _tiles(x: Tensor, axes: Sequence[int], along: Sequence[Window]) -> Tensor:
             tiled += [count, one.size]
     elements = [order[axis] + 1 for axis in axes]
     return transpose(reshape(x, tiled), [*order, *elements])
-
-
-OPS = (SHEAR,)
