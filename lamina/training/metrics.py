@@ -17,7 +17,7 @@ from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Count
-from lamina.layers.checks import Sourced, place_of
+from lamina.layers.checks import Sourced, origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64, shape_text
 
@@ -478,7 +478,7 @@ def _class_count(metric: Metric, prediction: Tensor) -> int:
         raise ShapeError(
             "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            where=place_of(metric),
+            where=origin_text(metric),
             advice="For two classes as one number use BinaryAccuracy, or average='binary'.",
         )
     return classes
@@ -502,7 +502,7 @@ def _labels(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
         raise DTypeError(
             "class numbers must be integers",
             facts=(("expected", shape_text(expected, int64)), ("found", described(target))),
-            where=place_of(metric),
+            where=origin_text(metric),
             advice="Convert the targets: y.astype('int64').",
         )
     return ops.cast(target, "int64")
@@ -523,7 +523,7 @@ def _unfit(metric: Metric, prediction: Tensor, target: Tensor, expected: Shape) 
             ("expected", shape_text(expected)),
             ("found", described(target)),
         ),
-        where=place_of(metric),
+        where=origin_text(metric),
         advice="Reshape the targets, or use another metric: Accuracy takes class numbers, "
         "BinaryAccuracy targets in the shape of the prediction.",
     )

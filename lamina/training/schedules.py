@@ -28,7 +28,7 @@ from lamina.graph.kinds import (
     Row,
     Whole,
 )
-from lamina.layers.checks import Sourced, place_of
+from lamina.layers.checks import Sourced, origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import float64
 
@@ -251,7 +251,7 @@ class PiecewiseConstant(Schedule):
                     ("expected", "PiecewiseConstant([100, 200], [0.1, 0.01, 0.001])"),
                     ("found", f"{self.boundaries} and {self.rates}"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
             )
 
     def __call__(self, step: Tensor) -> Tensor:

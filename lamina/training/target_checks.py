@@ -14,7 +14,7 @@ from lamina import ops
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.graph.kinds import Number, Row
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.runtime.arrays import FEW_ELEMENTS, are_indices
 from lamina.shapes import Array, DType, Shape, int64, shape_text
 
@@ -34,7 +34,7 @@ def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
                 ("expected", shape_text(target.shape, prediction.dtype)),
                 ("found", described(target)),
             ),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice=f"Convert the targets: y.astype({prediction.dtype.name!r}).",
         )
     return ops.cast(target, prediction.dtype)
@@ -48,7 +48,7 @@ def class_count(loss: object, prediction: Tensor) -> int:
         raise ShapeError(
             "the prediction has no axis of classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="Give every example one score for each class; for two classes as one number "
             "use lm.BCEWithLogits.",
         )
@@ -71,7 +71,7 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
                 ("expected", shape_text(expected, int64)),
                 ("found", described(target)),
             ),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="Convert the targets: y.astype('int64').",
         )
     if target.shape != expected:
@@ -97,7 +97,7 @@ def _require_float(loss: object, prediction: Tensor) -> None:
         raise DTypeError(
             "a loss needs a prediction of floats",
             facts=(("expected", "f32 or f64"), ("found", described(prediction))),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="End the network with a layer that calculates, such as lm.Linear.",
         )
 
@@ -123,7 +123,7 @@ def _unfit(
             ("expected", shape_text(shape, dtype)),
             ("found", described(target)),
         ),
-        where=place_of(loss),
+        where=origin_text(loss),
         advice=advice,
     )
 
@@ -210,7 +210,7 @@ def weight_tensor(
                 ("expected", f"{extent} weights for {described(prediction)}"),
                 ("found", f"{len(weights)} weights"),
             ),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="Give one weight for each class.",
         )
     shape = [1] * prediction.rank

@@ -189,7 +189,7 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
                 "output_padding  (2, 2)",
                 "stride          (2, 3)",
                 "dilation        1",
-                "or its last window, leaves open.",
+                "to the same one.",
             ],
         ),
         (
@@ -307,7 +307,7 @@ ImageError = tuple[type[LaminaError], list[str]]
                 [
                     "nothing is left of the result",
                     "padding  3",
-                    "what a convolution would add: less of it.",
+                    "The padding is cropped from the result: give less.",
                 ],
             ),
         ),
@@ -332,7 +332,7 @@ ImageError = tuple[type[LaminaError], list[str]]
             (
                 ShapeError,
                 [
-                    "GlobalMaxPool needs an axis behind the channels",
+                    "GlobalMaxPool needs an axis after the channels",
                     "expected  f32[batch, channels, ...]",
                     "It takes sequences, images and volumes.",
                 ],
@@ -355,7 +355,7 @@ ImageError = tuple[type[LaminaError], list[str]]
             lm.AdaptiveMaxPool(2),
             (3,),
             None,
-            (ShapeError, ["AdaptiveMaxPool needs one to three axes behind the channels"]),
+            (ShapeError, ["AdaptiveMaxPool needs one to three axes after the channels"]),
         ),
         (
             lm.AdaptiveMaxPool((2, 2)),

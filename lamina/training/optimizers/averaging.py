@@ -15,7 +15,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count, Fraction
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.protocols import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
 from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.records import frozen_dataclass
@@ -68,7 +68,7 @@ class Averaging(Optimizer):
                 raise DefinitionError(
                     "the optimizer that is averaged keeps an average already",
                     facts=(("parameter", name), ("optimizer", type(optimizer).__name__)),
-                    where=place_of(self),
+                    where=origin_text(self),
                     advice="One of EMA and SWA is enough.",
                 )
         return {name: replace(self, optimizer=optimizer) for name, optimizer in chosen.items()}

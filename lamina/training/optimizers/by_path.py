@@ -7,7 +7,7 @@ from typing import cast
 
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.protocols import PerParameter, check_optimizer, matching, optimizers_by_name
 from lamina.records import frozen_dataclass
@@ -45,10 +45,10 @@ class ByPath(Optimizer):
             raise DefinitionError(
                 "the optimizers are given as a dict, by patterns",
                 facts=(("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns))),
-                where=place_of(self),
+                where=origin_text(self),
             )
         for optimizer in (*self.patterns.values(), self.default):
-            check_optimizer(optimizer, place_of(self))
+            check_optimizer(optimizer, origin_text(self))
 
     def slots(self) -> Mapping[str, float | PerParameter]:
         """Those of the default."""
@@ -69,13 +69,13 @@ class ByPath(Optimizer):
         """
         chosen: dict[str, AnyOptimizer] = {}
         for pattern, optimizer in self.patterns.items():
-            fitting = matching(pattern, names, place_of(self))
+            fitting = matching(pattern, names, origin_text(self))
             own = [name for name in fitting if name not in chosen]
             if not own:
                 raise DefinitionError(
                     "earlier patterns leave no parameter to this one",
                     facts=(("pattern", repr(pattern)), ("fits", ", ".join(fitting))),
-                    where=place_of(self),
+                    where=origin_text(self),
                     advice="The first pattern that fits a name decides: put this one before them.",
                 )
             chosen |= optimizers_by_name(optimizer, own)

@@ -10,7 +10,7 @@ from lamina.calls import refused
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Fraction, Misfit, NotNegative, Number
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
     Optimizer,
@@ -57,7 +57,7 @@ class SGD(Optimizer):
                     ("expected", "momentum > 0, dampening = 0"),
                     ("found", f"momentum = {self.momentum}, dampening = {self.dampening}"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="For example SGD(0.1, momentum=0.9, nesterov=True).",
             )
 

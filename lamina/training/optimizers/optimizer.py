@@ -11,7 +11,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant
 from lamina.graph.kinds import AnyOf, Function, Number
-from lamina.layers.checks import Sourced, place_of
+from lamina.layers.checks import Sourced, origin_text
 from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.protocols import PerParameter
 from lamina.shapes import DType
@@ -96,7 +96,7 @@ def _no_rate(optimizer: Optimizer, found: str) -> DefinitionError:
     return DefinitionError(
         "the function of the step gives no learning rate",
         facts=(("expected", "a number, or a tensor made from the step"), ("found", found)),
-        where=place_of(optimizer),
+        where=origin_text(optimizer),
         advice="Use numbers, + - * / **, and lm.ops: 0.1 * 0.5 ** lm.ops.floor(step / 10).",
     )
 
