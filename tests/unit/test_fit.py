@@ -193,7 +193,7 @@ def test_the_history_is_gone_through_by_name() -> None:
     assert dict(history) == history.values
     with pytest.raises(KeyError) as caught:
         history[0]
-    assert str(caught.value).endswith("It is asked by name: history['loss'][0].")
+    assert str(caught.value).endswith("Give a name first: history['loss'][0].")
 
 
 def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others() -> None:

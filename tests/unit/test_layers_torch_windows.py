@@ -15,8 +15,8 @@ from lamina.shapes import DType, float32, float64
 
 pytestmark = pytest.mark.torch
 
-# Extents of the axes after the channels: small ones, and ones large enough that engines choose their
-# algorithms for larger sizes.
+# Extents of the axes after the channels: small ones, and ones large enough that engines choose
+# their algorithms for larger sizes.
 _SMALL = [(5,), (9,), (4, 6), (7, 5), (3, 4, 5), (5, 3, 4)]
 _LARGE = [(70,), (9, 13), (14, 12), (17, 16), (5, 6, 7)]
 

@@ -317,7 +317,7 @@ def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -
 def test_ctrl_c_that_nobody_answered_is_raised_at_the_end(pressing: Callable[[], None]) -> None:
     def hold() -> None:
         with held_interrupts() as interrupt:
-            assert not interrupt.answer()
+            assert not interrupt.handle()
             pressing()
             assert interrupt.pressed
 
@@ -329,7 +329,7 @@ def test_ctrl_c_that_nobody_answered_is_raised_at_the_end(pressing: Callable[[],
 def test_ctrl_c_that_was_answered_is_not_raised(pressing: Callable[[], None]) -> None:
     with held_interrupts() as interrupt:
         pressing()
-        assert interrupt.answer()
+        assert interrupt.handle()
 
 
 def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(

@@ -104,7 +104,7 @@ class Triplet(Loss):
     reduction: Reduction = "mean"
 
     def target(self, prediction: Sequence[Tensor]) -> None:
-        """There is none."""
+        """None: the loss takes no target."""
         return
 
     def __call__(self, prediction: Sequence[Tensor], target: Tensor | None = None) -> Tensor:
@@ -149,7 +149,7 @@ class EvidenceLowerBound(Loss):
     logits, and numbers in [0, 1].
 
     Args:
-        divergence: a factor for the second part; the beta of Higgins et al.: beta-VAE (2017).
+        divergence: the factor of the divergence; the beta of Higgins et al.: beta-VAE (2017).
 
     Raises:
         DefinitionError: if the factor is negative.

@@ -1,4 +1,4 @@
-"""Other optimizers, or the same with other rates, for some of the parameters."""
+"""Different optimizers, or different rates, for different parameters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ByPath(Optimizer):
         default: the optimizer of all other parameters.
 
     Raises:
-        DefinitionError: for what is no optimizer; and when a training is compiled, for a pattern
-            that fits no parameter, or none that earlier ones leave.
+        DefinitionError: for a value that is not an optimizer; and when a training is compiled, for
+            a pattern that fits no parameter, or only ones that earlier patterns fit.
 
     Example:
         >>> import lamina as lm
@@ -51,7 +51,7 @@ class ByPath(Optimizer):
             check_optimizer(optimizer, origin_text(self))
 
     def slots(self) -> Mapping[str, float | PerParameter]:
-        """Those of the default."""
+        """The states of the default optimizer."""
         return self.default.slots()
 
     def update(
@@ -65,7 +65,7 @@ class ByPath(Optimizer):
         """The optimizer of each parameter, by its name.
 
         Raises:
-            DefinitionError: for a pattern that decides for none.
+            DefinitionError: for a pattern that decides for no parameter.
         """
         chosen: dict[str, AnyOptimizer] = {}
         for pattern, optimizer in self.patterns.items():
