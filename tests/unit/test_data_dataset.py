@@ -55,7 +55,7 @@ class TestConstruction:
             "the inputs and the targets differ in the number of examples\n"
             "  inputs   5 examples, float32[5, 2]\n"
             "  targets  4 examples, int64[4]\n"
-            "  The first axis counts the examples and must be equally long in all; "
+            "  The first axis counts the examples and must have one extent in all; "
             "several inputs make a tuple."
         )
 

@@ -79,7 +79,7 @@ def test_a_short_file_names_both_sizes(tmp_path: Path) -> None:
         f"in {tmp_path / 'images'}: the file is cut short\n"
         "  declared      [10, 28, 28] of uint8, 7,856 bytes with the header\n"
         "  size on disk  5,000 bytes\n"
-        "  Fetch or write the file again; it was changed, or cut short on its way."
+        "  Fetch or write the file again; it was changed or truncated."
     )
 
 

@@ -745,7 +745,7 @@ def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> Non
     assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
         "in Model.predict (test_model.py:N): predict takes the inputs and nothing else\n"
         "  expected  predict(x), or predict((x1, x2)) for several inputs\n"
-        "  It cuts them into batches itself."
+        "  It splits them into batches itself."
     )
 
 

@@ -919,7 +919,7 @@ PROTOCOLS = {
     "update",
 }
 INTERNAL = {
-    "BatchRunner.placed",
+    "BatchRunner.uploaded",
     "BatchRunner.release",
     "Model.from_file",
     "Network.trace",

@@ -85,7 +85,7 @@ def reduced(each: Tensor, reduction: str) -> Tensor:
 
 
 def weighted(each: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
-    """The sum of weighted losses, or their sum divided by the sum of the weights."""
+    """The sum of losses that are weighted already, or their sum divided by that of the weights."""
     if weights is None or reduction == "sum":
         return reduced(each, reduction)
     return ops.sum(each) / ops.sum(weights)
