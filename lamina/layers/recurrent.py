@@ -185,7 +185,8 @@ class RNN(_Recurrent):
             direction at its beginning.
         dropout: probability, between layers, as PyTorch's.
         bias: whether biases are added.
-        truncate: gradients go back through this number of iterations; None: through all.
+        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+            backpropagation through time); None: nowhere.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights, such as `lm.L2(1e-4)`.
         activation: `"tanh"` or `"relu"`.
@@ -231,7 +232,8 @@ class LSTM(_Recurrent):
         returns: `"all"` states, or the `"last"` one.
         dropout: probability, between layers.
         bias: whether biases are added.
-        truncate: gradients go back through this number of iterations; None: through all.
+        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+            backpropagation through time); None: nowhere.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
 
@@ -277,7 +279,8 @@ class GRU(_Recurrent):
         returns: `"all"` states, or the `"last"` one.
         dropout: probability, between layers.
         bias: whether biases are added.
-        truncate: gradients go back through this number of iterations; None: through all.
+        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+            backpropagation through time); None: nowhere.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
 

@@ -1,4 +1,4 @@
-"""Averages of parameters: their formulas, beside PyTorch, in state, checkpoints and history."""
+"""Averages of parameters: formulas, PyTorch's results, state, checkpoints and history."""
 
 from __future__ import annotations
 

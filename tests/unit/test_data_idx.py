@@ -214,7 +214,7 @@ def test_a_thousand_damaged_files_give_an_array_or_a_clear_error(
             content = damaged(gzip.compress(source, compresslevel=1), generator)
         path.write_bytes(content)
         result, unpacked = outcome(path, monkeypatch)
-        # What bounds the time and the memory: no header makes the reader unpack without end.
+        # Time and memory are bounded: no header makes the reader unpack without end.
         assert unpacked <= 1032 * len(content) + 4096
         if isinstance(result, LaminaError):
             refused += 1

@@ -1,4 +1,4 @@
-"""`load`: every format, told by contents or ending, and what is said of files that do not fit."""
+"""`load`: every format, recognised by contents or suffix, and errors for unsuitable files."""
 
 from __future__ import annotations
 
