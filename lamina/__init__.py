@@ -1,7 +1,7 @@
 """Lamina: train and run neural networks on any processor.
 
-A network is a static, shape-checked value; from it Lamina derives the whole training step, fuses
-it, plans every byte, and compiles it into one program before the first batch.
+A network is an immutable, shape-checked value. Lamina derives the whole training step from it,
+fuses it, plans every byte, and compiles it to one program before the first batch.
 """
 
 from lamina.lazy import loaded_when_used

@@ -1,4 +1,4 @@
-"""`Model`: a network with its parameters on an engine; the handle that users hold."""
+"""`Model`: a network with its parameters on an engine, to train, run and save."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Model:
 
     Args:
         network: the definition.
-        engine: `"cpu"`, `"interpreter"`, or `"opencl"`, also with the number of a device or a part
-            of its name behind it: `"opencl:1"`; `lamina.devices()` lists what there is.
+        engine: `"cpu"`, `"interpreter"`, or `"opencl"`, also followed by the number of a device or
+            a part of its name: `"opencl:1"`; `lamina.devices()` lists all.
         seed: of the initial parameters and of training; the same seed gives the same model on
             every engine.
         dtype: `"float32"` or `"float64"`.
 
     Raises:
-        EngineError: for an engine that is not there.
+        EngineError: for an engine that does not exist or cannot be used.
         DTypeError: for another dtype.
 
     Example:
@@ -80,17 +80,17 @@ class Model:
     def part(self, network: OfNetwork) -> Model:
         """A model of another network that is made of the same layers: it shares the parameters.
 
-        There is one copy. What one of them learns, or is given, the other one knows at once; saved,
-        each is complete by itself. So a decoder is used without its encoder, and two networks are
-        trained against each other, each with an optimizer of its own.
+        Both models use the same memory, so training one, or setting its parameters, changes the
+        other. A saved file of either is complete. Use it to run a decoder without its encoder, or
+        to train two networks against each other, each with an optimizer of its own.
 
         Args:
             network: its layers with parameters are layers of this model's network, the same
                 objects.
 
         Raises:
-            DefinitionError: if it has a layer that this model has not.
-            ShapeError: if a parameter has another shape there.
+            DefinitionError: if it has a layer that this model does not have.
+            ShapeError: if a parameter has another shape in it.
 
         Example:
             >>> import lamina as lm
@@ -129,25 +129,25 @@ class Model:
         )
 
     def predict(self, inputs: Any, *others: Never, **options: Never) -> Any:
-        """The outputs for any number of examples; it cuts them into batches itself.
+        """The outputs for any number of examples, computed in batches.
 
         Args:
             inputs: an array, batch first; a tuple of arrays for several inputs; or a `Dataset`,
-                whose targets are left aside.
+                whose targets are ignored.
 
         Returns:
             An array, batch first; a tuple for several outputs.
 
         Raises:
-            ShapeError, DTypeError, DataError: where the arrays do not fit the network's inputs.
-            DefinitionError: for anything beside the inputs.
+            ShapeError, DTypeError, DataError: if the arrays do not fit the network's inputs.
+            DefinitionError: for any argument but the inputs.
         """
         if others or options:
             raise DefinitionError(
                 "predict takes the inputs and nothing else",
                 facts=(("expected", "predict(x), or predict((x1, x2)) for several inputs"),),
                 where=str(Origin("Model.predict", source_line())),
-                advice="It cuts them into batches itself.",
+                advice="It splits them into batches itself.",
             )
         if isinstance(inputs, Dataset):
             inputs = inputs.inputs
@@ -182,23 +182,23 @@ class Model:
         seed: int | None = None,
         data: Data | None = None,
     ) -> Training:
-        """Attaches a training to the model; it shares the parameters and compiles at once.
+        """Creates a training of this model, which changes its parameters; compiles immediately.
 
         Args:
             loss: a loss, or any function of (prediction, target) tensors.
-            optimizer: how parameters follow their gradients.
-            batch_size: the most examples of a step.
+            optimizer: updates the parameters from their gradients.
+            batch_size: the largest number of examples of a training step.
             metrics: measured by `fit`.
             clip: `lm.ClipGlobalNorm(1.0)` and the like.
             frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
                 They keep their values, their gradients are not computed, and they have no state
-                in the optimizer. `network.names_of(part)` gives those of a part.
+                in the optimizer. `network.names_of(part)` gives the names in a sub-network.
             seed: of dropout and other random layers; the model's own by default.
-            data: an example of the data to come, where its dtypes are not the usual ones: uint8
-                images, say, or soft targets.
+            data: a sample of the data, needed if its dtypes are not the default ones: uint8
+                images, for example, or soft targets.
 
         Returns:
-            A training, to be used in a `with` block or released by `.release()`.
+            A training, for a `with` block; otherwise call its `release()`.
 
         Raises:
             DefinitionError: if there is nothing to train, or a pattern fits no parameter.
@@ -240,29 +240,30 @@ class Model:
         Args:
             train, validation: data sets, or pairs (x, y) of arrays.
             loss, optimizer, metrics, clip, frozen: as in `training`.
-            epochs: how many in all; those of a resumed checkpoint count.
-            batch_size: examples in a step; the last batch of an epoch may be smaller.
+            epochs: the number of epochs in total, including those of a resumed checkpoint.
+            batch_size: examples in a training step; the last batch of an epoch may be smaller.
             seed: of the order of the examples and of random layers; the model's own by default.
-            drop_last: leave out the smaller last batch.
+            drop_last: omit a smaller last batch of each epoch.
             progress: show a progress bar; by default on terminals only.
             callbacks: called with the history after each epoch; one that returns True ends the fit.
-            checkpoint: a file that is written after each epoch; where there is none yet, before
-                the first step, too.
-            resume: go on from that file if it is there: the result is the same, bit by bit, as
-                without the interruption. So a fit that ended in its first epoch begins again with
-                the parameters that it began with.
+            checkpoint: a file that is written after each epoch; if it does not exist yet, also
+                before the first training step.
+            resume: continue from that file if it exists: the result is the same, bit by bit, as
+                without the interruption. A fit that ended in its first epoch begins again with its
+                initial parameters.
 
         Returns:
             Loss and metrics of every epoch, and the averages that an optimizer such as `lm.EMA`
-            keeps. Ctrl-C ends the fit cleanly; what was learned stays.
+            keeps. Ctrl-C ends the fit without an exception; the model keeps the parameters trained
+            so far.
 
         Raises:
             NonFiniteError: if the loss becomes NaN or infinite; the model is then put back to the
-                last good epoch, and the checkpoint file keeps it.
-            DataError, ShapeError, DTypeError: where the data does not fit, or the checkpoint could
-                not be written, before the first step.
-            DefinitionError: for options that mean nothing, before the first step.
-            EngineError: if a step needs more memory than the device has.
+                last good epoch, which is also that of the checkpoint file.
+            DataError, ShapeError, DTypeError: if the data does not fit, or the checkpoint could not
+                be written, before the first training step.
+            DefinitionError: for invalid options, before the first training step.
+            EngineError: if a training step needs more memory than the device has.
         """
         fit = Fit(
             self._parameters,
@@ -294,14 +295,14 @@ class Model:
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
     ) -> Explanation:
-        """The program that a step becomes: its parts, their arithmetic and their traffic.
+        """The program of a training step or a forward pass: steps, arithmetic and memory traffic.
 
-        Nothing is run. `print` shows it; its `listing` shows one part as machine code.
+        Nothing is run. `print` shows it; its `listing` shows one step as generated code.
 
         Args:
-            batch_size: the number of examples of the step.
-            loss, optimizer, clip, frozen: of the training step; without them it is the forward
-                pass.
+            batch_size: the number of examples.
+            loss, optimizer, clip, frozen: of the training step; without them the program is that
+                of a forward pass.
 
         Example:
             >>> import lamina as lm
@@ -336,16 +337,16 @@ class Model:
         data: Data | None = None,
         seconds: Seconds = 0.5,
     ) -> Profile:
-        """How long each part of a step takes, beside what the machine can do at most.
+        """The time of each step of the program, and the peak rates of the machine.
 
-        It runs on a copy: the model stays as it is.
+        It runs on a copy: the model stays unchanged.
 
         Args:
-            batch_size: the number of examples of the step.
-            loss, optimizer, clip, frozen: of the training step; without them it is the forward
-                pass.
+            batch_size: the number of examples.
+            loss, optimizer, clip, frozen: of the training step; without them the program is that
+                of a forward pass.
             data: examples to run on, at least a batch; random ones by default.
-            seconds: about how long the step is run without clocks, and again with them.
+            seconds: about how long to run the program untimed, and again with timers.
 
         Raises:
             DataError: if random examples cannot be made, because an input takes integers.
@@ -353,22 +354,22 @@ class Model:
         if (loss is None) != (optimizer is None):
             raise half_a_training(loss, optimizer, "profile")
         dataset = None if data is None else as_dataset(data).subset(0, batch_size)
-        step = (loss, optimizer, clip, frozen)
-        return profile(self._parameters, dataset, *step, batch_size=batch_size, seconds=seconds)
+        options = (loss, optimizer, clip, frozen)
+        return profile(self._parameters, dataset, *options, batch_size=batch_size, seconds=seconds)
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, in the order of the layers."""
         return self._parameters.read(list(self._parameters.variables))
 
     def states(self) -> dict[str, Array]:
-        """Copies of what layers keep beside their parameters: running averages, by name."""
+        """Copies of the states of layers, such as running averages, by name."""
         return self._parameters.read(list(self._parameters.states))
 
     def set_parameters(self, values: Mapping[str, Any]) -> None:
-        """Replaces parameters or states; trainings that are attached go on with the new ones.
+        """Replaces parameters or states; existing trainings continue with the new values.
 
         Args:
-            values: by name arrays, or what NumPy makes arrays of, such as PyTorch's tensors.
+            values: by name arrays, or values that NumPy converts, such as PyTorch's tensors.
 
         Raises:
             DefinitionError, ShapeError, DTypeError: before anything is changed.
@@ -377,7 +378,7 @@ class Model:
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes network and parameters to a safetensors file, all or nothing.
+        """Writes network, parameters and states to a safetensors file, atomically.
 
         Raises:
             DataError: if the file cannot be written.
@@ -396,13 +397,13 @@ def load(
     """A model from a file; runs no code from it.
 
     Args:
-        path: what `Model.save` wrote, or a checkpoint of `Model.fit`.
-        engine: where the model shall live.
+        path: a file written by `Model.save`, or a checkpoint of `Model.fit`.
+        engine: of the model, as in `Model`.
         layers: the classes of your own layers, initializers and regularizers, if the network
             contains any.
 
     Raises:
-        FileFormatError: if the file is missing, cut short, damaged or of another kind.
+        FileFormatError: if the file is missing, truncated, damaged or of another format.
     """
     return Model.from_file(read_model(path, layers), engine)
 
@@ -416,11 +417,12 @@ def compile(
     """A graph of ops, compiled to a function of arrays.
 
     Args:
-        inputs: what `lamina.Input` made; one or several.
-        outputs: tensors computed from them; one or several.
+        inputs: one or several tensors made by `lamina.Input`.
+        outputs: one or several tensors computed from them.
 
     Returns:
-        A function: arrays in the order of the inputs, batch first, to a tuple of arrays.
+        A function of arrays in the order of the inputs, batch first, that returns a tuple of
+        arrays.
 
     Example:
         >>> import lamina as lm

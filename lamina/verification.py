@@ -1,4 +1,4 @@
-"""`verify`: is a network's gradient right, and do all engines at hand agree?"""
+"""`verify`: checks a network's gradients by finite differences, and all usable engines."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ from lamina.training.optimizers import SGD
 from lamina.training.progress import counted
 from lamina.training.training import Training
 
-# A gradient in float64 agrees with central differences of this relative step to about 1e-9;
-# what lies beyond the tolerance is a wrong formula, or a kink that the step crosses.
+# A gradient in float64 agrees with central differences of this relative length to about 1e-9. A
+# deviation above the tolerance is a wrong formula, or a kink between the two points.
 DIFFERENCE = 1e-6
 GRADIENT_TOLERANCE = 1e-5
-# The change of a parameter in the same step in float32 on different engines: rounding in sums of
-# some thousand terms.
+# For the change of a parameter in the same training step in float32 on different engines: rounding
+# in sums of some thousand terms.
 ENGINE_TOLERANCE = 1e-3
-# Directions that are tried; the middle deviation counts, and a step that misses is shortened. A
-# wrong gradient deviates along nearly all and at every length, a kink (ReLU at 0) that a step
-# happens to cross does not.
+# The number of random directions. The median deviation counts, and a difference above the tolerance
+# is tried with shorter lengths. A wrong gradient deviates in nearly all directions and at every
+# length; a kink (ReLU at 0) that happens to lie between the two points does not.
 DIRECTIONS = 5
-# A sum that cancels leaves rounding. An engine may be so many times as far off as the interpreter
-# is in float32: luck plays a part in both. The interpreter itself, whose gradients are checked in
-# float64, may be off by so much of the largest change.
+# After cancellation a sum consists of rounding errors. The error of an engine may be ROUNDING times
+# the error of the interpreter in float32, as both are random. The error of the interpreter, whose
+# gradients are checked in float64, may be INTERPRETER_ROUNDING * ENGINE_TOLERANCE times the
+# largest change.
 ROUNDING = 100
 INTERPRETER_ROUNDING = 10
-# Gradients that are zero but for rounding, as those of biases in front of batch normalisation, are
-# measured by the largest gradient of the network: beside so much of it they make no difference.
+# Some gradients are zero but for rounding, such as those of biases in front of batch normalisation.
+# Deviations are relative to at least this fraction of the largest gradient of the network.
 NEGLIGIBLE = 1e-4
 
 
@@ -76,11 +77,11 @@ class Finding:
 
 @frozen_dataclass
 class Report:
-    """What `verify` found; print it.
+    """The result of `verify`; `print` shows it as a table.
 
     Attributes:
         findings: one for each parameter and each engine.
-        skipped: the engines on which nothing ran: name, device and why.
+        skipped: the devices that cannot be used, with the reason.
     """
 
     findings: tuple[Finding, ...]
@@ -119,19 +120,19 @@ def verify(
     """Checks each parameter's gradient by finite differences, and the engines against each other.
 
     Args:
-        network: what is checked, in training mode.
-        loss: of the gradient.
+        network: checked in training mode.
+        loss: whose gradients are checked.
         data: examples to check on; random ones by default.
-        batch_size: how many random examples.
+        batch_size: the number of random examples.
         seed: of parameters, random examples and directions.
 
     Returns:
-        A report; `report.passed` says whether all is well. On terminals a bar shows how many
-        parameters have been checked.
+        A report; `report.passed` is true if all checks passed. On terminals a bar shows the
+        progress.
 
     Raises:
         DataError: if random examples cannot be made, because an input takes integers.
-        DefinitionError: if it is no network.
+        DefinitionError: if `network` is not a network.
 
     Example:
         >>> import lamina as lm
@@ -144,7 +145,7 @@ def verify(
         if data is not None
         else random_examples(network, loss, batch_size, seed, shapes.float64, where="verify")
     )
-    # The training steps come first: they say clearly where the data does not fit the network.
+    # The training steps come first: their errors for data that does not fit are the clearest.
     found = devices()
     usable = [device for device in found if not device.problem]
     engines = _engine_findings(network, loss, dataset, seed, usable)
@@ -155,13 +156,13 @@ def verify(
 
 
 def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int) -> list[Finding]:
-    """In float64, along random directions: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
+    """In float64, in random directions d: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
     engine = open_engine("interpreter")
-    step = _loss_and_gradients(network, loss, dataset)
+    graph = _loss_and_gradients(network, loss, dataset)
     parameters = Parameters(network, engine, shapes.float64, seed)
     memories = with_random_state(parameters)
     lock, arena = parameters.lock, parameters.arena
-    compiled = compile_for_batch(step, len(dataset), engine, memories, lock, arena, "verify")
+    compiled = compile_for_batch(graph, len(dataset), engine, memories, lock, arena, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
 
     def loss_here() -> float:
@@ -169,7 +170,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
         return compiled.executable.scalar("loss")
 
     compiled.run(arrays)
-    wanted = dict(step.graph.outputs)
+    wanted = dict(graph.graph.outputs)
     slopes = {
         name: compiled.executable.output(name) for name in parameters.variables if name in wanted
     }
@@ -189,26 +190,26 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
             exact = float((analytic * direction).sum())
             size = max(abs(exact), float(np.linalg.norm(analytic)), smallest)
             best = np.inf
-            for step_length in (scale, scale / 10, scale / 100):
+            for length in (scale, scale / 10, scale / 100):
                 ends: list[float] = []
                 for sign in (1.0, -1.0):
-                    memory.write(start + sign * step_length * direction)
+                    memory.write(start + sign * length * direction)
                     ends.append(loss_here())
-                deviation = abs((ends[0] - ends[1]) / (2 * step_length) - exact) / size
+                deviation = abs((ends[0] - ends[1]) / (2 * length) - exact) / size
                 if np.isfinite(deviation):
                     best = min(best, deviation)
                 if best <= GRADIENT_TOLERANCE:
                     break
             memory.write(start)
             deviations.append(best)
-        middle = sorted(deviations)[DIRECTIONS // 2]
-        findings.append(Finding(f"gradient of {name}", middle, GRADIENT_TOLERANCE))
+        median = sorted(deviations)[DIRECTIONS // 2]
+        findings.append(Finding(f"gradient of {name}", median, GRADIENT_TOLERANCE))
     return findings
 
 
 def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> BatchGraph:
-    """The loss in training mode, and its gradient for each parameter under its name."""
-    step = evaluation_graph(
+    """The loss in training mode, and the gradient of each parameter, under its name."""
+    batch_graph = evaluation_graph(
         network,
         loss,
         target_specs(dataset),
@@ -216,11 +217,11 @@ def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> Batch
         input_dtypes=dataset.input_dtypes,
         training=True,
     )
-    value: Tensor = dict(step.graph.outputs)["loss"]
-    variables = step.trace.record.parameters
+    value: Tensor = dict(batch_graph.graph.outputs)["loss"]
+    variables = batch_graph.trace.record.parameters
     slopes = gradients(value, [variable.tensor for variable in variables.values()])
     outputs = (("loss", value), *zip(variables, slopes, strict=True))
-    return BatchGraph(Graph(step.graph.inputs, outputs), step.trace, {})
+    return BatchGraph(Graph(batch_graph.graph.inputs, outputs), batch_graph.trace, {})
 
 
 def _engine_findings(
@@ -244,7 +245,7 @@ def _engine_findings(
             off = _largest(plain[name][1] - change)
             size = max(
                 _largest(change),
-                # Less than float32 adds to the parameter makes no difference.
+                # Changes below the resolution of the parameter in float32 have no effect.
                 added * _largest(start),
                 INTERPRETER_ROUNDING * most if is_plain else ROUNDING * off / ENGINE_TOLERANCE,
                 1e-12,
@@ -262,7 +263,7 @@ def _largest(array: Array) -> float:
 def _changes(
     network: Network, loss: Loss, dataset: Dataset, engine: str, dtype: DType, seed: int
 ) -> dict[str, tuple[Array, Array]]:
-    """Each parameter, and what one step of gradient descent adds to it."""
+    """Each parameter, and its change in one training step of gradient descent."""
 
     def fitting(array: Array) -> Array:
         return array.astype(dtype.numpy) if array.dtype.kind == "f" else array

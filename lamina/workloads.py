@@ -1,7 +1,7 @@
-"""The workloads that Lamina is measured on, and how its side of them is measured.
+"""The workloads that Lamina is measured on, and their measurement with Lamina.
 
-A workload is a record: `lamina bench` and `benchmarks/` build the same step from it, and hand it to
-other frameworks as plain data. Data is synthetic and already in memory.
+A workload is a record: `lamina bench` and `benchmarks/` build the same training step or forward
+pass from it, and pass it to other frameworks as plain data. Data is synthetic and in memory.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from lamina.training.training import Training
 
 # Of the data, the initial parameters, and the order of the examples.
 SEED = 0
-# Steps are timed in groups that take at least this long, so that the clock's own time is nothing.
+# Steps are timed in groups of at least this many seconds, so that reading the clock costs nothing.
 SHORTEST_SAMPLE = 0.02
-# A run of a given length is cut short where it would take longer than so many times what was asked.
+# A run of a given length is shortened if it would take longer than this multiple of the time given.
 LONGEST_RUN = 10.0
 
 Timed = Literal["forward", "step", "run"]
@@ -53,11 +53,11 @@ Timed = Literal["forward", "step", "run"]
 
 @frozen_dataclass
 class Stack:
-    """Layers that follow one another.
+    """A sequence of layers.
 
     Attributes:
         input_shape: of one example.
-        layers: what follows the input, hyper-parameters and penalties included.
+        layers: with their hyper-parameters and penalties.
     """
 
     input_shape: tuple[int, ...]
@@ -70,11 +70,11 @@ class Stack:
 
 @frozen_dataclass
 class Ready:
-    """A network of `lamina.networks`. Other frameworks write it as their users do.
+    """A network of `lamina.networks`. For other frameworks it is written in their own idiom.
 
     Attributes:
-        function: which one.
-        options: what the function is given; they must say all that a peer needs to know.
+        function: its name in `lamina.networks`.
+        options: the function's arguments, with all that another framework needs to build it.
     """
 
     function: str
@@ -87,19 +87,20 @@ class Ready:
 
 @frozen_dataclass
 class Workload:
-    """A network, its data, and what of it is timed. All floats are float32.
+    """A network, its data, and the call that is timed. All floats are float32.
 
     Attributes:
-        name: how people ask for it.
-        architecture: what the network is made of.
+        name: of the workload, on the command line.
+        architecture: of the network.
         batch: examples in a step.
-        timed: `"forward"`: `model.predict` of one batch, the way users get outputs, which hands out
-            a new array; `"step"`: `training.step(x, y)`, called from Python; `"run"`: a step of
+        timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"step"`:
+            `training.step(x, y)`, called from Python; `"run"`: one training step of
             `training.run`, the native loop.
         loss, optimizer: of the training step; None for a forward pass.
-        examples: how many there are, where that is not one batch.
-        steps: how many belong to one run, if runs are timed.
-        compared_steps: how many peers take before it is compared how far their parameters moved.
+        examples: their number; None for one batch.
+        steps: the number of training steps in a run, if runs are timed.
+        compared_steps: the number of training steps after which parameters are compared between
+            frameworks.
     """
 
     name: str
@@ -119,9 +120,9 @@ class Workload:
     def flops(self) -> int:
         """Multiplications and additions in the matrix products of a step.
 
-        The gradient for the network's input is not needed and does not count; neither do losses,
-        activations and optimizers, as nobody agrees on how many operations an exponential is.
-        Convolutions count as direct sums, however they are made.
+        The gradient of the network's input is not needed and does not count. Losses, activations
+        and optimizers do not count either, as there is no agreed count for an exponential.
+        Convolutions count as direct sums, whatever their algorithm.
         """
         program = self.network().plan(self.batch, self.loss, self.optimizer).program
         total = 0
@@ -135,9 +136,9 @@ class Workload:
     def data(self) -> tuple[Array, Array | None]:
         """Inputs and targets, the same on every machine.
 
-        Inputs are normal noise; indices and targets are drawn evenly. The second half of the
-        inputs repeats the first, with other targets: what contradicts itself is never learnt, so
-        that gradients do not fade into denormal numbers, which are slow.
+        Inputs are normal noise; indices and targets are uniform. The second half of the inputs
+        repeats the first with other targets. Contradictory targets cannot be fitted, so gradients
+        do not decay to denormal numbers, which are slow.
         """
         generator = np.random.default_rng(SEED)
         examples = self.examples or self.batch
@@ -162,7 +163,7 @@ class Workload:
         return x, y.round() if isinstance(self.loss, BCE) else y
 
     def record(self) -> dict[str, Any]:
-        """The workload as plain data, each part with its `kind`: what JSON can hold."""
+        """The workload as data for JSON, each record with its class as `kind`."""
         return _plain(self)
 
 
@@ -170,13 +171,13 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"kind": type(value).__name__} | {
-            name: _plain(part) for name, part in fields.items()
+            name: _plain(item) for name, item in fields.items()
         }
     if isinstance(value, Mapping):
         table = cast(Mapping[str, Any], value)
-        return {name: _plain(part) for name, part in table.items()}
+        return {name: _plain(item) for name, item in table.items()}
     if isinstance(value, tuple):
-        return [_plain(part) for part in cast(tuple[Any, ...], value)]
+        return [_plain(item) for item in cast(tuple[Any, ...], value)]
     return value
 
 
@@ -184,7 +185,7 @@ _WIDE = Stack((2000,), (Linear(1000), Tanh(), Linear(200), Sigmoid(), Linear(10)
 
 
 def _decayed(features: int) -> Linear:
-    """A layer with L2 on weight and bias alike, as other frameworks' weight decay has it."""
+    """A layer with L2 on weight and bias, like the weight decay of other frameworks."""
     return Linear(features, weight_regularizer=L2(5e-4), bias_regularizer=L2(5e-4))
 
 
@@ -206,7 +207,7 @@ _LENET = Stack(
 
 
 def _stage(channels: int) -> tuple[Layer, ...]:
-    """Two convolutions of windows of 3 x 3, each with its normalisation, and a half as large."""
+    """Two 3x3 convolutions, each with batch normalisation and ReLU, and pooling by 2."""
     layers: list[Layer] = []
     for _ in range(2):
         layers += [Conv2d(channels, 3, padding=1), BatchNorm(), ReLU()]
@@ -225,7 +226,7 @@ _MOBILENET_V2 = Ready(
     "mobilenet_v2", {"classes": 10, "width": 1.0, "input": (3, 96, 96), "dropout": 0.0}
 )
 _LSTM = Stack((64, 64), (LSTM(128, returns="last"), Linear(10)))
-# A model of texts: which letter follows those so far?
+# A language model: predicts the next letter.
 _TRANSFORMER = Ready(
     "transformer_encoder",
     {
@@ -258,8 +259,8 @@ WORKLOADS: dict[str, Workload] = {
         Workload("resnet-18", _RESNET_18, 32, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
         Workload(
             *("mobilenet-v2", _MOBILENET_V2, 8, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
-            # Behind 52 normalisations float32 has two digits of a gradient left, as at each of them
-            # rounding grows: more steps are no longer the same in any two frameworks.
+            # Each of its 52 normalisations amplifies rounding errors; two correct digits of a
+            # float32 gradient remain. After further training steps no two frameworks agree.
             compared_steps=1,
         ),
         Workload("lstm", _LSTM, 32, "step", CrossEntropy(), Adam(1e-3)),
@@ -267,7 +268,7 @@ WORKLOADS: dict[str, Workload] = {
     )
 }
 
-# Small ones, for which threads that wait for each other cost the most: `benchmarks/contention.py`.
+# Small workloads, for which waiting threads cost the most: `benchmarks/contention.py`.
 SMALL: dict[str, Workload] = {
     workload.name: workload
     for workload in (
@@ -279,14 +280,14 @@ SMALL: dict[str, Workload] = {
 
 @final
 class Runner:
-    """Lamina's side of a workload: compiled on an engine, with its data in memory.
+    """A workload compiled by Lamina on an engine, with its data in memory.
 
     Args:
-        workload: what is run.
-        engine: where, by its name.
+        workload: to be run.
+        engine: its name.
 
     Raises:
-        EngineError: for an engine that is not there.
+        EngineError: for an engine that does not exist or cannot be used.
 
     Example:
         >>> runner = Runner(WORKLOADS["tiny-step"])
@@ -307,7 +308,7 @@ class Runner:
             self._first_state = self._training.state()
 
     def run(self, steps: int) -> None:
-        """So many steps as a user writes them; comes back when the last one is finished."""
+        """Runs a number of steps by the public API; returns when the last one is finished."""
         x, y, training = self._x, self._y, self._training
         if training is None:
             for _ in range(steps):
@@ -321,17 +322,17 @@ class Runner:
             float(loss)
 
     def reset(self) -> None:
-        """Back to the initial parameters and the first step."""
+        """Restores the initial parameters and the initial state of the training."""
         self._model.set_parameters(self._first)
         if self._training is not None:
             self._training.restore(self._first_state)
 
     def outputs(self) -> Array:
-        """What the network says about one example or more."""
+        """The network's outputs for the inputs of the workload."""
         return self._model.predict(self._x)
 
     def parameters(self) -> dict[str, Array]:
-        """Copies of what is trained."""
+        """Copies of all parameters."""
         return self._model.parameters()
 
     def release(self) -> None:
@@ -344,12 +345,12 @@ def measure(workload: Workload, engine: str = DEFAULT_ENGINE, seconds: float = 0
     """Seconds per step, several samples of it.
 
     Args:
-        workload: what is measured.
-        engine: on which engine.
+        workload: to be measured.
+        engine: its name.
         seconds: how long to measure, without compiling and warming up.
 
     Raises:
-        EngineError: for an engine that is not there.
+        EngineError: for an engine that does not exist or cannot be used.
     """
     runner = Runner(workload, engine)
 
@@ -368,11 +369,11 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
     """Seconds per step, from groups of steps that are long enough for the clock.
 
     Args:
-        run: does so many steps, waits for the last, and returns the seconds they took. The calls
-            that find out how many make a group warm it up as well; they are no samples.
+        run: runs a number of steps, waits for the last, and returns the seconds they took. The
+            calls that determine the size of a group also warm up, and are no samples.
         seconds: how long to measure.
-        run_length: the number of steps in a group, if it is given. A group that would take more
-            than ten times `seconds` is cut to about `seconds`.
+        run_length: the number of steps in a group; 0 to determine it. A group that would take more
+            than ten times `seconds` is shortened to about `seconds`.
 
     Example:
         >>> samples(lambda steps: steps * 0.25, seconds=0.5)
@@ -382,7 +383,7 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
     shortest = seconds if run_length else SHORTEST_SAMPLE
     most = run_length or sys.maxsize
     while taken < shortest and steps < most:
-        # The first calls are slower than those that follow: a guess from them is not trusted far.
+        # The first calls are slower than later ones, so the guess may grow by a factor of 16 only.
         guess = int(1.2 * shortest / max(taken, 1e-9) * steps)
         steps = min(max(guess, 2 * steps), 16 * steps, most)
         taken = run(steps)

@@ -1,6 +1,6 @@
 """The command line: `lamina demo`, `lamina train FILE.py`, `lamina plan FILE.py` and more.
 
-What commands do is loaded when one of them does it, so that `lamina --help` is there at once.
+Commands load the modules that they need when they run, so that `lamina --help` is fast.
 """
 
 from lamina.lazy import loaded_when_used

@@ -1,6 +1,6 @@
-"""`lamina bench`: how long the workloads take on this machine, Lamina's side alone.
+"""`lamina bench`: measures the workloads on this machine, with Lamina only.
 
-`benchmarks/run.py` in the repository measures other frameworks beside it.
+`benchmarks/run.py` in the repository measures other frameworks too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lamina.reports import seconds_text, table_text
 
 
 class _NamesWorkloads(click.Option):
-    """An option whose help ends in the names of the workloads, which are loaded for it alone."""
+    """An option whose help lists the names of the workloads; they are loaded for the help only."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         from lamina.workloads import WORKLOADS
@@ -35,30 +35,30 @@ class _NamesWorkloads(click.Option):
     multiple=True,
     cls=_NamesWorkloads,
     metavar="NAME",
-    help="Only this one; may be given several times:",
+    help="Measure this workload only; may be given several times:",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="How long each is measured.",
+    help="How long each workload is measured.",
 )
 @click.option(
     "--json",
     "json_file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write everything that was measured there.",
+    help="Write all measurements to this file.",
 )
 def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path | None) -> None:
     """Measure how long a step takes.
 
-    On networks from tiny to large; data is synthetic, and nothing is written unless --json asks.
+    On networks from tiny to large; data is synthetic, and nothing is written without --json.
     """
     if json_file is not None and not json_file.parent.is_dir():
         raise click.UsageError(f"--json: there is no folder {json_file.parent}.")
-    # Only now: networks are made there.
+    # Imported only here, as it builds networks.
     from lamina.engines.discovery import open_engine
     from lamina.files.atomic import write_atomically
     from lamina.workloads import chosen, measure

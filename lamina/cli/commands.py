@@ -12,7 +12,7 @@ import lamina as lm
 from lamina import cli
 from lamina.cli.bench import bench
 from lamina.cli.errors import Commands
-from lamina.cli.inside import explain, profile
+from lamina.cli.inspection import explain, profile
 from lamina.cli.options import (
     FILE_PATH,
     batch_size_option,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.version_option(lm.__version__, prog_name="lamina", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Train and run neural networks on any processor, with every byte known beforehand.
+    """Train and run neural networks on any processor, with all memory planned in advance.
 
     FILE.py is a Python file that defines `net`, a network, and may define `loss`, `optimizer`,
     `metrics`, `batch_size` and `epochs`. It is your own code, and it is run.
@@ -59,7 +59,7 @@ main.add_command(profile)
 def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     """Learn to read handwritten digits, with a small convolutional network.
 
-    It takes seconds, and needs no file: the digits come with Lamina.
+    It takes seconds and needs no file: the digits are shipped with Lamina.
     """
     cli.run_demo(out, engine=engine, seed=seed, epochs=epochs)
 
@@ -70,18 +70,20 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     "--data",
     required=True,
     metavar="DATA",
-    help="What to learn from: .npz, .h5, .csv, IDX, a folder of pictures, a folder with the files "
-    "of MNIST, or the word digits for the set that comes with Lamina.",
+    help="Training data: .npz, .h5, .csv, IDX, a folder of pictures, a folder with the files of "
+    "MNIST, or the word digits for the set that comes with Lamina.",
 )
 @click.option(
     "--validation",
     metavar="DATA|SHARE",
-    help="Measured after each epoch: data, or the share of --data to hold out, such as 0.1. A "
-    "folder of MNIST brings its own.",
+    help="Validation data, evaluated after each epoch: data, or the share of --data to hold out, "
+    "such as 0.1. For a folder of MNIST the default is its test set.",
 )
 @targets_option
 @engine_option
-@click.option("--epochs", type=click.IntRange(min=1), help="Instead of the file's.")
+@click.option(
+    "--epochs", type=click.IntRange(min=1), help="The number of epochs; overrides the file's."
+)
 @batch_size_option
 @seed_option
 @click.option(
@@ -102,7 +104,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Written after each epoch.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint, if it is there.")
+@click.option("--resume", is_flag=True, help="Continue from the checkpoint, if it exists.")
 def train(
     file: str,
     data: str,
@@ -119,7 +121,7 @@ def train(
 ) -> None:
     """Train the network of FILE.py."""
     if resume and checkpoint is None:
-        raise click.UsageError("--resume needs --checkpoint, the file to go on from.")
+        raise click.UsageError("--resume needs --checkpoint, the file to continue from.")
     model_file = out or Path(f"{Path(file).stem}.safetensors")
     for path in (model_file, curves, checkpoint):
         _check_folder(path)
@@ -146,7 +148,7 @@ def train(
         checkpoint=checkpoint,
         resume=resume,
     )
-    # The model first: whatever happens to the picture, what was learnt is safe.
+    # The model is saved first, so that an error in the picture does not lose it.
     model.save(model_file)
     if history.interrupted:
         click.echo(f"interrupted after {len(history)} of {wanted} epochs")
@@ -175,9 +177,9 @@ def check(file: str) -> None:
 @file_argument
 @batch_size_option
 @click.option(
-    "--memory", metavar="SIZE", help='How much there is, such as "2 GiB": finds the largest batch.'
+    "--memory", metavar="SIZE", help='Find the largest batch for this memory, such as "2 GiB".'
 )
-@click.option("--buffers", is_flag=True, help="List every buffer, its place and its time.")
+@click.option("--buffers", is_flag=True, help="List every buffer with its offset and lifetime.")
 @click.option(
     "--plot",
     metavar="PNG",
@@ -193,11 +195,11 @@ def plan(
     plot: Path | None,
     engine: str,
 ) -> None:
-    """Print the memory that a step needs.
+    """Print the memory that a training step needs.
 
     To the byte, and without allocating it.
 
-    It is the bill of a training step if FILE.py defines a loss, else that of inference.
+    If FILE.py defines no loss, it is the memory of a forward pass.
     """
     _check_folder(plot)
     definition = cli.read_definition(file)
@@ -225,13 +227,13 @@ def plan(
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="How many examples.",
+    help="The number of examples.",
 )
 @seed_option
 def verify(file: str, data: str | None, targets: str | None, batch_size: int, seed: int) -> None:
     """Check gradients and engines.
 
-    Each gradient against finite differences, and a training step on all engines at hand.
+    Compares each gradient with finite differences, and a training step on all usable engines.
     """
     definition = cli.read_definition(file)
     loss = definition.required_loss()
@@ -247,19 +249,19 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
 
 @main.command()
 @click.argument("model", metavar="MODEL", type=FILE_PATH)
-@click.option("--data", required=True, metavar="DATA", help="The inputs; targets are left aside.")
+@click.option("--data", required=True, metavar="DATA", help="The inputs; targets are ignored.")
 @targets_option
 @click.option(
     "--out",
     metavar="SCORES",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the outputs go, .npy, .npz or .csv; by default they are printed.",
+    help="The file of the outputs, .npy, .npz or .csv; by default they are printed.",
 )
 @click.option(
     "--layers",
     metavar="FILE.py",
     type=FILE_PATH,
-    help="Defines the model's own layers, if it has any.",
+    help="Defines the model's layers that are not Lamina's, if it has any.",
 )
 @engine_option
 def predict(
@@ -271,7 +273,7 @@ def predict(
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     loaded = lm.load(model, engine=engine, layers=cli.read_layers(layers) if layers else ())
     dataset = cli.load_data(data, targets, None, 0)[0]
-    # Of a table alone it is not known that its last column holds no targets.
+    # The last column of a table may be targets or an input; the model decides.
     whole_table = targets is None and data.lower().endswith(".csv")
     inputs = cli.with_last_column(loaded, dataset) if whole_table else dataset.inputs
     outputs: Any = loaded.predict(inputs)
@@ -288,7 +290,7 @@ def predict(
 def devices() -> None:
     """List the engines and their devices.
 
-    Also those that cannot be used, and why.
+    Devices that cannot be used are listed with the reason.
     """
     rows = [
         (
@@ -303,10 +305,10 @@ def devices() -> None:
 
 
 def _check_folder(path: Path | None) -> None:
-    """Checks that a file can be written there, before the work that it shall hold.
+    """Checks that the folder of an output file exists, before the work begins.
 
     Raises:
-        DataError: if its folder does not exist.
+        DataError: if it does not exist.
     """
     if path is not None and not path.parent.is_dir():
         raise DataError(

@@ -1,4 +1,4 @@
-"""The user's FILE.py: what to train, and how, as names at its top level."""
+"""The user's FILE.py: network, loss, optimizer and more, as names at its top level."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ EPOCHS = 10
 
 @frozen_dataclass
 class Definition:
-    """What a file defines at its top level.
+    """The definitions at the top level of a file.
 
     Attributes:
         path: of the file.
         network: `net`.
         loss: `loss`, or None.
-        optimizer: `optimizer`; Adam with its usual step by default.
+        optimizer: `optimizer`; `Adam()` by default.
         metrics: `metrics`.
         batch_size: `batch_size`.
         epochs: `epochs`.
@@ -61,14 +61,14 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Runs the file and takes `net` and the rest from it.
+    """Runs the file and reads `net` and the other names from it.
 
-    It runs as a module of its own, `__name__` is not `"__main__"`, and may import what lies
-    beside it.
+    It runs as a module of its own, `__name__` is not `"__main__"`, and may import modules of its
+    folder.
 
     Raises:
         DefinitionError: if `net` is missing, or a name has a value of another kind.
-        Exception: whatever the file itself raises.
+        Exception: any that the file itself raises.
     """
     names = _run(path)
     network = names.get("net")
@@ -86,7 +86,7 @@ def read_definition(path: str) -> Definition:
 
 
 def read_layers(path: str) -> list[type[Layer]]:
-    """The layer classes that the file defines, by which a model file's own layers are known."""
+    """The layer classes that the file defines, for a model file with layers of the user's own."""
     values = (value for value in _run(path).values() if isinstance(value, type))
     return [cls for cls in values if issubclass(cls, Layer) and cls is not Layer]
 
@@ -118,7 +118,7 @@ def _wrong(path: str, name: str, value: object, expected: str) -> DefinitionErro
     if isinstance(value, type):
         advice = f"It is the class; make one of it: {name} = lm.{value.__name__}(...)"
     return DefinitionError(
-        f"{name} is not what it should be",
+        f"{name} has a wrong value",
         facts=(("expected", expected), ("found", _kind(value))),
         where=path,
         advice=advice,
@@ -158,7 +158,7 @@ def _count(path: str, name: str, value: Any) -> int:
         return value
     digits = value.strip() if isinstance(value, str) else ""
     raise DefinitionError(
-        f"{name} is not what it should be",
+        f"{name} has a wrong value",
         facts=(("expected", "a whole number above zero"), ("found", _kind(cast(object, value)))),
         where=path,
         advice=f"Write {name} = {digits}, without quotes."

@@ -1,4 +1,4 @@
-"""`lamina demo`: a first network in seconds, on handwritten digits that come with the package."""
+"""`lamina demo`: trains a network in seconds, on handwritten digits shipped with the package."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SHOWN = 4
 
 
 def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
-    """Trains, writes model and curves into the folder, and prints what was learnt.
+    """Trains, writes model and curves to the folder, and prints predictions and accuracy.
 
     Raises:
         DataError: if the folder cannot be made.
-        EngineError: for an engine that is not there.
+        EngineError: for an engine that does not exist or cannot be used.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
 
 
 def _examples(images: Array, predicted: Array, labels: Array) -> str:
-    """Some digits side by side as characters: the first that are right, and one that is wrong."""
+    """Some digits drawn as characters, side by side: the first correct ones, and a wrong one."""
     right = np.flatnonzero(predicted == labels)
     wrong = np.flatnonzero(predicted != labels)[:1]
     chosen = [*right[: _SHOWN - len(wrong)], *wrong]

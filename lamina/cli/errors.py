@@ -1,4 +1,4 @@
-"""What a failed command says: one message on standard error, and no traceback."""
+"""Errors of commands: one message on standard error, and no traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER_FILE = "lamina.user_file"
 
 
 class Commands(click.Group):
-    """A group of commands that turns errors into messages, unless `--debug` is given.
+    """A group of commands that prints errors as messages, unless `--debug` is given.
 
     Exit status: 0, 1 for an error, 2 for wrong usage (from click).
     """
@@ -36,11 +36,11 @@ class Commands(click.Group):
 
 
 def message_of(error: Exception, user_file: str = "") -> str:
-    """What the user is told; "" for a defect of Lamina's, whose traceback must be seen.
+    """The message for the user; "" for a defect of Lamina, which needs its traceback.
 
     Args:
-        error: what was raised.
-        user_file: the path of the user's own file, where one was run.
+        error: the exception.
+        user_file: the path of the user's own file, if one was run.
     """
     name = type(error).__name__
     if isinstance(error, LaminaError):
@@ -50,7 +50,7 @@ def message_of(error: Exception, user_file: str = "") -> str:
     if isinstance(error, SyntaxError) and error.filename == user_file:
         return _quoted(f"{name} in {user_file}:{error.lineno}: {error.msg}", error.text)
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        return ""  # the reader of a pipe has left: click knows what to do
+        return ""  # the reader of the pipe is gone: click handles this
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -72,6 +72,6 @@ def _source(path: str, line: int) -> str:
 
 
 def _quoted(message: str, source: str | None) -> str:
-    """The message, the line of source under it, and how to see more."""
+    """The message, the source line, and a hint at `--debug`."""
     quote = f"\n    {source.strip()}" if source and source.strip() else ""
     return f"{message}{quote}\n  lamina --debug ... shows the traceback."

@@ -1,4 +1,4 @@
-"""Data that a command line names: files, folders, or the digits that come with Lamina."""
+"""Data named on the command line: files, folders, or the digits shipped with Lamina."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lamina.shapes import Array
 def load_data(
     data: str, targets: str | None, validation: str | None, seed: int
 ) -> tuple[Dataset, Dataset | None]:
-    """The data to train on, and that to validate on, floats as float32."""
+    """The training data and the validation data, floats as float32."""
     training, examined = _read(data, targets, validation, seed)
     return _single(training), None if examined is None else _single(examined)
 
 
 def _single(dataset: Dataset) -> Dataset:
-    """The data set with float64 arrays, what NumPy writes by default, as float32."""
+    """The data set with float64 arrays, NumPy's default, converted to float32."""
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
     if all(array.dtype != np.float64 for array in arrays):
         return dataset
@@ -59,7 +59,7 @@ def _read(
 
 
 def _column(targets: str | None) -> str | int | None:
-    """A number is that of a column."""
+    """The number of a column, or a name."""
     try:
         return None if targets is None else int(targets)
     except ValueError:

@@ -13,21 +13,21 @@ engine_option = click.option(
     metavar="NAME",
     default=DEFAULT_ENGINE,
     show_default=True,
-    help="Where it runs; `lamina devices` lists what there is.",
+    help="The engine that runs it; `lamina devices` lists all.",
 )
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of all that is random.",
+    help="The seed of all random numbers.",
 )
 targets_option = click.option(
     "--targets",
     metavar="NAME",
-    help="What is to be learnt: a column of a table (name or number), an array of an .npz or .h5 "
-    "file, or the file of the labels.",
+    help="The targets: a column of a table (name or number), an array of an .npz or .h5 file, or "
+    "the file of the labels.",
 )
 batch_size_option = click.option(
-    "--batch-size", type=click.IntRange(min=1), help="Examples in a step; instead of the file's."
+    "--batch-size", type=click.IntRange(min=1), help="Examples in a batch; overrides the file's."
 )

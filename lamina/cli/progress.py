@@ -1,4 +1,4 @@
-"""How a command shows that a training goes on: a bar on terminals, a line an epoch elsewhere."""
+"""The progress of a training: a bar on terminals, a line for each epoch elsewhere."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lamina.training.history import History
 
 
 def on_terminal() -> bool:
-    """Whether somebody watches: then `Model.fit` shows its bar."""
+    """Whether standard error is a terminal, on which `Model.fit` shows its bar."""
     return sys.stderr.isatty()
 
 
 def epoch_lines(epochs: int) -> list[Callable[[History], None]]:
-    """The callbacks for `Model.fit`: lines on standard error, unless there is a bar."""
+    """The callbacks for `Model.fit`: print lines on standard error, unless there is a bar."""
 
     def line(history: History) -> None:
         values = "  ".join(f"{name} {row[-1]:.4f}" for name, row in history.values.items())

@@ -1,4 +1,4 @@
-"""What `lamina predict` makes of a table, and how it writes its outputs."""
+"""`lamina predict`: the inputs in a table, and writing the outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from lamina.shapes import Array
 
 
 def with_last_column(model: lm.Model, dataset: Dataset) -> Any:
-    """The inputs of a table, with the column taken for targets if the model wants one more."""
+    """The inputs of a table, with the column of targets appended if the model has one more feature.
+
+    The last column of a table is read as targets by default.
+    """
     inputs, targets = dataset.inputs, dataset.targets
     wanted = model.network.inputs
     if len(wanted) == 1 and not isinstance(inputs, tuple) and targets is not None:
@@ -28,7 +31,7 @@ def with_last_column(model: lm.Model, dataset: Dataset) -> Any:
 
 
 def csv_text(array: Array) -> str:
-    """A line for each example, numbers in full precision."""
+    """CSV text: a line for each example, numbers in full precision."""
     text = io.StringIO()
     formats = {"float32": "%.9g", "float64": "%.17g"}
     rows = array.reshape(len(array), -1)
@@ -37,7 +40,7 @@ def csv_text(array: Array) -> str:
 
 
 def write_outputs(path: Path, arrays: Sequence[Array]) -> None:
-    """Writes the outputs, all or nothing."""
+    """Writes the outputs atomically."""
     content = io.BytesIO()
     if path.suffix == ".npz":
         named: dict[str, Any] = {f"output{n}": array for n, array in enumerate(arrays)}

@@ -1,4 +1,4 @@
-"""Examples in memory, readers for common files, and a small set that comes with the package."""
+"""Data sets in memory, readers of common file formats, and a small set shipped with the package."""
 
 from lamina.lazy import loaded_when_used
 

@@ -1,4 +1,4 @@
-"""Files of arrays: `.npy`, `.npz` and HDF5. Nothing in them is run, and no pickle is read."""
+"""Files of arrays: `.npy`, `.npz` and HDF5. No code from them runs, and no pickle is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy_format
 
-from lamina.data.edge import (
+from lamina.data.untrusted import (
     RESTORE,
     ByteStream,
     read_at_most,
@@ -22,10 +22,10 @@ from lamina.disk import open_regular
 from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
 from lamina.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 
-# Names under which inputs and targets are looked for, in pairs.
+# The names of inputs and targets that are recognised, in pairs.
 NAME_PAIRS = (("x", "y"), ("inputs", "targets"), ("images", "labels"))
 
-# The arrays of a file by name, each read only when it is called for.
+# The arrays of a file by name, each read when its function is called.
 LazyArrays = Mapping[str, Callable[[], Array]]
 
 
@@ -62,10 +62,10 @@ def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
         h5py: Any = importlib.import_module("h5py")
     except ImportError as error:
         raise missing_extra("h5py", "data", f"reading {path.name}") from error
-    # The library opens the file by its name, for its own ways of reading.
+    # h5py opens the file itself, by name; open_regular only checks that it is a regular file.
     with reading(path, "an HDF5 file"), open_regular(path), h5py.File(path, "r") as file:
         size = path.stat().st_size
-        # Links and virtual arrays could lead to other files of this machine: left out.
+        # Links and virtual arrays could refer to other files of this machine: omitted.
         arrays = {
             str(name): file[name]
             for name in file
@@ -108,7 +108,7 @@ def _pick(arrays: LazyArrays, targets: str | None) -> tuple[Array, Array | None]
 def _read_npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FileFormatError(
-            f"{info.filename} is compressed in a way NumPy does not use",
+            f"{info.filename} is compressed by a method that NumPy does not use",
             facts=(("expected", "stored or deflate"), ("found", f"method {info.compress_type}")),
             advice="Write the file with numpy.savez or numpy.savez_compressed.",
         )
@@ -118,7 +118,7 @@ def _read_npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
 
 
 def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array:
-    """The array in npy format in a stream of `available` bytes."""
+    """Reads an array in npy format from a stream of `available` bytes."""
     version = npy_format.read_magic(stream)
     if version == (1, 0):
         shape, column_major, dtype = npy_format.read_array_header_1_0(stream)
@@ -160,7 +160,7 @@ def _read_hdf5_array(array: Any, size_on_disk: int, name: str) -> Array:
 
 
 def _require_dtype(dtype: np.dtype[Any], name: str) -> None:
-    """Refuses types that hold no plain numbers, pickled objects among them, before reading."""
+    """Refuses dtypes other than plain numbers, pickled objects included, before reading."""
     if dtype.hasobject or dtype.kind not in "biuf":
         raise DTypeError(
             f"{name} does not hold plain numbers",

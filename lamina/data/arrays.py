@@ -1,4 +1,4 @@
-"""Arrays of what is given for data: lists, tensors of PyTorch, and whatever else NumPy takes."""
+"""Conversion of data to arrays: lists, tensors of PyTorch, and all else that NumPy converts."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from lamina.shapes import Array
 
 @final
 class Listed(np.ndarray[Any, np.dtype[Any]]):
-    """Python's numbers as an array, and what is selected from it.
+    """An array made from Python's numbers, or a selection from one.
 
-    They have no dtype of their own: exact here, in float64, they take that of the model.
+    Python's numbers have no dtype of their own: they are exact here, in float64, and are converted
+    to the dtype of the model.
     """
 
 
 def listed(value: Any, problem: str) -> Array:
-    """As `to_array`, but lists of Python's numbers with a point become `Listed`."""
+    """As `to_array`, but lists of Python's floats become `Listed`."""
     array = to_array(value, problem)
     return array.view(Listed) if array.dtype == np.float64 and _of_python(value) else array
 
 
 def to_array(value: Any, problem: str) -> Array:
-    """What NumPy makes of data; of tensors that require a gradient their values.
+    """Data as an array; of tensors that require a gradient, their values.
 
     Args:
         value: lists, tensors on the CPU, numbers, arrays.
-        problem: of the error, if that is no array.
+        problem: the error's text for data that makes no array.
 
     Raises:
         DataError: for rows of uneven length, and tensors that NumPy cannot read.

@@ -1,4 +1,4 @@
-"""`Dataset`: examples in memory, checked once, cut into batches in a repeatable order."""
+"""`Dataset`: examples in memory, checked once, and batches of them in a reproducible order."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 Arrays = Array | tuple[Array, ...]
 Batch = tuple[Arrays, Arrays | None]
 
+# Random keys are drawn for this many examples at a time, as the generator needs scratch memory.
 _PIECE = 1 << 18
 _32 = np.uint64(32)
 
@@ -36,13 +37,13 @@ class _Positions(Kind):
                     ("expected", "i64[any number from 1]"),
                     ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
                 ),
-                advice="Turn a mask into positions with numpy.flatnonzero(mask).",
+                advice="numpy.flatnonzero(mask) makes positions of a mask.",
             )
         return positions
 
 
 class _Epochs(Kind):
-    """Numbers of epochs that follow one another."""
+    """A range of epoch numbers."""
 
     def read(self, value: Any, operands: Operands = ()) -> range:
         if isinstance(value, range) and min(value, default=0) >= 0:
@@ -53,15 +54,15 @@ class _Epochs(Kind):
 Epoch = Annotated[int, Whole(0)]
 
 
-_SHARE = Number("(0, 1)")
+_FRACTION = Number("(0, 1)")
 
 
-class _Share(Kind):
-    """Which part of the examples is meant."""
+class _SplitFraction(Kind):
+    """The fraction of the examples in the first part of a split."""
 
     def read(self, value: Any, operands: Operands = ()) -> float:
         try:
-            return _SHARE.read(value)
+            return _FRACTION.read(value)
         except Misfit:
             raise DataError(
                 "the fraction of a split must lie between 0 and 1",
@@ -72,9 +73,9 @@ class _Share(Kind):
 
 @frozen_dataclass(eq=False, repr=False)
 class Dataset(metaclass=Called):
-    """Examples, and what is to be learnt from them. Arrays are kept as they are, not copied.
+    """Inputs and targets of examples. Arrays are neither copied nor converted.
 
-    Nothing is converted: images stay uint8, and become floats on the device.
+    Images stay uint8, for example, and become floats on the device.
 
     Args:
         inputs: an array whose first axis counts the examples, or a tuple of such arrays for a
@@ -86,8 +87,8 @@ class Dataset(metaclass=Called):
         DataError: if there are no examples, or the arrays differ in their number.
         DTypeError: if an array is not float32, float64, int32, int64, uint8 or bool.
 
-    Lists, and tensors on the CPU, become arrays. Numbers with a point in lists have no dtype of
-    their own, and take that of the model where they meet it, without a loss before.
+    Lists, and tensors on the CPU, become arrays. Python's floats in lists have no dtype of their
+    own; they are kept exactly, and take the dtype of the model that uses them.
 
     >>> Dataset(np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1]))
     4 examples: x f32[3], y i64[]
@@ -111,13 +112,13 @@ class Dataset(metaclass=Called):
                         (first_name, f"{len(first):,} examples, {_full_text(first)}"),
                         (name, f"{len(value):,} examples, {_full_text(value)}"),
                     ),
-                    advice="The first axis counts the examples and must be equally long in all; "
+                    advice="The first axis counts the examples and must have one extent in all; "
                     "several inputs make a tuple.",
                 )
 
     @classmethod
     def from_arrays(cls, inputs: npt.ArrayLike, targets: npt.ArrayLike | None = None) -> Dataset:
-        """A data set from whatever NumPy takes for an array: nested lists, tensors on the CPU.
+        """A data set from all that NumPy converts to arrays: nested lists, tensors on the CPU.
 
         >>> Dataset.from_arrays([[0.5, 1.5], [2.5, 3.5]], [0, 1])
         2 examples: x float[2], y i64[]
@@ -144,7 +145,7 @@ class Dataset(metaclass=Called):
 
     @property
     def target_arrays(self) -> tuple[Array, ...]:
-        """The targets as a tuple, also where there is one array or none."""
+        """The targets as a tuple, even if there is only one, or none."""
         return _as_tuple(self.targets)
 
     @property
@@ -193,15 +194,15 @@ class Dataset(metaclass=Called):
         return len(self.input_arrays[0])
 
     def __repr__(self) -> str:
-        parts: list[str] = []
+        fields: list[str] = []
         for letter, arrays in (("x", self.input_arrays), ("y", self.target_arrays)):
             for number, array in enumerate(arrays):
                 name = letter if len(arrays) == 1 else f"{letter}{number}"
-                parts.append(f"{name} {_example_text(array)}")
-        return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(parts)}"
+                fields.append(f"{name} {_example_text(array)}")
+        return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(fields)}"
 
     def take(self, indices: Annotated[npt.ArrayLike, _Positions()]) -> Dataset:
-        """The examples at these positions, copied, in this order; a position may come twice.
+        """Copies of the examples at these positions, in this order; a position may be repeated.
 
         Raises:
             DataError: if `indices` is empty, not a row of integers, or out of range.
@@ -220,7 +221,7 @@ class Dataset(metaclass=Called):
         return self._select(positions)
 
     def subset(self, start: int, stop: int | None = None) -> Dataset:
-        """The examples from `start` up to `stop` (without it), sharing this data set's memory.
+        """The examples `start` to `stop - 1`, views of this data set's memory.
 
         Raises:
             DataError: unless 0 <= start < stop <= len.
@@ -231,7 +232,7 @@ class Dataset(metaclass=Called):
         end = len(self) if stop is None else stop
         if not 0 <= start < end <= len(self):
             raise DataError(
-                "there is no such part of the data set",
+                "there is no such range of examples in the data set",
                 facts=(
                     ("expected", f"0 <= start < stop <= {len(self)}"),
                     ("found", f"start {start}, stop {end}"),
@@ -240,8 +241,10 @@ class Dataset(metaclass=Called):
             )
         return self._select(slice(start, end))
 
-    def split(self, fraction: Annotated[float, _Share()], seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Deals the examples out at random: this fraction to the first part, the rest to the other.
+    def split(
+        self, fraction: Annotated[float, _SplitFraction()], seed: int = 0
+    ) -> tuple[Dataset, Dataset]:
+        """Splits the examples at random: this fraction in the first part, the rest in the second.
 
         The same seed gives the same parts on every machine. Each part has at least one example.
 
@@ -267,7 +270,7 @@ class Dataset(metaclass=Called):
         return self.orders(seed, range(epoch, epoch + 1))[0]
 
     def orders(self, seed: int, epochs: Annotated[range, _Epochs()]) -> npt.NDArray[np.int64]:
-        """The orders of several epochs, int64[epochs, len]: quicker than one by one.
+        """The orders of several epochs, int64[epochs, len]: faster than one by one.
 
         >>> Dataset(np.arange(4)).orders(seed=0, epochs=range(3, 5)).shape
         (2, 4)
@@ -282,9 +285,9 @@ class Dataset(metaclass=Called):
         Args:
             batch_size: examples in a batch; the last may have fewer.
             seed: shuffles by `order(seed, epoch)`; None keeps the stored order, and the batches
-                then share the data set's memory.
-            epoch: gives each epoch an order of its own.
-            drop_last: leaves a last, smaller batch out.
+                are then views of the data set's memory.
+            epoch: its number; each epoch has an order of its own.
+            drop_last: omits a smaller last batch.
 
         Raises:
             DataError: at the call, if the batch size is below 1, or if no batch would be left.
@@ -369,7 +372,7 @@ def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset
 
 
 class _Examples(Kind):
-    """What `as_dataset` takes; given on as a `Dataset`."""
+    """An argument of `as_dataset`, converted to a `Dataset`."""
 
     def read(self, value: Any, operands: Operands = ()) -> Dataset:
         return as_dataset(value)
@@ -379,7 +382,7 @@ Data = Annotated[Dataset | tuple[Any, Any], _Examples()]
 
 
 def _permutations(count: int, seed: int, steps: range, stream: int) -> npt.NDArray[np.int64]:
-    """Sorts the positions by 64 random bits each; equal keys, if any, keep their order.
+    """Random permutations: positions sorted by 64 random bits each; equal keys keep their order.
 
     One permutation for each step: int64[steps, count].
     """
@@ -388,7 +391,7 @@ def _permutations(count: int, seed: int, steps: range, stream: int) -> npt.NDArr
     numbers = np.array(steps, np.uint64)[:, None]
     low, high = (numbers & np.uint64(0xFFFFFFFF)), numbers >> _32
     # A block of four words gives two keys.
-    for start in range(0, count, _PIECE):  # in pieces, for the generator needs scratch memory
+    for start in range(0, count, _PIECE):
         stop = min(start + _PIECE, keys.shape[1])
         block = np.arange(start // 2, stop // 2, dtype=np.uint64)
         counter = np.broadcast_arrays(block, low, high, np.uint64(stream))
@@ -399,7 +402,7 @@ def _permutations(count: int, seed: int, steps: range, stream: int) -> npt.NDArr
 
 
 def _as_arrays(name: str, value: Any) -> Any:
-    """What NumPy makes arrays of, as such; anything else as it is."""
+    """Lists and array-likes as arrays, also in tuples; any other value unchanged."""
     if isinstance(value, tuple):
         items = cast(tuple[Any, ...], value)
         return tuple(_as_arrays(f"{name}[{number}]", item) for number, item in enumerate(items))

@@ -1,8 +1,8 @@
-"""1,797 handwritten digits that come with the package, so that a first training needs no download.
+"""1,797 handwritten digits shipped with the package, so that a first training needs no download.
 
 The test part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI
 Machine Learning Repository, 1998, https://doi.org/10.24432/C50P49), licence CC BY 4.0; see the
-file NOTICE beside this one. `tools/make_digits.py` made the two IDX files.
+file NOTICE in this folder. `tools/make_digits.py` made the two IDX files.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina.calls import checked
 from lamina.data.dataset import Dataset
-from lamina.data.edge import (
+from lamina.data.untrusted import (
     RESTORE,
     PathLike,
     read_at_most,
@@ -74,23 +74,23 @@ def mnist(folder: PathLike) -> tuple[Dataset, Dataset]:
 
 
 def is_mnist_folder(folder: Path) -> bool:
-    """Whether `mnist` is the function for this folder."""
+    """Whether a folder holds the files that `mnist` reads."""
     return _find(folder, "train-images-idx3-ubyte") is not None
 
 
 def as_images(array: Array) -> Array:
-    """Gives grey images (uint8, three axes) their channel axis; leaves all else as it is."""
+    """Adds a channel axis to grey images (uint8, three axes); other arrays stay unchanged."""
     return array[:, None] if array.dtype == np.uint8 and array.ndim == 3 else array
 
 
 def as_labels(array: Array) -> Array:
-    """Turns class numbers stored in bytes into int64; leaves all else as it is."""
+    """Converts class numbers stored as bytes to int64; other arrays stay unchanged."""
     return array.astype(np.int64) if array.dtype == np.uint8 and array.ndim == 1 else array
 
 
-def _images_and_labels(folder: Path, part: str) -> Dataset:
+def _images_and_labels(folder: Path, prefix: str) -> Dataset:
     arrays: list[Array] = []
-    for stem in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
+    for stem in (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"):
         path = _find(folder, stem)
         if path is None:
             raise DataError(
@@ -134,8 +134,8 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
         problem = "is cut short" if size_on_disk < declared else "goes on after its last element"
         raise FileFormatError(f"the file {problem}", facts=facts, advice=RESTORE)
     require_plausible(declared, size_on_disk, "the IDX file")
-    # One byte more than declared: it must not be there, and asking for it makes gzip compare its
-    # checksum at the end of the stream.
+    # One byte more than declared: it must not exist, and reading up to the end makes gzip verify
+    # its checksum.
     try:
         content = read_at_most(stream, payload + 1)
     except EOFError:
@@ -157,7 +157,7 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
 def _read_header(
     stream: BinaryIO | gzip.GzipFile,
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], int]:
-    """The element type, the shape, and the bytes that the header takes."""
+    """The element type, the shape, and the size of the header in bytes."""
     magic = bytes(read_at_most(stream, 4))
     known = ", ".join(f"{code:02x}" for code in _TYPES)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:

@@ -1,4 +1,4 @@
-"""A folder of pictures, one subfolder a class."""
+"""A folder of pictures, one subfolder for each class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.data.edge import reading
+from lamina.data.untrusted import reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, missing_extra
 from lamina.shapes import Array
@@ -17,7 +17,7 @@ from lamina.shapes import Array
 _SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 )
-# How a picture of each Pillow mode is read; others would lose something.
+# The modes of Pillow that are read, and the mode they are converted to; others would lose data.
 _CONVERSIONS = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
 
 
@@ -26,7 +26,7 @@ def read_image_folder(folder: Path) -> tuple[Array, Array]:
 
     Returns:
         Images uint8[n, channels, height, width] with 1 channel (grey) or 3 (red, green, blue);
-        labels int64[n]: the place of the picture's subfolder in the sorted row of subfolders.
+        labels int64[n]: the index of the picture's subfolder among the sorted subfolders.
 
     Raises:
         DataError: if there are no pictures, or they differ in size or in the number of channels.
@@ -66,12 +66,12 @@ def _read_picture(
 ) -> Array:
     """One picture as uint8[channels, height, width], of the shape of the first one."""
     with reading(path, "a picture"), warnings.catch_warnings():
-        # Pillow warns of a picture so large that it may be an attack, and goes on.
+        # Pillow only warns of pictures so large that they may be an attack; here it is an error.
         warnings.simplefilter("error", image_module.DecompressionBombWarning)
         with open_regular(path) as file, image_module.open(file) as image:
             if image.mode not in _CONVERSIONS:
                 raise DataError(
-                    "the picture has a kind of pixels that cannot be kept whole",
+                    "the picture has pixels of a kind that cannot be read without loss",
                     facts=(("expected", ", ".join(_CONVERSIONS)), ("found", image.mode)),
                     advice="Convert it to grey (L) or colour (RGB) first.",
                 )

@@ -1,4 +1,4 @@
-"""`load`: looks at what a file holds and passes it to the reader for that format."""
+"""`load`: recognises the format of a file and calls its reader."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.dataset import Dataset
-from lamina.data.edge import PathLike, reading
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.images import read_image_folder
 from lamina.data.tables import read_csv
+from lamina.data.untrusted import PathLike, reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.graph.kinds import AnyOf, FilePath, Whole
@@ -45,7 +45,7 @@ def load(
     path: PathLike,
     targets: Annotated[PathLike | int, AnyOf((FilePath(), Whole()))] | None = None,
 ) -> Dataset:
-    """Reads a data set; the format is told by the contents, or else by the ending.
+    """Reads a data set; the format is recognised by the contents, or else by the file's suffix.
 
     | file | inputs | targets |
     | --- | --- | --- |
@@ -57,12 +57,12 @@ def load(
 
     Args:
         path: the file or folder.
-        targets: what is to be learnt, as in the table.
+        targets: chooses the targets, as in the table.
 
     Raises:
-        DataError: if the file is missing, or what it holds makes no data set.
+        DataError: if the file is missing, or its contents make no data set.
         DTypeError: if it holds numbers of a type that Lamina does not have.
-        FileFormatError: if it is damaged or of an unknown kind.
+        FileFormatError: if it is damaged or of an unknown format.
         MissingExtraError: if h5py or Pillow is needed and not installed.
     """
     source = Path(path)
@@ -108,7 +108,7 @@ def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array
 
 
 def _read_array(path: Path, kind: str) -> Array:
-    """The array of a file that holds one only."""
+    """The array of a file with a single array."""
     if kind == "npy":
         return read_npy(path)
     if kind == "idx":

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lamina.data.edge import reading
+from lamina.data.untrusted import reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.shapes import Array
 
 _DELIMITERS = ",;\t"
-# The largest range in which float64 holds every whole number.
+# float64 represents all whole numbers up to this one exactly.
 _EXACT = 2.0**53
 
 
@@ -26,8 +26,8 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
 
     Args:
         path: the file, UTF-8.
-        targets: the name or the number (from 0; negative ones from the end) of the column to be
-            learnt; None means the last.
+        targets: the name or the number (from 0; negative ones from the end) of the column of
+            targets; None means the last.
 
     Returns:
         Inputs float32[rows, columns - 1]; targets int64[rows] if all are whole numbers, else
@@ -80,7 +80,7 @@ def _target_column(targets: str | int | None, names: list[str] | None, count: in
     raise DataError(
         f"there is no column {targets!r}",
         facts=(("expected", f"0 to {count - 1}, or a name"), ("found", columns)),
-        advice="Name the column to be learnt as it stands in the header, or give its number.",
+        advice="Give the name of the column of targets in the header, or its number.",
     )
 
 
@@ -108,7 +108,7 @@ def _read_numbers(path: Path, delimiter: str, *, header: bool, columns: int) -> 
 
 
 def _first_fault(path: Path, delimiter: str, header: bool, columns: int) -> FileFormatError | None:
-    """Reads the table again, slowly, to say where it is wrong."""
+    """Reads the table again, line by line, to find the fault."""
     with _opened(path) as file:
         rows = csv.reader(file, delimiter=delimiter)
         for row in islice(rows, 1 if header else 0, None):
@@ -133,4 +133,4 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return "_" not in text  # Python takes 1_000 for a number, tables do not
+    return "_" not in text  # a number for Python, 1_000, but not in tables

@@ -1,4 +1,4 @@
-"""Writing a file so that a reader finds the old contents or the new, never a part of them."""
+"""Writing files atomically: a reader finds the old contents or the new, never a mixture."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lamina.errors import DataError
 def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
     """Writes a whole file: a temporary file in the same folder, fsync, rename, fsync of the folder.
 
-    After an error or a crash the old file is still there, whole. A file that is replaced keeps its
-    permissions, and a symbolic link keeps pointing to the file that is written. What processes that
-    were killed have left unfinished in the folder is removed.
+    After an error or a crash the old file is intact. A file that is replaced keeps its permissions,
+    and a symbolic link keeps pointing to the file that is written. Temporary files that killed
+    processes left in the folder are removed.
 
     Raises:
-        DataError: if the file cannot be written; nothing is left behind.
+        DataError: if the file cannot be written; no temporary file remains.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -27,7 +27,7 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
     b'all of it'
     """
     target = Path(os.path.realpath(path))
-    # First: what was left behind may be what fills the disk.
+    # First, as leftover temporary files may be what fills the disk.
     sweep(str(target.parent))
     try:
         write_whole(str(target), data, permissions=_permissions(target))
@@ -37,10 +37,10 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Checks that a file could be written there, before there is anything to write.
+    """Checks that a file can be written, before there is anything to write.
 
     Raises:
-        DataError: if it cannot; a file that is there is not touched.
+        DataError: if it cannot; an existing file is not touched.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -52,7 +52,7 @@ def require_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _permissions(target: Path) -> int | None:
-    """Those of the file that is replaced."""
+    """The permissions of the file that is replaced; None for a new file."""
     try:
         return target.stat().st_mode & 0o7777
     except FileNotFoundError:
@@ -77,4 +77,4 @@ def _advice(error: OSError, target: Path) -> str:
         return "This is a folder: add a file name."
     if not target.parent.is_dir():
         return f"Create the folder first: {target.parent}"
-    return "Check that the folder may be written to; a file that was there is unharmed."
+    return "Check that the folder may be written to; an existing file is unharmed."

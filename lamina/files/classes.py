@@ -15,7 +15,7 @@ USER_PREFIX = "user."
 
 
 def own_classes() -> dict[str, type]:
-    """Lamina's layers, initialisers and regularisers, by the name under which they are saved."""
+    """Lamina's layers, initialisers and regularisers, by their names in files."""
     found: dict[str, type] = {}
     for prefix, module in (("", layers), ("init.", init)):
         for name in dir(module):
@@ -26,7 +26,7 @@ def own_classes() -> dict[str, type]:
 
 
 def classes_of(network: Network) -> list[type]:
-    """The classes of all records in a network: its layers, and what their fields hold."""
+    """The users' classes of records in a network: layers, and records in their fields."""
     found: dict[type, None] = {}
 
     def visit(value: Any) -> None:

@@ -1,7 +1,7 @@
 """A network from plain data; runs no code from the file.
 
-Names are looked up among Lamina's own classes and those that the caller passes. Everything is built
-through the same checks as when a person writes it.
+Names are looked up among Lamina's own classes and the classes that the caller passes. Layers and
+ops are built through the same checks as in a user's program.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
 
     Args:
         definition: the JSON data.
-        arrays: the arrays that it fixes.
+        arrays: the arrays of its constants, by name.
         user_layers: the caller's own classes of layers, initializers and regularizers that the
             network may contain.
 
     Raises:
-        FileFormatError: for a class or op that is not known, and for a part that cannot be
-            rebuilt, which is named.
+        FileFormatError: for an unknown class or op, and for a layer, graph or node that cannot be
+            rebuilt, by its number.
         LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is no network; the
-            caller says which file it was.
+            caller adds the path of the file.
     """
     return _Decoder(arrays, user_layers).network(_table(definition))
 
@@ -57,7 +57,7 @@ class _Decoder:
         for number, entry in enumerate(_list(whole, "layers")):
             with _rebuilding("layer", number, entry, "record"):
                 self._layers.append(self._record(_table(entry)))
-        # Files of networks without any do not mention them.
+        # The key is missing in files of networks without graphs.
         for number, entry in enumerate(_list(whole, "graphs") if "graphs" in whole else ()):
             with _rebuilding("graph", number, entry, ""):
                 self._graphs.append(self._graph(_table(entry)))
@@ -115,7 +115,7 @@ class _Decoder:
 
     def _value(self, data: Json, depth: int = 0) -> Any:
         if depth > _DEEPEST:
-            raise ValueError(f"a value lies more than {_DEEPEST} levels deep")
+            raise ValueError(f"a value is nested more than {_DEEPEST} levels deep")
         if not isinstance(data, dict):
             if isinstance(data, list):
                 raise ValueError("a list without a kind")
@@ -146,9 +146,9 @@ class _Decoder:
         return self._record(table, depth)
 
 
-# A file need not be read deeper than anybody writes records into records.
+# The deepest nesting of records that is read.
 _DEEPEST = 32
-# What making records of nonsense may raise, a layer of somebody's own included.
+# Exceptions that building records from invalid data may raise, in layers of users too.
 NONSENSE = (
     *(LaminaError, LookupError, TypeError, ValueError, AttributeError),
     *(ArithmeticError, RecursionError, MemoryError, NotImplementedError),
@@ -157,7 +157,7 @@ NONSENSE = (
 
 @contextmanager
 def _rebuilding(kind: str, number: int, entry: Json, named_by: str) -> Generator[None]:
-    """Errors inside say which part of the network it was."""
+    """Names the layer, graph or node in errors that are raised inside."""
     name = cast(dict[str, Any], entry).get(named_by, "") if isinstance(entry, dict) else ""
     what = f"{kind} {number} of its network" + (f", {reprlib.repr(name)}," if name else "")
     try:
@@ -172,14 +172,14 @@ def _rebuilding(kind: str, number: int, entry: Json, named_by: str) -> Generator
         raise FileFormatError(f"{what} cannot be rebuilt", facts=facts, advice=ADVICE) from error
 
 
-ADVICE = "Save the model again; the file was changed, or cut short on its way."
+ADVICE = "Save the model again; the file was changed or truncated."
 
 
 def _earlier(made: Sequence[Any], number: object) -> Any:
-    place = _whole(number)
-    if not 0 <= place < len(made):
-        raise IndexError(f"there is no number {place} among the {len(made)} before it")
-    return made[place]
+    index = _whole(number)
+    if not 0 <= index < len(made):
+        raise IndexError(f"there is no number {index} among the {len(made)} before it")
+    return made[index]
 
 
 def _whole(value: object) -> int:

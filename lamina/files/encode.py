@@ -20,7 +20,7 @@ Json = Any
 
 
 def encode(network: Network) -> tuple[Json, dict[str, Array]]:
-    """A network as JSON data, and the arrays that it fixes, by name.
+    """A network as JSON data, and the arrays of its constants, by name.
 
     Raises:
         DefinitionError: if a layer has a field that is no plain value.
@@ -34,14 +34,14 @@ class _Encoder:
     """Encodes one network. Layers and graphs used several times are written once.
 
     Attributes:
-        arrays: by the names that the data has for them.
+        arrays: by their names in the data.
     """
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
         self._own = {cls: name for name, cls in own_classes().items()}
         self._users: dict[str, type] = {}
-        # By identity their numbers among the records.
+        # The number of each layer among the records, by the layer's id.
         self._layer_numbers: dict[int, int] = {}
         self._layers: list[Json] = []
         self._graph_numbers: dict[int, int] = {}
@@ -103,14 +103,14 @@ class _Encoder:
         return {"record": self._class_name(value.__class__, where), "fields": fields}
 
     def _class_name(self, cls: type, where: str) -> str:
-        """The name of a class. Users' classes have a prefix, and never pass for Lamina's."""
+        """The name of a class. The prefix of users' classes keeps them apart from Lamina's."""
         if cls in self._own:
             return self._own[cls]
         if self._users.setdefault(cls.__name__, cls) is not cls:
             raise DefinitionError(
                 f"two classes of the network are named {cls.__name__}",
                 where=where,
-                advice="A file knows classes by their names: rename one of them.",
+                advice="A file refers to classes by name: rename one of them.",
             )
         return USER_PREFIX + cls.__name__
 

@@ -1,7 +1,7 @@
 """Model files: safetensors with the network as data, and a checksum over everything.
 
-A checkpoint is a model file with more tensors (the optimizer's state) and more notes (the
-history); it loads as a model, too.
+A checkpoint is a model file with further tensors (the optimizer's state) and notes (the history);
+it can be loaded as a model too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT = "lamina-model-1"
 
 @frozen_dataclass
 class ModelFile:
-    """What a model file holds.
+    """The contents of a model file.
 
     Attributes:
         network: the definition.
@@ -49,10 +49,10 @@ class ModelFile:
 
 
 def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
-    """Writes a model file, all or nothing.
+    """Writes a model file atomically.
 
     Raises:
-        DefinitionError: if a layer holds something that is not data.
+        DefinitionError: if a field of a layer is not plain data.
         DataError: if the file cannot be written.
     """
     from safetensors.numpy import save
@@ -74,14 +74,14 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
 
 
 def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> ModelFile:
-    """Reads a model file; runs no code from it, and gives all of it or an error.
+    """Reads a model file; runs no code from it.
 
     Args:
         path: of the file.
         layers: the caller's own layer classes that the network may contain.
 
     Raises:
-        FileFormatError: if the file is missing, cut short, damaged, or of another kind.
+        FileFormatError: if the file is missing, truncated, damaged, or of another format.
     """
     where = os.fspath(path)
     try:
@@ -143,16 +143,16 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
 def _assemble(
     tensors: Mapping[str, Array], metadata: Mapping[str, str], layers: Sequence[type]
 ) -> ModelFile:
-    def part(prefix: str) -> dict[str, Array]:
+    def with_prefix(prefix: str) -> dict[str, Array]:
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-    network = decode(json.loads(metadata["network"]), part("constants/"), layers)
+    network = decode(json.loads(metadata["network"]), with_prefix("constants/"), layers)
     dtype = as_dtype(metadata["dtype"])
     seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
         raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
-    values = part("values/")
-    # Both forms are built here: what one of them cannot mean is not found out by who uses it.
+    values = with_prefix("values/")
+    # Traces training and inference mode, so that an error of either is raised here.
     record = network.variables(dtype)
     expected = {
         name: variable.tensor
@@ -171,11 +171,11 @@ def _assemble(
                 advice=ADVICE,
             )
     values = {name: values[name] for name in expected}
-    return ModelFile(network, dtype, seed, values, part("extra/"), cast(Any, notes))
+    return ModelFile(network, dtype, seed, values, with_prefix("extra/"), cast(Any, notes))
 
 
 def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes of everything in the file."""
+    """SHA-256 of all metadata, and of names, dtypes, shapes and bytes of all tensors."""
     digest = hashlib.sha256()
     for name, text in sorted(metadata.items()):
         digest.update(json.dumps([name, text]).encode())

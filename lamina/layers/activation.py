@@ -10,7 +10,7 @@ from typing import Literal
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import axis_within_example, place_of
+from lamina.layers.checks import axis_within_example, origin_text
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
@@ -153,7 +153,7 @@ class GELU(Layer):
     approximate: Literal["none", "tanh"] = "none"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds either form."""
+        """Builds gelu(x), exact or approximated."""
         return ops.gelu(x, self.approximate == "tanh")
 
 
@@ -175,8 +175,8 @@ class SiLU(Layer):
 class Softplus(Layer):
     """log(1 + exp(x)), a smooth ReLU.
 
-    Computed without overflow at any x; PyTorch cuts it off to x above 20, which differs from it
-    by less than 3e-9.
+    Computed without overflow at any x. PyTorch returns x above 20; the difference is less than
+    3e-9.
 
     Example:
         >>> import lamina as lm
@@ -261,7 +261,7 @@ class Hardtanh(Layer):
                     ("expected", "low < high"),
                     ("found", f"low={self.low!r}, high={self.high!r}"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
             )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What all records of users have, the line that made them; checks of what layers are applied to."""
+"""The base of records that remember their source line; checks of the operands of layers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Sourced(metaclass=Called):
         return self._source
 
 
-def place_of(owner: object) -> str:
-    """Where a record was made, or is being made: `"Linear (train.py:12)"`."""
+def origin_text(owner: object) -> str:
+    """A record's class and the user's line that made it, or makes it: `"Linear (train.py:12)"`."""
     source = owner.source if isinstance(owner, Sourced) else source_line()
     return str(Origin(type(owner).__name__, source))
 
 
-# What makes features of things that are numbered.
+# Advice where a layer that needs features is applied to indices.
 EMBEDDING = "Put an lm.Embedding(count, features) before it: it makes features of indices."
 
 
@@ -40,7 +40,7 @@ def require_float(layer: object, x: Tensor, advice: str = "") -> None:
     """Checks that a layer is applied to floats.
 
     Raises:
-        DTypeError: if it is not.
+        DTypeError: for integers and bools.
     """
     if not x.dtype.is_float:
         raise DTypeError(
@@ -51,10 +51,10 @@ def require_float(layer: object, x: Tensor, advice: str = "") -> None:
 
 
 def axis_within_example(layer: object, axis: int, x: Tensor) -> int:
-    """The axis counted from the front.
+    """The number of an axis counted from the front.
 
     Raises:
-        ShapeError: if there is no such axis, or it is the batch.
+        ShapeError: if the tensor has no such axis, or it is the batch.
     """
     counted = normalise_axis(axis, x.rank)
     if counted == 0:

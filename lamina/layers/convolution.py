@@ -1,6 +1,6 @@
 """Convolutions and transposed convolutions in one, two and three dimensions.
 
-The layers of all dimensions are one: it takes its number from its name.
+The layers of one, two and three dimensions share a base class; `axes` is their number of axes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lamina.graph.kinds import (
     read_each,
     refusal,
 )
-from lamina.layers.checks import place_of, require_float
+from lamina.layers.checks import origin_text, require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
@@ -42,7 +42,7 @@ class ForEachAxis(Kind):
 
     Attributes:
         lowest: the smallest number.
-        rank: how many axes there are; None for as many as are given.
+        rank: the number of axes; None for the number of entries given.
     """
 
     lowest: int = 1
@@ -64,11 +64,11 @@ class ForEachAxis(Kind):
 
 @frozen_dataclass
 class PairForEachAxis(Kind):
-    """What is put before and after: a whole number for all axes, or for each one or a pair.
+    """Widths of padding: a number for all axes, or for each axis a number or (before, after).
 
     Attributes:
-        words: what may stand in their place.
-        rank: how many axes there are; None for as many as are given.
+        words: accepted instead of widths, such as `"same"`.
+        rank: the number of axes; None for the number of entries given.
     """
 
     words: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ _WIDTHS = Either(_WIDTH, Row(_WIDTH))
 
 # A number for all axes, or one for each.
 Numbers = Annotated[int | tuple[int, ...], ForEachAxis()]
-# What is put before and after: the same for all axes, or for each a number or a pair.
+# Widths of padding: the same for all axes, or for each axis a number or a pair (before, after).
 Pairs = Annotated[int | tuple[int | tuple[int, int], ...], PairForEachAxis()]
 Padding = Annotated[
     str | int | tuple[int | tuple[int, int], ...], PairForEachAxis(("same", "valid"))
@@ -112,11 +112,11 @@ def numbers_of(layer: Layer, name: str, value: int | tuple[int, ...], rank: int)
     """One number for each axis.
 
     Raises:
-        DefinitionError: if there are given as many as another number of axes has.
+        DefinitionError: if the number of entries is not the number of axes.
     """
     found = [value] * rank if isinstance(value, int) else list(value)
     if len(found) != rank:
-        raise refusal(_not_one_for_each(rank), name, value, where=place_of(layer))
+        raise refusal(_not_one_for_each(rank), name, value, where=origin_text(layer))
     return found
 
 
@@ -127,7 +127,7 @@ def pairs_of(value: Any, rank: int) -> tuple[tuple[int, int], ...]:
 
 
 def _some_rank(given: Sequence[Any] | None) -> int:
-    """As many axes as something is given for."""
+    """The number of axes that entries are given for, from 1 to 3."""
     return min(max(len(given or ()), 1), 3)
 
 
@@ -143,11 +143,11 @@ def _each(rank: int) -> str:
 
 
 def check_image(layer: Layer, x: Tensor, rank: int) -> None:
-    """Checks that a layer is applied to [batch, channels] and so many further axes, of floats.
+    """Checks that a layer is applied to floats with batch, channels and `rank` further axes.
 
     Raises:
-        ShapeError: if there are other axes.
-        DTypeError: if there are integers.
+        ShapeError: for another number of axes.
+        DTypeError: for integers.
     """
     names = ("length", "height, width", "depth, height, width")[rank - 1]
     if x.rank != rank + 2:
@@ -183,12 +183,12 @@ class _Convolution(Layer, ABC):
             raise DefinitionError(
                 "the channels cannot be divided into groups",
                 facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="Both the channels given and those made must be multiples of groups.",
             )
 
     def _widths(self) -> tuple[tuple[int, int], ...]:
-        """What is put before and after, for each axis."""
+        """The widths of padding (before, after) of each axis."""
         if self.padding == "valid":
             return ((0, 0),) * self.axes
         if self.padding != "same":
@@ -200,11 +200,11 @@ class _Convolution(Layer, ABC):
             raise DefinitionError(
                 'padding="same" needs a stride of 1',
                 facts=(("stride", repr(self.stride)),),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="Give the padding as a number, such as padding=1.",
             )
         widths = ((size - 1) * dilation for size, dilation in zip(sizes, dilations, strict=True))
-        # Where the window is even, the odd one goes behind, as in PyTorch.
+        # For even windows the extra element is padded at the end, as in PyTorch.
         return tuple((width // 2, width - width // 2) for width in widths)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ class Conv1d(_Convolution):
 
 @frozen_dataclass
 class Conv2d(_Convolution):
-    """The convolution of images with a bank of windows, and a bias for each.
+    """The convolution of images, plus a bias for each channel.
 
     Takes f32 or f64 [batch, inputs, height, width] and gives [batch, channels, ...]; with window
     k, stride s, dilation d and padding p before and q after, an extent n becomes
@@ -286,17 +286,17 @@ class Conv2d(_Convolution):
         padding: zeros around, a number, one for each axis, or a pair (before, after) for each;
             `"same"` keeps the extents, `"valid"` means none.
         dilation: between the elements of a window.
-        groups: parts into which channels are cut that do not see each other; as many as there are
-            channels make it depthwise.
+        groups: of channels; each group of the result is computed from one group of the inputs. As
+            many groups as channels make the convolution depthwise.
         bias: whether a number is added to each channel.
-        padding_mode: what the padding is: `"zeros"`, `"reflect"`, `"replicate"` or `"circular"`.
+        padding_mode: `"zeros"`, `"reflect"`, `"replicate"` or `"circular"`.
         weight_init, bias_init: first values, see `lamina.init`; by default those of PyTorch,
             uniform within 1 / sqrt(inputs / groups * kh * kw).
         weight_regularizer, bias_regularizer: penalties, such as `lm.L2(1e-4)`.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than images, or to such that are too small.
+        ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
         >>> import lamina as lm
@@ -352,23 +352,23 @@ class _TransposedConvolution(Layer, ABC):
                         ("stride", repr(self.stride)),
                         ("dilation", repr(self.dilation)),
                     ),
-                    where=place_of(self),
-                    advice="It adds to the extent what a convolution with this stride, or its "
-                    "last window, leaves open.",
+                    where=origin_text(self),
+                    advice="It chooses among the extents that a convolution with this stride maps "
+                    "to the same one.",
                 )
         if self.channels % self.groups:
             raise DefinitionError(
                 "the channels cannot be divided into groups",
                 facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="Both the channels given and those made must be multiples of groups.",
             )
 
     def _ends(self, strides: list[int]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-        """For each axis what is cut off, what is added to the extent, and how many zeros follow.
+        """For each axis the widths cropped, the elements added to the extent, and the zeros after.
 
-        A convolution with that stride makes up to stride - 1 further extents equal. What
-        output_padding adds beyond is cut off less, or zero as no window reaches it.
+        A convolution with this stride maps up to stride - 1 further extents to the same one. An
+        output_padding beyond that crops less, or else adds zeros, as no window reaches so far.
         """
         further = numbers_of(self, "output_padding", self.output_padding, self.axes)
         widths: list[tuple[int, int]] = []
@@ -397,16 +397,16 @@ class _TransposedConvolution(Layer, ABC):
             initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0))),
             self.weight_regularizer,
         )
-        rows = zip(static(x.shape[2:]), sizes, strides, dilations, widths, further, strict=True)
+        axes = zip(static(x.shape[2:]), sizes, strides, dilations, widths, further, strict=True)
         extents = [
             (n - 1) * stride - low - high + (size - 1) * dilation + 1 + more
-            for n, size, stride, dilation, (low, high), more in rows
+            for n, size, stride, dilation, (low, high), more in axes
         ]
         if min(extents) < 1:
             raise ShapeError(
                 "nothing is left of the result",
                 facts=(("found", described(x)), ("padding", repr(self.padding))),
-                advice="The padding cuts from the result what a convolution would add: less of it.",
+                advice="The padding is cropped from the result: give less.",
             )
         y = ops.conv_transpose(x, weight, extents, strides, widths, dilations, self.groups)
         y = ops.pad(y, ((0, 0), (0, 0), *((0, width) for width in zeros)))
@@ -439,7 +439,7 @@ class ConvTranspose1d(_TransposedConvolution):
 
 @frozen_dataclass
 class ConvTranspose2d(_TransposedConvolution):
-    """The convolution turned round: each element is spread over a window of the result.
+    """The transposed convolution: each element is spread over a window of the result.
 
     Takes f32 or f64 [batch, inputs, height, width] and gives [batch, channels, ...]; with window
     k, stride s, dilation d, padding p before and q after, an extent n becomes
@@ -451,18 +451,18 @@ class ConvTranspose2d(_TransposedConvolution):
         channels: of the result.
         window: its size, a number or one for each axis.
         stride: between the windows in the result.
-        padding: what is cut off around the result, a number, one for each axis, or a pair.
-        output_padding: what is added at the end of the result, less than the stride or the
-            dilation.
+        padding: widths cropped from the result, a number, one for each axis, or a pair.
+        output_padding: the number of elements added at the end of the result, less than the stride
+            or the dilation.
         dilation: between the elements of a window.
-        groups: parts into which channels are cut that do not see each other.
+        groups: of channels; each group of the result is computed from one group of the inputs.
         bias: whether a number is added to each channel.
         weight_init, bias_init: first values, see `lamina.init`; by default those of PyTorch.
         weight_regularizer, bias_regularizer: penalties, such as `lm.L2(1e-4)`.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than images, or where nothing is left.
+        ShapeError: when applied to anything but images, or where nothing is left.
 
     Example:
         >>> import lamina as lm

@@ -19,8 +19,8 @@ class Dropout(Layer):
 
     Takes f32 or f64 of any shape. The elements that stay are divided by the probability to stay
     ("inverted dropout"), so that the expected value is the same. The mask is a function of seed,
-    step and place; the backward pass computes it again instead of storing it. After Srivastava,
-    Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout (JMLR 15, 2014).
+    training step and coordinates; the backward pass computes it again instead of storing it. After
+    Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout (JMLR 15, 2014).
 
     Args:
         probability: of an element to become zero.
@@ -45,10 +45,10 @@ class Dropout(Layer):
 class SpatialDropout(Layer):
     """Sets whole channels to zero at random while training; does nothing in inference.
 
-    Takes f32 or f64 [batch, channels, ...]. For images, where neighbouring pixels say nearly the
-    same: dropping single ones would take little away. The channels that stay are divided by the
-    probability to stay. After Tompson, Goroshin, Jain, LeCun, Bregler: Efficient object
-    localization using convolutional networks (2015).
+    Takes f32 or f64 [batch, channels, ...]. For images, whose neighbouring pixels are nearly
+    equal: dropping single pixels would remove little information. The channels that stay are
+    divided by the probability to stay. After Tompson, Goroshin, Jain, LeCun, Bregler: Efficient
+    object localization using convolutional networks (2015).
 
     Args:
         probability: of a channel to become zero.
@@ -81,8 +81,8 @@ class SpatialDropout(Layer):
 class DropPath(Layer):
     """Sets whole examples to zero at random while training; does nothing in inference.
 
-    Takes f32 or f64 [batch, ...]. At the end of a residual branch, before the sum, it lets the
-    example pass by the branch: "stochastic depth". The examples that stay are divided by the
+    Takes f32 or f64 [batch, ...]. At the end of a residual branch, before the sum, it skips the
+    branch for an example: "stochastic depth". The examples that stay are divided by the
     probability to stay. After Huang, Sun, Liu, Sedra, Weinberger: Deep networks with stochastic
     depth (2016).
 
@@ -138,7 +138,7 @@ class GaussianNoise(Layer):
 
 @frozen_dataclass
 class GaussianSample(Layer):
-    """A number of each normal distribution while training; its mean in inference.
+    """A sample of each normal distribution while training; its mean in inference.
 
     Takes mean and logarithm of the variance, f32 or f64 of one shape. The result is
     mean + deviation * noise, so that gradients reach both ("reparametrisation"). After Kingma,
@@ -170,7 +170,7 @@ class GaussianSample(Layer):
 
 
 def _dropped(scope: Scope, x: Tensor, mask_shape: Shape, probability: float) -> Tensor:
-    """X times a mask of 0 and 1 / (1 - probability), which is broadcast over it."""
+    """X times a random mask of 0 and 1 / (1 - probability), broadcast from `mask_shape`."""
     if not scope.training or probability == 0:
         return x
     stay = 1.0 - probability

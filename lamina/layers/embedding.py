@@ -1,4 +1,4 @@
-"""Layers for sequences of numbered things: what stands for a number, and for a position."""
+"""Layers for indices and positions: embeddings, one-hot vectors, positional encodings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.graph.kinds import Count, Whole
-from lamina.layers.checks import place_of, require_float
+from lamina.layers.checks import origin_text, require_float
 from lamina.layers.init import Normal
 from lamina.layers.layer import Layer
 from lamina.layers.scope import (
@@ -33,10 +33,9 @@ class Embedding(Layer):
     of `features` elements. Its parameter is `weight`, (count, features).
 
     Args:
-        count: the number of rows: how many different indices there are.
+        count: the number of rows, which is the number of different indices.
         features: the number of elements of a row.
-        padding: an index whose row starts at zero and is never trained: the filling of sequences
-            that are shorter than others.
+        padding: the index that pads shorter sequences; its row starts at zero and is not trained.
         weight_init: by default N(0, 1), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
@@ -44,7 +43,7 @@ class Embedding(Layer):
         DefinitionError: if count or features is not a whole number above zero, or padding is not
             one of the indices.
         DTypeError: when applied to floats.
-        DataError: when data arrives that has other indices.
+        DataError: when data with other indices arrives.
 
     Example:
         >>> import lamina as lm
@@ -66,12 +65,12 @@ class Embedding(Layer):
                     ("expected", f"0..{self.count - 1}"),
                     ("found", repr(self.padding)),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="The padding has a row of its own: count it in.",
             )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice of rows."""
+        """Builds the lookup of rows."""
         _limit_indices(self, scope, x, self.count)
         init = initializer(self.weight_init, Normal())
         if self.padding is not None:
@@ -82,7 +81,7 @@ class Embedding(Layer):
         y = ops.take(weight, x)
         if self.padding is None:
             return y
-        # The same value either way: only the gradient goes one way.
+        # Both alternatives are y; the gradient reaches only the second.
         is_padding = ops.expand_dims(ops.equal(x, self.padding), -1)
         return ops.where(is_padding, ops.stop_gradient(y), y)
 
@@ -96,7 +95,7 @@ class _ZeroRow:
 
     @property
     def arrays_while_drawn(self) -> int:
-        """Those of the other one, or its result and a copy."""
+        """The other initializer's number; at least 2, for its result and a copy."""
         return max(arrays_while_drawn(self.init), 2)
 
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
@@ -107,7 +106,7 @@ class _ZeroRow:
 
 @frozen_dataclass
 class OneHot(Layer):
-    """1 at the place that each index names along a new last axis, 0 elsewhere.
+    """One-hot vectors: along a new last axis 1 at each index, 0 elsewhere.
 
     Takes integers of any shape, from 0 to classes - 1, and gives floats with one axis more.
 
@@ -117,7 +116,7 @@ class OneHot(Layer):
     Raises:
         DefinitionError: if classes is not a whole number above zero.
         DTypeError: when applied to floats.
-        DataError: when data arrives that has other indices.
+        DataError: when data with other indices arrives.
 
     Example:
         >>> import lamina as lm
@@ -128,14 +127,14 @@ class OneHot(Layer):
     classes: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the comparison of each index with each place."""
+        """Builds the comparison of each index with each class."""
         _limit_indices(self, scope, x, self.classes)
         return ops.one_hot(x, self.classes, scope.dtype)
 
 
 @frozen_dataclass
 class SinusoidalPositions(Layer):
-    """Adds sines and cosines of the position, in waves from 2 pi to 20,000 pi long.
+    """Adds sines and cosines of the position, with wavelengths from 2 pi to 20,000 pi.
 
     Takes f32 or f64 [batch, ..., length, features]. To feature 2i of position p it adds
     sin(p / 10000^(2i / features)), to feature 2i + 1 the cosine. After Vaswani, Shazeer, Parmar,
@@ -194,7 +193,7 @@ class LearnedPositions(Layer):
 
 
 def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:
-    """Has data with other indices refused; DTypeError for what holds no indices."""
+    """Limits indices to 0..count - 1; DTypeError if x is not an integer tensor."""
     if x.dtype.kind != "int":
         raise DTypeError(
             f"{type(layer).__name__} takes indices",
@@ -205,7 +204,7 @@ def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:
 
 
 def _positions(layer: Layer, x: Tensor) -> tuple[int, int]:
-    """How many positions there are, and how many features at each.
+    """The number of positions, and of features at each.
 
     Raises:
         ShapeError: if one of the axes is missing.

@@ -1,7 +1,7 @@
 """Layers that enlarge, rearrange, pad and crop images: [batch, channels, height, width].
 
-Nothing here scatters, neither forwards nor backwards: all is movement, blending of neighbours, and
-products with constant matrices.
+Neither forward nor backward pass scatters: the layers are movements and products with constant
+matrices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lamina.graph.kinds import (
     entries_of,
     read_each,
 )
-from lamina.layers.checks import place_of, require_float
+from lamina.layers.checks import origin_text, require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PadMode
@@ -68,8 +68,8 @@ class Upsample(Layer):
     Args:
         scale: the factor, or one for each axis after the channels.
         mode: `"nearest"` repeats each element; `"bilinear"` blends the four nearest ones.
-        align_corners: in mode `"bilinear"`, where the elements lie: as centres of equal squares
-            (False), or so that those in the corners keep their place (True). As in PyTorch.
+        align_corners: in mode `"bilinear"`, whether the corner elements of image and result
+            coincide (True), or elements are the centres of equal squares (False). As in PyTorch.
 
     Raises:
         DefinitionError: for a scale that is no whole number above zero, another mode, or
@@ -90,9 +90,9 @@ class Upsample(Layer):
     def __post_init__(self) -> None:
         if self.align_corners and self.mode == "nearest":
             raise DefinitionError(
-                "align_corners says where blended elements lie, and this mode blends none",
+                'align_corners applies to mode="bilinear" only',
                 facts=(("expected", "mode='bilinear'"), ("found", f"mode={self.mode!r}")),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="Leave align_corners out.",
             )
 
@@ -119,19 +119,19 @@ class Upsample(Layer):
 
 
 def _repeated(x: Tensor, axis: int, factor: int) -> Tensor:
-    """Each element several times along one axis."""
+    """Each element repeated `factor` times along one axis."""
     (extent,) = static((x.shape[axis],))
-    apart = ops.expand_dims(x, axis + 1)
+    expanded = ops.expand_dims(x, axis + 1)
     shape = (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :])
-    whole = (*x.shape[:axis], extent * factor, *x.shape[axis + 1 :])
-    return ops.reshape(ops.broadcast_to(apart, shape), whole)
+    merged = (*x.shape[:axis], extent * factor, *x.shape[axis + 1 :])
+    return ops.reshape(ops.broadcast_to(expanded, shape), merged)
 
 
 def _blended(x: Tensor, axis: int, factor: int, align_corners: bool) -> Tensor:
     """Linear interpolation along one axis, as a product with a constant matrix.
 
-    Most of its weights are zero, and yet this is no slower than loads of neighbours until an axis
-    has some hundreds of elements.
+    Most weights are zero, yet the product is no slower than loads of neighbours for axes of up to
+    some hundreds of elements.
     """
     (extent,) = static((x.shape[axis],))
     matrix = constant(_blending_weights(extent, extent * factor, align_corners), x.dtype)
@@ -143,16 +143,16 @@ def _blended(x: Tensor, axis: int, factor: int, align_corners: bool) -> Tensor:
 def _blending_weights(old: int, new: int, align_corners: bool) -> Array:
     """The float64 matrix (new, old) of linear interpolation between equally spaced elements."""
     if align_corners:
-        place = np.arange(new) * ((old - 1) / max(new - 1, 1))
+        position = np.arange(new) * ((old - 1) / max(new - 1, 1))
     else:
-        # Beyond the outer centres the outer elements go on.
-        place = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
-    return np.maximum(0.0, 1.0 - np.abs(place[:, None] - np.arange(old)))
+        # Outside the outermost centres the outermost elements are repeated.
+        position = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
+    return np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(old)))
 
 
 @frozen_dataclass
 class PixelShuffle(Layer):
-    """Channels become pixels: each group of factor^2 channels makes one larger image.
+    """Channels become pixels: factor^2 channels become one channel of a larger image.
 
     Takes any dtype [batch, channels * factor^2, height, width] and gives
     [batch, channels, height * factor, width * factor]. After Shi, Caballero, Huszar, Totz, Aitken,
@@ -187,14 +187,14 @@ class PixelShuffle(Layer):
                 ),
                 advice=f"Give the layer before it {r * r} channels for each one of the result.",
             )
-        apart = ops.reshape(x, (batch, channels // (r * r), r, r, height, width))
-        mixed = ops.transpose(apart, (0, 1, 4, 2, 5, 3))
-        return ops.reshape(mixed, (batch, channels // (r * r), height * r, width * r))
+        split = ops.reshape(x, (batch, channels // (r * r), r, r, height, width))
+        interleaved = ops.transpose(split, (0, 1, 4, 2, 5, 3))
+        return ops.reshape(interleaved, (batch, channels // (r * r), height * r, width * r))
 
 
 @frozen_dataclass
 class PixelUnshuffle(Layer):
-    """Pixels become channels: undoes `PixelShuffle`.
+    """Pixels become channels: the inverse of `PixelShuffle`.
 
     Takes any dtype [batch, channels, height * factor, width * factor] and gives
     [batch, channels * factor^2, height, width].
@@ -224,20 +224,20 @@ class PixelUnshuffle(Layer):
                 facts=(("expected", f"multiples of {r}"), ("found", described(x))),
                 advice="Pad the image with lm.Pad, or cut it with lm.Crop.",
             )
-        apart = ops.reshape(x, (batch, channels, height // r, r, width // r, r))
-        mixed = ops.transpose(apart, (0, 1, 3, 5, 2, 4))
-        return ops.reshape(mixed, (batch, channels * r * r, height // r, width // r))
+        split = ops.reshape(x, (batch, channels, height // r, r, width // r, r))
+        separated = ops.transpose(split, (0, 1, 3, 5, 2, 4))
+        return ops.reshape(separated, (batch, channels * r * r, height // r, width // r))
 
 
 @frozen_dataclass
 class Pad(Layer):
-    """Elements put before and after those that are there, along the last axes.
+    """Adds elements before and after the tensor's own, along the last axes.
 
     Takes any dtype [batch, ...].
 
     Args:
         widths: for each of the last axes, in their order, a pair (how many before, how many after)
-            or one number for both: `((1, 1), (0, 2))` for height and width. A single number stands
+            or one number for both: `((1, 1), (0, 2))` for height and width. A single number is
             for both sides of every axis after the channels.
         mode: `"constant"`: `value`; `"reflect"`: mirrored at the first and the last element, which
             are not repeated; `"replicate"`: the first and the last element; `"circular"`: the
@@ -266,14 +266,14 @@ class Pad(Layer):
 
 @frozen_dataclass
 class Crop(Layer):
-    """Elements cut off at both ends of the last axes.
+    """Removes elements at both ends of the last axes.
 
     Takes any dtype [batch, ...].
 
     Args:
         widths: for each of the last axes, in their order, a pair (how many at the front, how many
-            at the end) or one number for both, as for `Pad`. A single number stands for both sides
-            of every axis after the channels.
+            at the end) or one number for both, as for `Pad`. A single number is for both sides of
+            every axis after the channels.
 
     Raises:
         DefinitionError: for widths that are no whole numbers from 0.
@@ -301,7 +301,7 @@ class Crop(Layer):
         return x[tuple(key)]
 
 
-# What they share ----------------------------------------------------------------------------------
+# Shared by the layers above -----------------------------------------------------------------------
 
 
 def _image(layer: Layer, x: Tensor) -> tuple[Dim, int, int, int]:

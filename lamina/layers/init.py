@@ -5,9 +5,9 @@ array. Its random numbers come from the counter generator (`lamina.program.philo
 network starts with the same weights on every machine and engine; the stream is the number of the
 parameter in its network.
 
-Weights have the axes (outputs, inputs, *window). Their *fans* are the numbers of products that
-meet in one output, inputs times the size of the window, and that one input goes into, outputs
-times the size of the window.
+Weights have the axes (outputs, inputs, *window). fan_in is the number of products that are summed
+in one output, inputs times the size of the window. fan_out is the number of products of one input,
+outputs times the size of the window.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
 from lamina.graph.kinds import NotNegative, Positive, Row, Whole
-from lamina.layers.checks import Sourced, place_of
+from lamina.layers.checks import Sourced, origin_text
 from lamina.program.philox import philox
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, int64, shape_text, size_of
@@ -69,7 +69,7 @@ class Constant(Sourced):
     value: float
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """The number in every place, float64."""
+        """An array of the number, float64."""
         return np.full(shape, float(self.value))
 
 
@@ -100,7 +100,7 @@ class Uniform(Sourced):
                     ("expected", "low <= high"),
                     ("found", f"low={self.low!r}, high={self.high!r}"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
             )
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
@@ -195,7 +195,7 @@ class KaimingUniform(Sourced):
     Args:
         mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
         slope: of the leaky ReLU that follows below 0; 0 for a ReLU. PyTorch's `a`.
-        nonlinearity: what follows; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
+        nonlinearity: after the layer; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
 
     Raises:
         DefinitionError: for a word that is none of these; when called, if the shape has fewer
@@ -225,7 +225,7 @@ class KaimingNormal(Sourced):
     Args:
         mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
         slope: of the leaky ReLU that follows below 0; 0 for a ReLU. PyTorch's `a`.
-        nonlinearity: what follows; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
+        nonlinearity: after the layer; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
 
     Raises:
         DefinitionError: for a word that is none of these; when called, if the shape has fewer
@@ -267,7 +267,7 @@ class Orthogonal(Sourced):
     """
 
     gain: Positive = 1.0
-    # LAPACK works on two of them, beside the random numbers, Q, and Q times its signs.
+    # Two work arrays of LAPACK, the random numbers, Q, and Q times its signs.
     arrays_while_drawn = 5
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
@@ -289,7 +289,7 @@ def _fans(owner: object, shape: tuple[int, ...]) -> tuple[int, int]:
         raise DefinitionError(
             f"{type(owner).__name__} needs a weight with inputs and outputs",
             facts=(("expected", "(outputs, inputs, ...)"), ("found", shape_text(shape))),
-            where=place_of(owner),
+            where=origin_text(owner),
             advice="Use init.Zeros(), init.Uniform(low, high) or init.Normal(mean, deviation).",
         )
     window = size_of(shape[2:])
@@ -313,13 +313,13 @@ def _kaiming_deviation(owner: KaimingUniform | KaimingNormal, shape: tuple[int, 
 
 # Random numbers -----------------------------------------------------------------------------------
 
-# Steps of a training count from 0; the steps below are free for initial values. Each piece of this
-# many elements has a step of its own: what is in the works at one time stays in the cache.
+# Numbers are drawn in pieces of this many elements, so that intermediate results stay in the cache.
+# The counter generator takes a training step, from 0 on; each piece has a negative one of its own.
 _PIECE = 1 << 13
 
 
 def _uniform(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
-    """Numbers from 0 to below 1, 53 random bits each: `ops.uniform`, but faster."""
+    """Numbers in [0, 1) of 53 random bits each: those of `ops.uniform`, computed faster."""
     return _in_pieces(shape, lambda count, step: _uniform_piece(count, seed, step, stream))
 
 
@@ -336,7 +336,7 @@ def _uniform_piece(count: int, seed: int, step: int, stream: int) -> Float64:
 
 
 def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
-    """Numbers of the standard normal distribution: `ops.normal` in float64."""
+    """Numbers of the standard normal distribution: those of `ops.normal` in float64."""
     return _in_pieces(shape, lambda count, step: _normal_piece(count, seed, step, stream))
 
 
@@ -349,7 +349,7 @@ def _normal_piece(count: int, seed: int, step: int, stream: int) -> Float64:
 
 
 def _in_pieces(shape: tuple[int, ...], draw: Callable[[int, int], Float64]) -> Float64:
-    """An array filled piece by piece with draw(count, step), the steps being -1, -2, .."""
+    """An array filled piece by piece with draw(count, step), for the steps -1, -2, ..."""
     result = np.empty(size_of(shape))
     for number, start in enumerate(range(0, result.size, _PIECE)):
         piece = result[start : start + _PIECE]
@@ -358,7 +358,7 @@ def _in_pieces(shape: tuple[int, ...], draw: Callable[[int, int], Float64]) -> F
 
 
 def _scaled(numbers: Float64, factor: float, offset: float | None = None) -> Float64:
-    """Factor * numbers + offset, in their place: large weights are not there twice."""
+    """Factor * numbers + offset, in place: no second copy of large weights."""
     numbers *= factor
     if offset is not None:
         numbers += offset

@@ -94,7 +94,7 @@ class Add(Layer):
 class Multiply(Layer):
     """The elementwise product of two or more tensors.
 
-    Axes must be equal, or 1 in some of the tensors, which are then repeated: a gate with one
+    Extents must be equal, or 1 in some of the tensors, which are then broadcast: a gate with one
     value for each channel, [batch, 16, 1, 1], can be multiplied with [batch, 16, 32, 32].
 
     Raises:
@@ -135,14 +135,14 @@ def _check_branches(
             facts=(("expected", f"{name}()(left, right)"), ("found", f"{len(operands)} tensor")),
             advice="In Sequential a layer has one input; use lm.Network to join branches.",
         )
-    for place, right in enumerate(operands):
-        for left in operands[:place]:
+    for number, right in enumerate(operands):
+        for left in operands[:number]:
             axes = _differing_axes(left, right, free_axis, repeat)
             if left.rank != right.rank or axes:
                 which = (
                     "two branches"
                     if len(operands) == 2
-                    else (f"branches {operands.index(left) + 1} and {place + 1}")
+                    else (f"branches {operands.index(left) + 1} and {number + 1}")
                 )
                 raise ShapeError(
                     f"the {which} differ in shape",

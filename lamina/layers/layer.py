@@ -65,16 +65,16 @@ class Layer(Sourced, ABC):
         """Builds the layer's graph.
 
         Args:
-            scope: gives parameters, state, random numbers, and says whether this is training.
-            args: the tensors the layer is applied to, batch first; a layer names as many as it
-                takes: `def forward(self, scope, x)`.
+            scope: creates parameters, states and random numbers; `scope.training` is the mode.
+            args: the tensors that the layer is applied to, batch first; a layer names as many as
+                it takes: `def forward(self, scope, x)`.
         """
 
     def __call__(self, *operands: Tensor, **named: Never) -> Tensor:
         """Applies the layer; shapes are checked here.
 
         Args:
-            operands: the tensors, by their places; none has a name.
+            operands: the tensors, positional arguments only.
 
         Raises:
             ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
@@ -82,7 +82,7 @@ class Layer(Sourced, ABC):
         if named:
             name = next(iter(named))
             raise DefinitionError(
-                "a layer is applied to tensors by their places",
+                "a layer takes its tensors as positional arguments",
                 facts=(("expected", "layer(x, ...)"), ("found", f"layer(..., {name}=...)")),
                 where=str(Origin(type(self).__name__, self.source)),
                 advice=f"Leave the name out, layer(x, {name}), or give an option where the layer "
@@ -110,7 +110,7 @@ class Layer(Sourced, ABC):
             try:
                 return apply(LAYER, *operands, layer=self)
             except LaminaError as error:
-                # Branches beside an operand were not numbered when it was made.
+                # The operand was made before other branches, and its path had no final number.
                 error.facts = with_final_paths(error.facts, operands)
                 raise
 
@@ -147,15 +147,15 @@ def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> 
     return result.shape, result.dtype
 
 
-# Results of Lamina's own layers, by the layer's fields and the operands' shapes and dtypes. Tracing
-# a layer made of others applies these again, and their `forward` need not run for the shape alone.
-# Layers of users may depend on more than their fields.
+# Shapes and dtypes of the results of Lamina's own layers, by the layer's fields and the operands'
+# shapes and dtypes. Tracing a layer that contains others applies them again; their `forward` then
+# need not run for the shape alone. Layers of users may depend on more than their fields.
 _results: dict[Hashable, tuple[Shape, DType]] = {}
 _MOST_RESULTS = 1 << 12
 
 
 def _key(layer: Layer, operands: Sequence[Tensor]) -> Hashable:
-    """What the shape of a layer's result depends on; None if that is not known."""
+    """A key of all that the shape of a layer's result depends on; None for unknown layers."""
     record = _plain(layer)
     if record is None:
         return None
@@ -163,7 +163,7 @@ def _key(layer: Layer, operands: Sequence[Tensor]) -> Hashable:
 
 
 def _plain(value: Any) -> Hashable:
-    """A field of a layer as a key that differs wherever it does; None if there is no such key."""
+    """A field of a layer as a key; different values have different keys. None if it has no key."""
     if isinstance(value, tuple):
         items = [_plain(item) for item in cast(tuple[Any, ...], value)]
         return None if None in items else tuple(items)

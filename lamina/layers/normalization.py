@@ -1,4 +1,4 @@
-"""Normalisation: values brought to mean 0 and variance 1, over a batch, a layer, or groups.
+"""Normalisation to mean 0 and variance 1, over a batch, a layer, or groups.
 
 All take f32 or f64 and give the same shape and dtype. Variances are computed in two passes, from
 the deviations, so that they are right for values far from zero as well.
@@ -66,9 +66,9 @@ class BatchNorm(Layer):
     (2015).
 
     Its parameters are `weight` and `bias`, its states `running_mean` and `running_variance`, all of
-    shape (channels,). As in PyTorch the variance of the batch is divided by the number of values
-    in it, the running one by one less. A batch with a single value for each channel has no such
-    variance: it leaves the running one as it is.
+    shape (channels,). As in PyTorch the variance of the batch divides by the number of values n,
+    the running variance by n - 1. A batch with a single value for each channel leaves the running
+    variance unchanged.
 
     Args:
         momentum: how far the running averages move towards each batch, from 0 to 1.
@@ -76,7 +76,7 @@ class BatchNorm(Layer):
         affine: whether there are weight and bias.
 
     Raises:
-        DefinitionError: if momentum or epsilon lie outside their range.
+        DefinitionError: if momentum or epsilon is out of range.
         ShapeError: when applied to one scalar per example.
         DTypeError: when applied to integers.
 
@@ -109,13 +109,13 @@ class BatchNorm(Layer):
             scale = scale * scope.parameter("weight", (channels,), Constant(1.0))
         shape = _along(x, [1])
         if not scope.training:
-            # One factor and one sum for each channel: the epilogue of the product before it.
+            # One factor and one shift for each channel: an epilogue of the contraction before it.
             shift = -mean * scale
             if self.affine:
                 shift = shift + scope.parameter("bias", (channels,), Zeros())
             return x * ops.reshape(scale, shape) + ops.reshape(shift, shape)
-        # The shift is zero. It carries the gradient of the mean, -scale times the sum of what
-        # arrives: the sum that the bias needs, rather than one more pass over the whole tensor.
+        # The shift is zero. It carries the gradient of the mean, -scale times the sum of the output
+        # gradient: the sum that the bias needs too, so the whole tensor is not read once more.
         shift = (ops.stop_gradient(mean) - mean) * scale
         if self.affine:
             shift = shift + scope.parameter("bias", (channels,), Zeros())
@@ -127,9 +127,9 @@ class BatchNorm(Layer):
 class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each example and position.
 
-    Mean and variance are over the named axes; all others, the batch among them, stay apart. After
+    Mean and variance are over the given axes, for each coordinate of the others. After
     Ba, Kiros, Hinton: Layer normalization (2016). Its parameters are `weight` and `bias`, with the
-    extents of the named axes in their order.
+    extents of the given axes in their order.
 
     Args:
         axes: one or several, of the tensor with its batch. The last one by default; PyTorch's
@@ -137,11 +137,11 @@ class LayerNorm(Layer):
             `LayerNorm(1)` takes the channels of an image, at each pixel.
         epsilon: added to the variance.
         affine: whether there are weight and bias.
-        bias: whether there is a bias beside the weight.
+        bias: whether there is a bias in addition to the weight.
 
     Raises:
-        DefinitionError: if the axes are no whole numbers, or epsilon lies outside its range.
-        ShapeError: when applied to a tensor that lacks one of the axes, or where it is the batch.
+        DefinitionError: if the axes are no whole numbers, or epsilon is out of range.
+        ShapeError: when applied to a tensor without one of the axes, or if one is the batch.
         DTypeError: when applied to integers.
 
     Example:
@@ -165,17 +165,17 @@ class LayerNorm(Layer):
 class GroupNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each example and group.
 
-    Takes [batch, channels, ...]. Neighbouring channels form groups of one size; mean and variance
+    Takes [batch, channels, ...]. Consecutive channels form groups of one size; mean and variance
     are over the channels of a group and all axes after them. After Wu, He: Group normalization
     (2018). Its parameters are `weight` and `bias`, (channels,).
 
     Args:
-        groups: how many; they divide the channels evenly.
+        groups: their number; it divides the number of channels.
         epsilon: added to the variance.
         affine: whether there are weight and bias.
 
     Raises:
-        DefinitionError: if groups is no whole number above zero, or epsilon lies outside its range.
+        DefinitionError: if groups is no whole number above zero, or epsilon is out of range.
         ShapeError: when applied to channels that cannot be divided, or to one scalar per example.
         DTypeError: when applied to integers.
 
@@ -201,8 +201,8 @@ class GroupNorm(Layer):
                 advice="Choose a number of groups that divides the number of channels.",
             )
         grouped = (x.shape[0], self.groups, channels // self.groups, *x.shape[2:])
-        apart = ops.reshape(x, grouped)
-        y = ops.reshape(_standardized(apart, range(2, apart.rank), self.epsilon), x.shape)
+        split = ops.reshape(x, grouped)
+        y = ops.reshape(_standardized(split, range(2, split.rank), self.epsilon), x.shape)
         return _affine(scope, y, [1]) if self.affine else y
 
 
@@ -220,7 +220,7 @@ class InstanceNorm(Layer):
             `bias`, both (channels,).
 
     Raises:
-        DefinitionError: if epsilon lies outside its range.
+        DefinitionError: if epsilon is out of range.
         ShapeError: when applied to a tensor without axes after the channels.
         DTypeError: when applied to integers.
 
@@ -250,18 +250,18 @@ class InstanceNorm(Layer):
 class RMSNorm(Layer):
     """x / sqrt(mean(x^2) + epsilon) * weight, for each example and position.
 
-    The mean is over the named axes. After Zhang, Sennrich: Root mean square layer normalization
-    (2019). Its parameter is `weight`, with the extents of the named axes in their order.
+    The mean is over the given axes. After Zhang, Sennrich: Root mean square layer normalization
+    (2019). Its parameter is `weight`, with the extents of the given axes in their order.
 
     Args:
         axes: one or several, of the tensor with its batch, as for `LayerNorm`.
-        epsilon: added to the mean square; None for the distance from 1 to the next number of the
-            float type, as in PyTorch.
+        epsilon: added to the mean square; None for the machine epsilon of the float type, as in
+            PyTorch.
         affine: whether there is a weight.
 
     Raises:
-        DefinitionError: if the axes are no whole numbers, or epsilon lies outside its range.
-        ShapeError: when applied to a tensor that lacks one of the axes, or where it is the batch.
+        DefinitionError: if the axes are no whole numbers, or epsilon is out of range.
+        ShapeError: when applied to a tensor without one of the axes, or if one is the batch.
         DTypeError: when applied to integers.
 
     Example:
@@ -283,7 +283,7 @@ class RMSNorm(Layer):
         return _affine(scope, y, axes, bias=False) if self.affine else y
 
 
-# What they share ----------------------------------------------------------------------------------
+# Shared by the layers above -----------------------------------------------------------------------
 
 
 def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
@@ -294,11 +294,12 @@ def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
 
 
 def _mean(x: Tensor, axes: Sequence[int], *, keepdims: bool = False) -> Tensor:
-    """The mean along the axes: of equal values that value, to the last bit.
+    """The mean along the axes; for equal values it is exactly that value.
 
-    Otherwise the deviations of a channel that is the same everywhere were its mean's rounding
-    error, magnified, and so were gradients that are zero. The pass that makes the variance adds up
-    the deviations, too (Chan, Golub, LeVeque: Algorithms for computing the sample variance, 1983).
+    A plain mean has a rounding error. In a constant channel all deviations would be that error,
+    magnified by the normalisation, and so would gradients that should be zero. The mean of the
+    deviations corrects it (Chan, Golub, LeVeque: Algorithms for computing the sample variance,
+    1983); the pass that computes the variance adds them up too.
     """
     mean = ops.mean(x, axes, keepdims)
     deviations = x - ops.stop_gradient(ops.mean(x, axes, keepdims=True))
@@ -307,7 +308,7 @@ def _mean(x: Tensor, axes: Sequence[int], *, keepdims: bool = False) -> Tensor:
 
 
 def _affine(scope: Scope, x: Tensor, axes: Sequence[int], *, bias: bool = True) -> Tensor:
-    """X weight + bias, with parameters that differ along the axes only."""
+    """X weight + bias, with parameters of the extents of these axes."""
     extents, shape = static(tuple(x.shape[axis] for axis in axes)), _along(x, axes)
     y = x * ops.reshape(scope.parameter("weight", extents, Constant(1.0)), shape)
     if not bias:
@@ -316,7 +317,7 @@ def _affine(scope: Scope, x: Tensor, axes: Sequence[int], *, bias: bool = True) 
 
 
 def _along(x: Tensor, axes: Sequence[int]) -> list[int]:
-    """The shape that broadcasts a tensor with the extents of these axes over x."""
+    """The shape of x with all extents 1 but those of these axes."""
     extents = static(tuple(x.shape[axis] for axis in axes))
     lengths = dict(zip(axes, extents, strict=True))
     return [lengths.get(axis, 1) for axis in range(x.rank)]

@@ -1,6 +1,6 @@
 """Pooling: one number for each window of each channel.
 
-The layers of all dimensions are one: it takes its number from its name.
+The layers of one, two and three dimensions share a base class; `axes` is their number of axes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.graph.kinds import Positive
-from lamina.layers.checks import place_of, require_float
+from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import Numbers, Pairs, check_image, numbers_of, pairs_of
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
@@ -39,14 +39,14 @@ class _Pool(Layer, ABC):
                 raise DefinitionError(
                     "padding is at most half of the window",
                     facts=(("window", repr(self.window)), ("padding", repr(self.padding))),
-                    where=place_of(self),
-                    advice="A window that lies in the padding altogether has nothing to pool.",
+                    where=origin_text(self),
+                    advice="A window that lies entirely in the padding has nothing to pool.",
                 )
 
     def _windows(self) -> list[Window]:
         """The windows along each axis."""
         stride = self.window if self.stride is None else self.stride
-        rows = zip(
+        settings = zip(
             numbers_of(self, "window", self.window, self.axes),
             numbers_of(self, "stride", stride, self.axes),
             numbers_of(self, "dilation", self.dilation, self.axes),
@@ -54,8 +54,8 @@ class _Pool(Layer, ABC):
             strict=True,
         )
         return [
-            Window(size, step, dilation, low, high, self.ceil_mode)
-            for size, step, dilation, (low, high) in rows
+            Window(size, stride, dilation, before, after, self.ceil_mode)
+            for size, stride, dilation, (before, after) in settings
         ]
 
 
@@ -92,13 +92,13 @@ class MaxPool2d(_MaxPool):
     Args:
         window: its size, a number or one for each axis.
         stride: between windows; by default the window's size.
-        padding: around, at most half of the window; smaller than any element.
+        padding: elements of minus infinity around, at most half of the window.
         dilation: between the elements of a window.
-        ceil_mode: whether a last window that reaches beyond the end counts, too.
+        ceil_mode: whether a last window that reaches beyond the end counts too.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than images, or to such that are too small.
+        ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
         >>> import lamina as lm
@@ -138,12 +138,12 @@ class _AvgPool(_Pool, ABC):
 
 
 def _counts(extents: tuple[int, ...], along: list[Window], padding: bool) -> Any:
-    """How many elements each window has, or one number if all have as many."""
+    """The number of elements of each window; one number if it is the same for all."""
     total: Any = np.ones(())
     for axis, (extent, one) in enumerate(zip(extents, along, strict=True)):
         starts = one.stride * np.arange(one.count(extent)) - one.before
         elements = starts[:, None] + one.dilation * np.arange(one.size)
-        # What ceil_mode reaches beyond the padding never counts.
+        # Elements beyond the padding, which windows reach in ceil_mode, never count.
         low, high = (-one.before, extent + one.after) if padding else (0, extent)
         inside = ((elements >= low) & (elements < high)).sum(1)
         total = total[..., None] * inside.reshape((1,) * axis + (-1,))
@@ -177,12 +177,12 @@ class AvgPool2d(_AvgPool):
         stride: between windows; by default the window's size.
         padding: zeros around, at most half of the window.
         dilation: between the elements of a window.
-        ceil_mode: whether a last window that reaches beyond the end counts, too.
+        ceil_mode: whether a last window that reaches beyond the end counts too.
         count_padding: whether zeros of the padding count as elements.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than images, or to such that are too small.
+        ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
         >>> import lamina as lm
@@ -218,7 +218,7 @@ class _LPPool(_Pool, ABC):
         squares = self.power == 2.0
         powers = x * x if squares else ops.pow(ops.abs(x), self.power)
         total = ops.window_sum(powers, self._windows())
-        # At 0 a root has no derivative. A window of zeros takes none, as in PyTorch.
+        # A root has no derivative at 0; the gradient of a window of zeros is 0, as in PyTorch.
         is_zero = ops.equal(total, 0)
         total = ops.where(is_zero, 1, total)
         root = ops.sqrt(total) if squares else ops.pow(total, 1.0 / self.power)
@@ -244,8 +244,8 @@ class LPPool1d(_LPPool):
 class LPPool2d(_LPPool):
     """(sum |x|^power)^(1 / power) of each window of an image.
 
-    Takes f32 or f64 [batch, channels, height, width]; extents become as in `Conv2d`. Where a window
-    is zero altogether, its gradient is 0, as in PyTorch. After Sermanet, Chintala, LeCun:
+    Takes f32 or f64 [batch, channels, height, width]; extents become as in `Conv2d`. The gradient
+    of a window of zeros is 0, as in PyTorch. After Sermanet, Chintala, LeCun:
     Convolutional neural networks applied to house numbers digit classification (ICPR 2012).
 
     Args:
@@ -253,12 +253,12 @@ class LPPool2d(_LPPool):
         stride: between windows; by default the window's size.
         padding: zeros around, at most half of the window.
         dilation: between the elements of a window.
-        ceil_mode: whether a last window that reaches beyond the end counts, too.
+        ceil_mode: whether a last window that reaches beyond the end counts too.
         power: of the norm.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than images, or to such that are too small.
+        ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
         >>> import lamina as lm
@@ -290,7 +290,7 @@ class _Global(Layer, ABC):
     def _axes(self, x: Tensor) -> tuple[int, ...]:
         if x.rank < 3:
             raise ShapeError(
-                f"{type(self).__name__} needs an axis behind the channels",
+                f"{type(self).__name__} needs an axis after the channels",
                 facts=(("expected", "f32[batch, channels, ...]"), ("found", described(x))),
                 advice="It takes sequences, images and volumes.",
             )
@@ -309,7 +309,7 @@ class GlobalAvgPool(_Global):
         keepdims: whether the further axes stay, with extent 1.
 
     Raises:
-        ShapeError: when applied to something without further axes.
+        ShapeError: when applied to a tensor without further axes.
 
     Example:
         >>> import lamina as lm
@@ -335,7 +335,7 @@ class GlobalMaxPool(_Global):
         keepdims: whether the further axes stay, with extent 1.
 
     Raises:
-        ShapeError: when applied to something without further axes.
+        ShapeError: when applied to a tensor without further axes.
 
     Example:
         >>> import lamina as lm
@@ -354,11 +354,11 @@ class _Adaptive(Layer, ABC):
     size: Numbers
 
     def _tiles(self, x: Tensor) -> list[Window]:
-        """Windows that lie side by side, so many along each of the last axes."""
+        """Adjacent windows of equal size, `size` of them along each of the last axes."""
         rank = x.rank - 2
         if rank not in (1, 2, 3):
             raise ShapeError(
-                f"{type(self).__name__} needs one to three axes behind the channels",
+                f"{type(self).__name__} needs one to three axes after the channels",
                 facts=(("expected", "f32[batch, channels, ...]"), ("found", described(x))),
                 advice="It takes sequences, images and volumes.",
             )
@@ -377,7 +377,7 @@ class _Adaptive(Layer, ABC):
 
 @frozen_dataclass
 class AdaptiveAvgPool(_Adaptive):
-    """The mean of windows that are as large as needed for a result of a given size.
+    """The mean of adjacent windows, whose size follows from the size of the result.
 
     Takes f32 or f64 [batch, channels, ...] with one to three further axes whose extents are
     multiples of the size, and gives [batch, channels, *size].
@@ -386,7 +386,7 @@ class AdaptiveAvgPool(_Adaptive):
         size: of the result, a number or one for each further axis.
 
     Raises:
-        ShapeError: when an extent is no multiple of its size.
+        ShapeError: when an extent is not a multiple of its size.
 
     Example:
         >>> import lamina as lm
@@ -405,7 +405,7 @@ class AdaptiveAvgPool(_Adaptive):
 
 @frozen_dataclass
 class AdaptiveMaxPool(_Adaptive):
-    """The largest element of windows that are as large as needed for a result of a given size.
+    """The largest element of adjacent windows, whose size follows from the size of the result.
 
     Takes f32 or f64 [batch, channels, ...] with one to three further axes whose extents are
     multiples of the size, and gives [batch, channels, *size].
@@ -414,7 +414,7 @@ class AdaptiveMaxPool(_Adaptive):
         size: of the result, a number or one for each further axis.
 
     Raises:
-        ShapeError: when an extent is no multiple of its size.
+        ShapeError: when an extent is not a multiple of its size.
 
     Example:
         >>> import lamina as lm

@@ -1,7 +1,8 @@
-"""Recurrent layers: a cell that goes along a sequence, with its own last state in hand.
+"""Recurrent layers: a cell applied along a sequence, to each element and the state before it.
 
-All steps are one loop of the program, whatever the length. What a cell takes from its input is one
-product for all steps, made before the loop; only the product with the state is made in it.
+The iterations are one loop of the program, whatever the length. The product of the inputs with
+their weight is computed for all iterations before the loop; only the product with the state is
+computed in it.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ class _Recurrent(Layer, ABC):
     states: ClassVar[int] = 1
 
     @abstractmethod
-    def _step(
-        self, states: Tensors, given: Tensor, product: Tensor, bias: Tensor | None
+    def _iteration(
+        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
         """The new states, the output first.
 
         Args:
-            states: before the step.
-            given: what the cell takes from its input, [batch, gates * features].
-            product: the output before the step times the weight, of the same shape.
-            bias: what is added to the product.
+            states: before the iteration.
+            from_input: the product of the input and its weight, [batch, gates * features].
+            product: the output of the iteration before times its weight, of the same shape.
+            bias: added to the product.
         """
 
     def forward(self, scope: Scope, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -90,32 +91,35 @@ class _Recurrent(Layer, ABC):
     ) -> Tensor:
         """The outputs of one layer in one direction: [length, batch, features]."""
         (inputs,) = static(x.shape[2:])
-        rows, bound = self.gates * self.features, 1.0 / math.sqrt(self.features)
-        own = Uniform(-bound, bound)
+        outputs, bound = self.gates * self.features, 1.0 / math.sqrt(self.features)
+        default = Uniform(-bound, bound)
 
         def weight(name: str, columns: int) -> Tensor:
-            init = initializer(self.weight_init, own)
-            shape = (rows, columns)
+            init = initializer(self.weight_init, default)
+            shape = (outputs, columns)
             return scope.parameter(f"{name}{suffix}", shape, init, self.weight_regularizer)
 
-        from_input = weight("weight_ih", inputs)
-        from_state = weight("weight_hh", self.features)
-        given = ops.matmul(x, ops.transpose(from_input))
-        constants = [from_state]
+        weight_ih = weight("weight_ih", inputs)
+        weight_hh = weight("weight_hh", self.features)
+        from_input = ops.matmul(x, ops.transpose(weight_ih))
+        constants = [weight_hh]
         if self.bias:
+            init = initializer(self.bias_init, default)
             biases = [
-                scope.parameter(f"{name}{suffix}", (rows,), initializer(self.bias_init, own))
+                scope.parameter(f"{name}{suffix}", (outputs,), init)
                 for name in ("bias_ih", "bias_hh")
             ]
-            given = given + biases[0]
+            from_input = from_input + biases[0]
             constants.append(biases[1])
-        sequences = [ops.transpose(given, (1, 0, 2))]
+        sequences = [ops.transpose(from_input, (1, 0, 2))]
         if inside is not None:
             sequences.append(inside)
 
-        def step(states: Tensors, elements: Tensors, fixed: Tensors) -> tuple[Tensors, Tensors]:
+        def iteration(
+            states: Tensors, elements: Tensors, fixed: Tensors
+        ) -> tuple[Tensors, Tensors]:
             product = ops.matmul(states[0], ops.transpose(fixed[0]))
-            new = self._step(states, elements[0], product, fixed[1] if self.bias else None)
+            new = self._iteration(states, elements[0], product, fixed[1] if self.bias else None)
             if inside is not None:
                 pairs = zip(new, states, strict=True)
                 new = [ops.where(elements[1], after, before) for after, before in pairs]
@@ -123,7 +127,7 @@ class _Recurrent(Layer, ABC):
 
         first = ops.full((x.shape[0], self.features), 0.0, x.dtype)
         found, _ = ops.recurrence(
-            step,
+            iteration,
             [first] * self.states,
             sequences,
             constants,
@@ -134,7 +138,7 @@ class _Recurrent(Layer, ABC):
 
 
 def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
-    """Which steps lie inside the sequences: [length, batch, 1]."""
+    """A mask of the positions before the end of each sequence: [length, batch, 1]."""
     if lengths.shape != x.shape[:1] or lengths.dtype.kind != "int":
         wrong = DTypeError if lengths.shape == x.shape[:1] else ShapeError
         raise wrong(
@@ -150,45 +154,46 @@ def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
         what="lengths",
         advice=f"The sequences have room for {length} steps; 0 is the length of an empty one.",
     )
-    steps = ops.reshape(ops.arange(length, int64), (length, 1))
-    return ops.expand_dims(ops.less(steps, ops.cast(lengths, int64)), -1)
+    positions = ops.reshape(ops.arange(length, int64), (length, 1))
+    return ops.expand_dims(ops.less(positions, ops.cast(lengths, int64)), -1)
 
 
-def _parts(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
-    """The last axis in equal parts."""
-    return ops.split(tensor, count, -1)
+def _by_gate(tensor: Tensor, gates: int) -> tuple[Tensor, ...]:
+    """A tensor [..., gates * features] split into one tensor for each gate."""
+    return ops.split(tensor, gates, -1)
 
 
 @frozen_dataclass
 class RNN(_Recurrent):
     """The simple recurrent layer: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
-    Takes f32 or f64 [batch, length, inputs], and if sequences differ in length their lengths,
-    integers [batch] from 0 to the length, as a second tensor; gives [batch, length, features] with
-    zeros behind the end, or the last state, [batch, features], zeros for an empty sequence. In both
-    directions there are twice as many features. After Elman: Finding structure in time (Cognitive
-    Science 14, 1990).
+    Takes f32 or f64 [batch, length, inputs], and, if sequences differ in length, their lengths,
+    integers [batch] from 0 to the length, as a second tensor. Gives [batch, length, features] with
+    zeros after the end of each sequence, or the last state, [batch, features], zeros for an empty
+    sequence. A bidirectional layer gives twice as many features. After Elman: Finding structure in
+    time (Cognitive Science 14, 1990).
 
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (features, inputs),
-    `weight_hh_l0` (features, features), `bias_ih_l0`, `bias_hh_l0`, for other layers with their
-    numbers, for the way back with `_reverse` behind.
+    `weight_hh_l0` (features, features), `bias_ih_l0`, `bias_hh_l0`; further layers have their
+    number, and the backward direction has the suffix `_reverse`.
 
     Args:
         features: of the state.
-        layers: how many are stacked; each goes along the outputs of the one before.
-        bidirectional: whether a second cell goes along backwards; its outputs stand beside.
-        returns: `"all"` states, or the `"last"` one: behind the end of each sequence, for the way
-            back at its beginning.
+        layers: how many are stacked; each takes the outputs of the one before.
+        bidirectional: whether a second cell runs backwards; its outputs are appended as features.
+        returns: `"all"` states, or the `"last"` one: at the end of each sequence, for the backward
+            direction at its beginning.
         dropout: probability, between layers, as PyTorch's.
         bias: whether biases are added.
-        truncate: after so many steps gradients go no further back; None: they go all the way.
+        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+            backpropagation through time); None: nowhere.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights, such as `lm.L2(1e-4)`.
         activation: `"tanh"` or `"relu"`.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than sequences of features.
+        ShapeError: when applied to anything but sequences of features.
         DTypeError: when applied to integers, or if lengths are no integers.
 
     Example:
@@ -201,21 +206,21 @@ class RNN(_Recurrent):
 
     gates = 1
 
-    def _step(
-        self, states: Tensors, given: Tensor, product: Tensor, bias: Tensor | None
+    def _iteration(
+        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
-        total = given + (product if bias is None else product + bias)
+        total = from_input + (product if bias is None else product + bias)
         return [ops.tanh(total) if self.activation == "tanh" else ops.relu(total)]
 
 
 @frozen_dataclass
 class LSTM(_Recurrent):
-    """Long short-term memory: a state that gates let in, keep, and let out.
+    """Long short-term memory: a cell state with input, forget and output gates.
 
-    With the gates i, f, o = sigmoid(..) and g = tanh(..) of W_ih x + b_ih + W_hh h + b_hh, which
-    lie in the order i, f, g, o: c = f c + i g, h = o tanh(c). Takes and gives tensors as `RNN`
-    does; the result is h. After Hochreiter and Schmidhuber (Neural Computation 9, 1997); the gate
-    f is that of Gers, Schmidhuber, Cummins (2000).
+    i, f, o = sigmoid(..) and g = tanh(..) of W_ih x + b_ih + W_hh h + b_hh, whose rows are in the
+    order i, f, g, o; c = f c + i g, h = o tanh(c). Takes and gives tensors as `RNN` does; the
+    result is h. After Hochreiter and Schmidhuber (Neural Computation 9, 1997); the forget gate f
+    is from Gers, Schmidhuber, Cummins (2000).
 
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (4 features, inputs), and so
     on.
@@ -223,17 +228,18 @@ class LSTM(_Recurrent):
     Args:
         features: of the state.
         layers: how many are stacked.
-        bidirectional: whether a second cell goes along backwards; its outputs stand beside.
+        bidirectional: whether a second cell runs backwards; its outputs are appended as features.
         returns: `"all"` states, or the `"last"` one.
         dropout: probability, between layers.
         bias: whether biases are added.
-        truncate: after so many steps gradients go no further back; None: they go all the way.
+        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+            backpropagation through time); None: nowhere.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than sequences of features.
+        ShapeError: when applied to anything but sequences of features.
         DTypeError: when applied to integers, or if lengths are no integers.
 
     Example:
@@ -245,23 +251,23 @@ class LSTM(_Recurrent):
     gates = 4
     states = 2
 
-    def _step(
-        self, states: Tensors, given: Tensor, product: Tensor, bias: Tensor | None
+    def _iteration(
+        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
-        total = given + (product if bias is None else product + bias)
-        let_in, keep, new, let_out = _parts(total, 4)
-        cell = ops.sigmoid(keep) * states[1] + ops.sigmoid(let_in) * ops.tanh(new)
-        return [ops.sigmoid(let_out) * ops.tanh(cell), cell]
+        total = from_input + (product if bias is None else product + bias)
+        i, f, g, o = _by_gate(total, 4)
+        cell = ops.sigmoid(f) * states[1] + ops.sigmoid(i) * ops.tanh(g)
+        return [ops.sigmoid(o) * ops.tanh(cell), cell]
 
 
 @frozen_dataclass
 class GRU(_Recurrent):
-    """The gated recurrent unit: a state that is replaced bit by bit.
+    """The gated recurrent unit: a state with a reset gate and an update gate.
 
     With r, z = sigmoid(W_ih x + b_ih + W_hh h + b_hh) and
-    n = tanh(W_in x + b_in + r (W_hn h + b_hn)): h = (1 - z) n + z h. The gates lie in the order
-    r, z, n. Takes and gives tensors as `RNN` does. After Cho et al. (EMNLP 2014), in the form of
-    PyTorch and cuDNN.
+    n = tanh(W_in x + b_in + r (W_hn h + b_hn)): h = (1 - z) n + z h. The rows of the weights are in
+    the order r, z, n. Takes and gives tensors as `RNN` does. After Cho et al. (EMNLP 2014), with
+    the formulas of PyTorch and cuDNN.
 
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (3 features, inputs), and so
     on.
@@ -269,17 +275,18 @@ class GRU(_Recurrent):
     Args:
         features: of the state.
         layers: how many are stacked.
-        bidirectional: whether a second cell goes along backwards; its outputs stand beside.
+        bidirectional: whether a second cell runs backwards; its outputs are appended as features.
         returns: `"all"` states, or the `"last"` one.
         dropout: probability, between layers.
         bias: whether biases are added.
-        truncate: after so many steps gradients go no further back; None: they go all the way.
+        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+            backpropagation through time); None: nowhere.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to something else than sequences of features.
+        ShapeError: when applied to anything but sequences of features.
         DTypeError: when applied to integers, or if lengths are no integers.
 
     Example:
@@ -290,12 +297,12 @@ class GRU(_Recurrent):
 
     gates = 3
 
-    def _step(
-        self, states: Tensors, given: Tensor, product: Tensor, bias: Tensor | None
+    def _iteration(
+        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
         old = product if bias is None else product + bias
-        reset_x, update_x, new_x = _parts(given, 3)
-        reset_h, update_h, new_h = _parts(old, 3)
+        reset_x, update_x, new_x = _by_gate(from_input, 3)
+        reset_h, update_h, new_h = _by_gate(old, 3)
         update = ops.sigmoid(update_x + update_h)
         new = ops.tanh(new_x + ops.sigmoid(reset_x + reset_h) * new_h)
         return [new + update * (states[0] - new)]

@@ -1,4 +1,4 @@
-"""The scope of a layer: its way to ask for parameters, state and random numbers."""
+"""The scope of a layer: creates its parameters, states and random numbers."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ Regularizer = Callable[[Tensor], Tensor]
 
 
 Dimensions = Annotated[Shape, Row(Extent(), example="x.shape")]
-# Dimensions of what is kept, where one that depends on the batch is refused with advice.
+# Dimensions of a parameter or a state; one that depends on the batch is refused with advice.
 Extents = Annotated[tuple[int, ...], Row(Extent(), example="(10, 3)")]
 
-# What layers take for them.
+# The options of layers: None for the layer's default.
 InitializerOption = Annotated[
     Initializer | None, OrNone(Function("lm.init.XavierUniform()", "an initializer, a function"))
 ]
@@ -66,12 +66,15 @@ def initializer(init: Initializer | None, usual: Initializer) -> Initializer:
 
 
 def arrays_while_drawn(init: Initializer) -> int:
-    """How many arrays as large as its result an initializer holds at once; it may say so."""
+    """How many arrays of its result's size an initializer holds at once.
+
+    An initializer states the number as its attribute `arrays_while_drawn`; the default is 1.
+    """
     return getattr(init, "arrays_while_drawn", 1)
 
 
 class _PartKind(Kind):
-    """A layer, or what has a `forward` as layers have."""
+    """A layer, or another object with a layer's `forward`."""
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
         if isinstance(value, type) or not callable(getattr(value, "forward", None)):
@@ -80,7 +83,7 @@ class _PartKind(Kind):
 
 
 class Part(Protocol):
-    """A layer, as another one sees it that is made of several."""
+    """A layer inside another layer."""
 
     def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
         """Builds the layer's graph."""
@@ -96,9 +99,9 @@ class Variable:
 
     Attributes:
         name: `"1.weight"`: the number of the layer and the layer's own name for it.
-        tensor: the leaf that stands for it.
+        tensor: its leaf in the graph.
         init: makes its first value.
-        stream: of random numbers for its first value, its own.
+        stream: the number of the random stream of its first value; no other variable has it.
     """
 
     name: str
@@ -109,14 +112,14 @@ class Variable:
 
 @frozen_dataclass
 class IndexLimit:
-    """What a layer expects of its indices.
+    """The range of indices that a layer or an op expects.
 
     Attributes:
-        indices: integers that should lie from 0 to below the count.
-        count: how many different ones there are.
-        origin: the layer that says so.
-        what: they are, for people.
-        advice: what to do where they are out of range; empty: how indices are numbered.
+        indices: integers that should lie in 0..count - 1.
+        count: the number of different indices.
+        origin: the layer or op.
+        what: the indices, in the error's words: `"indices"`, `"lengths"`.
+        advice: the fix for indices out of range; empty for a text on numbering from 0.
     """
 
     indices: Tensor
@@ -128,19 +131,19 @@ class IndexLimit:
 
 @dataclass
 class Record:
-    """What tracing a network finds, apart from its outputs: filled by scopes.
+    """All that tracing a network yields, apart from its outputs: filled by scopes.
 
     Attributes:
         dtype: of parameters: float32 or float64.
-        training: whether training mode is traced, or inference mode.
+        training: True for training mode, False for inference mode.
         parameters, states: by name, in the order of the layers.
         updates: new values of states, by name.
-        updated: the names of those, each time that one was given a value.
+        updated: the names of updated states, once for each `scope.update`.
         layers: by the prefix of their parameters' names, `"1"`, or `"1.0"` within another layer.
         penalties: regularisation terms, 0-d, to be added to the loss.
-        index_limits: which indices are in range; data that holds others is refused.
+        index_limits: ranges of indices; data with other indices is refused.
         seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
-        random_streams: how many places draw random numbers.
+        random_streams: the number of random tensors, each with a stream of its own.
         operands: of the layer whose result's shape is being inferred; none while tracing.
         looked_back: whether that layer used more of its operands than shapes and dtypes.
     """
@@ -163,7 +166,7 @@ class Record:
 
 @final
 class Scope:
-    """Given to `Layer.forward`; names what the layer owns.
+    """Passed to `Layer.forward`; creates and names the layer's parameters and states.
 
     Attributes:
         training: True in training mode (dropout on), False in inference mode.
@@ -231,9 +234,8 @@ class Scope:
         """A parameter of another layer: both train the same numbers.
 
         Args:
-            layer: the other layer, the same object; what this one is applied to must be computed
-                with it.
-            name: of the parameter there.
+            layer: the other layer, the same object; the operands of this layer must depend on it.
+            name: of the parameter in the other layer.
 
         Raises:
             DefinitionError: if there is no such layer or no such parameter.
@@ -266,7 +268,7 @@ class Scope:
         return known.tensor
 
     def _infer_earlier(self, layer: Part) -> str:
-        """The prefix of a layer before the one whose result's shape is being inferred."""
+        """The prefix of an earlier layer, while the shape of this layer's result is inferred."""
         record = self._record
         record.looked_back = True
         for tensor in topological(record.operands):
@@ -279,16 +281,16 @@ class Scope:
         raise DefinitionError(
             f"shares parameters with {name}, and does not come after it",
             facts=(("found", repr(layer)),),
-            advice=f"Apply {name}, the same object, on the way to what this is applied to; "
-            "within a layer of your own apply this one by scope.layer(name, layer, x).",
+            advice=f"Apply {name}, the same object, before this layer, so that the operands here "
+            "depend on it; within a layer of your own use scope.layer(name, layer, x).",
         )
 
     @checked
     def state(self, name: str, shape: Extents, init: Initializer) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 
-        Running statistics, for example; give it a new value with `update`. Where a layer is applied
-        twice, the second time continues from the value that the first time gave it.
+        Running statistics, for example; set its new value by `update`. Where a layer is applied
+        twice, the second application continues from the value that the first one set.
         """
         _require_function("initializer", init, "lm.init.Zeros()")
         tensor = self._variable(self._record.states, "state", name, shape, init)
@@ -317,15 +319,15 @@ class Scope:
 
     @checked
     def layer(self, name: str, layer: AnyPart, *operands: Tensor) -> Tensor:
-        """Applies a layer as a named part of this one.
+        """Applies another layer, under a name of its own, inside this one.
 
-        The names of its parameters begin with the part's: `"1.attention.weight"`. A layer that is
-        called in `forward` like in a network gets a number instead: `"1.0.weight"`.
+        The names of its parameters contain the inner layer's: `"1.attention.weight"`. A layer that
+        is called in `forward` as in a network gets a number instead: `"1.0.weight"`.
 
         Args:
-            name: unique in the layer. Where it is used twice, parameters are shared.
-            layer: the part.
-            operands: what it is applied to.
+            name: of the inner layer. Where it is used twice, parameters are shared.
+            layer: the inner layer.
+            operands: the tensors that it is applied to.
 
         Example:
             >>> from dataclasses import dataclass
@@ -350,35 +352,35 @@ class Scope:
     def limit_indices(
         self, indices: Tensor, count: Count, *, what: str = "indices", advice: str = ""
     ) -> None:
-        """Says that indices lie from 0 to below a count, so that data is checked when it arrives.
+        """Declares the range of indices, 0..count - 1; data is then checked when it arrives.
 
-        What is computed is not checked: an index out of range then names the nearest one in it.
+        Computed indices are not checked: one out of range is brought to the nearest in range.
 
         Args:
             indices: integers.
-            count: how many different ones there are.
-            what: they are, for the text of the error.
-            advice: what to do about others; by default how indices are numbered.
+            count: the number of different indices.
+            what: the indices, in the error's words.
+            advice: the fix for indices out of range; by default a text on numbering from 0.
         """
         limit = IndexLimit(indices, count, current_origin(), what, advice)
         self._record.index_limits.append(limit)
 
     @checked
     def uniform(self, shape: Dimensions, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """Random numbers from low (included) to high, new in every step."""
-        unit = ops.uniform(shape, *self._key(), dtype=self.dtype)
-        return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
+        """Random numbers from low (included) to high, new in every training step."""
+        numbers = ops.uniform(shape, *self._key(), dtype=self.dtype)
+        return numbers if (low, high) == (0.0, 1.0) else numbers * (high - low) + low
 
     @checked
     def normal(self, shape: Dimensions, mean: float = 0.0, deviation: NotNegative = 1.0) -> Tensor:
-        """Normally distributed random numbers, new in every step."""
+        """Normally distributed random numbers, new in every training step."""
         return ops.normal(shape, *self._key(), dtype=self.dtype) * deviation + mean
 
     @checked
     def bernoulli(
         self, shape: Dimensions, probability: Annotated[float, Number("[0, 1]")]
     ) -> Tensor:
-        """1 with the given probability, else 0; new in every step."""
+        """1 with the given probability, else 0; new in every training step."""
         return ops.bernoulli(shape, probability, *self._key(), dtype=self.dtype)
 
     def _key(self) -> tuple[Tensor, Tensor, int]:

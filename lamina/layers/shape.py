@@ -1,4 +1,4 @@
-"""Layers that change the shape or the scale of what they are given."""
+"""Layers that change the shape or the scale of a tensor."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ _EXTENT = Whole(-1)
 
 @frozen_dataclass
 class _Dimension(Kind):
-    """An extent of an example, or -1 for what follows from the others; or all of them."""
+    """An extent of an example, or -1 for the extent that follows from the others.
+
+    Attributes:
+        several: whether the value is a row of them.
+    """
 
     several: bool = False
 
@@ -131,7 +135,7 @@ class Rescale(Layer):
 
     Args:
         scale: the factor.
-        offset: what is added after it.
+        offset: added to the product.
 
     Raises:
         DefinitionError: if one of them is not a finite number.

@@ -7,7 +7,7 @@ from typing import cast
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import place_of, require_float
+from lamina.layers.checks import origin_text, require_float
 from lamina.layers.embedding import Embedding
 from lamina.layers.init import Zeros
 from lamina.layers.layer import Layer
@@ -19,11 +19,11 @@ from lamina.shapes import static
 
 @frozen_dataclass
 class TiedLinear(Layer):
-    """The way back through another layer, by its own weights: y = x weight + bias, transposed.
+    """The product with the transposed weight of another layer, plus a bias of its own.
 
-    Behind an `Embedding` it gives a score for each index, x weight^T: f32 or f64
-    [batch, ..., features] become [batch, ..., count]. Behind a `Linear` it gives that layer's
-    inputs again, x weight: [batch, ..., features] become [batch, ..., inputs]. The weights are the
+    With an `Embedding` it computes a score for each index, x weight^T: f32 or f64
+    [batch, ..., features] become [batch, ..., count]. With a `Linear` it maps features to that
+    layer's inputs, x weight: [batch, ..., features] become [batch, ..., inputs]. The weight is the
     other layer's; the gradients of both uses are added. Its only parameter is `bias`. After Press
     and Wolf, 2017, and Inan, Khosravi, Socher, 2017.
 
@@ -56,7 +56,7 @@ class TiedLinear(Layer):
             raise DefinitionError(
                 "weights are shared with an Embedding or a Linear",
                 facts=(("found", repr(self.layer)),),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="In a layer of your own, scope.shared gives the parameters of any layer.",
             )
 

@@ -30,9 +30,9 @@ class Trace:
     """The graph of a network in training mode or in inference mode.
 
     Attributes:
-        inputs: the leaves, `"input0"` and on.
+        inputs: the leaves, named `"input0"`, `"input1"`, ...
         outputs: the results.
-        record: parameters, state, penalties and random keys found on the way.
+        record: parameters, states, penalties and keys of random numbers.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ def trace(
     training: bool,
     input_dtypes: Sequence[DType],
 ) -> Trace:
-    """Builds the graph of ops behind tensors that layers were applied to.
+    """Builds the graph of ops of a definition: each layer is replaced by its own graph.
 
     Args:
         inputs, outputs: the definition, as tensors.
@@ -61,7 +61,7 @@ def trace(
             its path, `"net/1:Linear"`.
         dtype: the float type of the model.
         training: the mode of the layers: training or inference.
-        input_dtypes: of the arrays that arrive; they are cast first.
+        input_dtypes: of the arrays that the program is given; the graph casts them first.
     """
     tracer = _Tracer(dtype, training)
     leaves: list[Tensor] = []
@@ -90,8 +90,8 @@ class _Tracer:
     """Builds the graph of ops of a network, tensor by tensor.
 
     Attributes:
-        record: what was found on the way.
-        new: for each tensor of the definition the one that stands for it.
+        record: of the trace.
+        new: for each tensor of the definition the tensor that replaces it.
     """
 
     def __init__(self, dtype: DType, training: bool) -> None:
@@ -101,14 +101,14 @@ class _Tracer:
         self._graphs: dict[int, Graph] = {}
 
     def build(self, tensor: Tensor, prefix: str, path: str) -> None:
-        """Makes what stands for a tensor whose operands were built."""
+        """Builds the replacement of a tensor whose operands have theirs."""
         new, record = self.new, self.record
         origin = Origin(path, tensor.origin.source)
         operands = tuple(new[operand] for operand in tensor.operands)
         with labelled(origin):
             if tensor.op is LAYER:
                 layer: Layer = tensor.attributes["layer"]
-                # A layer that is applied again keeps the name of its first place.
+                # A layer that is applied again keeps the prefix of its first application.
                 owner = self._owners.setdefault(id(layer), prefix)
                 record.layers[owner] = layer
                 before = len(record.updated)
@@ -116,7 +116,7 @@ class _Tracer:
                     result = layer.forward(Scope(record, owner), *operands)
                 except LaminaError as error:
                     raise located(error) from None
-                # New values of states may depend on layers inside as well as the result does.
+                # New values of states, like the result, may contain layers.
                 changed = {name: record.updates[name] for name in record.updated[before:]}
                 self._build_inner((result, *changed.values()), operands, owner, path)
                 new[tensor] = new.get(result, result)
@@ -125,7 +125,7 @@ class _Tracer:
                 new[tensor] = self._in_float_type(tensor, operands)
 
     def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        """Written down in float32; what it says of floats holds for the model's float type."""
+        """The same op in the model's float type, which replaces float32 of the definition."""
         dtype = self.record.dtype
         if tensor.op is CONSTANT and tensor.dtype == shapes.float32:
             exact = tensor.attributes["value"].exact
@@ -133,7 +133,7 @@ class _Tracer:
         attributes: dict[str, Any] = {}
         for name, value in tensor.attributes.items():
             if isinstance(value, Graph):
-                # Several tensors may share it: they still do afterwards.
+                # Several tensors may share the graph; they share the rewritten one too.
                 if id(value) not in self._graphs:
                     self._graphs[id(value)] = rewrite(value, self._in_float_type)
                 attributes[name] = self._graphs[id(value)]
@@ -144,7 +144,7 @@ class _Tracer:
     def _build_inner(
         self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
     ) -> None:
-        """Layers that a layer applied in its forward become graph as well."""
+        """Builds the layers that a layer applied in its `forward`."""
         inside = topological(results, operands)
         if not any(tensor.op is LAYER for tensor in inside):
             return
@@ -162,14 +162,14 @@ class _Tracer:
 
 
 def _limits_of_ops(results: Sequence[Tensor], known: Sequence[IndexLimit]) -> list[IndexLimit]:
-    """What ops expect of their indices, where no layer has said so already."""
+    """The ranges of indices that ops expect, where no layer has declared one."""
     limited = {(limit.indices, limit.count) for limit in known}
     advice = "Indices do not count from the end; ops.clip brings them inside."
     found: list[IndexLimit] = []
     for node in topological(results):
         if node.op.indices is not None:
             indices, extent = node.op.indices(node)
-            # How long an axis of the batch is, is not known here.
+            # The extent of an axis that depends on the batch is not known here.
             if isinstance(extent, int) and (indices, extent) not in limited:
                 found.append(IndexLimit(indices, extent, node.origin, "indices", advice))
     return found

@@ -1,7 +1,7 @@
 """Ready networks from papers: functions that return a `Network`, one family a file.
 
-Each reads like the table in its paper. They are made of the public layers alone, so that a variant
-is a copy with a line changed.
+Each reads like the table in its paper. They use public layers only, so a variant is a copy with a
+line changed.
 """
 
 from lamina.lazy import loaded_when_used

@@ -1,4 +1,4 @@
-"""Kinds of what ready networks are given: shapes of examples, and widths of layers."""
+"""Kinds of the arguments of ready networks: shapes of examples, and widths of layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _ShapeOfImages(Kind):
 
     def read(self, value: Any, operands: Operands = ()) -> tuple[int, ...]:
         extents = entries_of(value)
-        advice = _what_to_do(value if extents is None else extents)
+        advice = _advice(value if extents is None else extents)
         if advice:
             raise Misfit(
                 "{name}=(channels, height, width)",
@@ -39,10 +39,10 @@ class _ShapeOfImages(Kind):
         return _EXTENTS.read(extents)
 
 
-def _what_to_do(extents: Any) -> str:
-    """Nothing, if they are those of images."""
+def _advice(extents: Any) -> str:
+    """Advice for a value that is not (channels, height, width); empty if it is."""
     match extents:
-        # Images are often square, and have so many colours; networks of that width are rare.
+        # A square image with channels last is more likely than one that is 1, 3 or 4 pixels wide.
         case (int(height), int(width), 1 | 3 | 4 as channels) if height == width >= 16:
             first = f"{{name}}=({channels}, {height}, {width})"
             return f"Channels come first: {first}, and for the data array.transpose(0, 3, 1, 2)."

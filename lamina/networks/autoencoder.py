@@ -1,4 +1,4 @@
-"""Autoencoders: networks that say their input with few numbers."""
+"""Autoencoders: networks that encode their input as few numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lamina.shapes import size_of
 @final
 @frozen_dataclass
 class Autoencoder:
-    """An autoencoder and its halves, which share the layers: see `Model.part`.
+    """An autoencoder, its encoder and its decoder, which share the layers: see `Model.part`.
 
     Attributes:
         network: the whole, which is trained.
@@ -49,13 +49,13 @@ def autoencoder(
     """Linear layers down to a code, and the same widths up again; examples lie in [0, 1].
 
     Hinton, Salakhutdinov: Reducing the dimensionality of data with neural networks (2006), with
-    ReLU instead of sigmoids, so that it learns without being trained layer by layer before. Weights
-    start as `Linear` does by default. `lm.BCE()` and `lm.MSE()` are losses for it; the targets are
+    ReLU instead of sigmoids, so that no layerwise pretraining is needed. Weights start as those of
+    `Linear` by default. `lm.BCE()` and `lm.MSE()` are losses for it; the targets are
     the inputs.
 
     Args:
-        widths: features of the hidden layers on the way down.
-        code: the numbers that an example becomes.
+        widths: features of the hidden layers of the encoder; the decoder has them in reverse.
+        code: the number of elements of a code.
         input: shape of an example.
         activation: after each hidden layer; `lm.ReLU()` by default.
 
@@ -88,15 +88,15 @@ def variational_autoencoder(
     input: ShapeOfExamples = (1, 28, 28),
     activation: Activation = None,
 ) -> Autoencoder:
-    """An autoencoder whose codes are normally distributed: it makes new examples from noise.
+    """An autoencoder whose codes are normally distributed: its decoder generates from noise.
 
     Kingma, Welling: Auto-encoding variational Bayes (2014), appendix C, with ReLU instead of tanh.
-    Weights start as `Linear` does by default. `lm.EvidenceLowerBound()` is the loss; the
+    Weights start as those of `Linear` by default. `lm.EvidenceLowerBound()` is the loss; the
     targets are the inputs.
 
     Args:
-        widths: features of the hidden layers on the way down.
-        code: numbers of a code.
+        widths: features of the hidden layers of the encoder; the decoder has them in reverse.
+        code: the number of elements of a code.
         input: shape of an example, whose numbers lie in [0, 1].
         activation: after each hidden layer; `lm.ReLU()` by default.
 

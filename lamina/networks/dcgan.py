@@ -22,7 +22,7 @@ from lamina.layers.init import Normal
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import ShapeOfImages
 
-# Height and width of the smallest images, between noise and convolutions.
+# Height and width of the smallest feature maps, next to the noise.
 _SMALLEST = 4
 
 
@@ -33,14 +33,14 @@ def dcgan(
     """A generator and a discriminator.
 
     Radford, Metz, Chintala: Unsupervised representation learning with deep convolutional generative
-    adversarial networks (2016). All weights start as N(0, 0.02), as the paper says. How they are
-    trained against each other is shown in examples/gan_digits.py.
+    adversarial networks (2016). All weights start as N(0, 0.02^2), as in the paper.
+    examples/gan_digits.py trains them against each other.
 
     Args:
-        latent: numbers of noise that an image is made of.
-        image: (channels, side, side), the side 8, 16, 32, 64, ..
-        width: channels of the convolution next to the image; each that halves the image once more
-            has twice as many.
+        latent: the number of elements of the noise that an image is generated from.
+        image: (channels, side, side), the side 8, 16, 32, 64, ...
+        width: channels of the convolution next to the image; they double with each halving of the
+            image.
 
     Returns:
         The generator, from noise [batch, latent] to images [batch, *image] in [-1, 1]; and the
@@ -78,7 +78,7 @@ def dcgan(
 
 
 def _halvings(height: int, side: int) -> int:
-    """How often the image is halved until it is as small as the smallest."""
+    """The number of halvings from the image to the smallest feature maps."""
     count = (side // _SMALLEST).bit_length() - 1
     if height != side or count < 1 or side != _SMALLEST * 2**count:
         raise DefinitionError(

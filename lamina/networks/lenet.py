@@ -14,8 +14,8 @@ def lenet(classes: Count = 10, input: ShapeOfImages = (1, 28, 28)) -> Network:
     """Two convolutions, each followed by pooling, and two linear layers.
 
     LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition (1998),
-    in the form that Caffe made common: maxima instead of averages, more channels, a ReLU. Weights
-    start as the layers do by default.
+    in Caffe's variant: max pooling instead of averages, more channels, a ReLU. Weights start as
+    those of the layers by default.
 
     Args:
         classes: the number of results.

@@ -19,7 +19,7 @@ def mlp(
     """Linear layers with an activation between them; gives a score for each class.
 
     Rumelhart, Hinton, Williams: Learning representations by back-propagating errors (1986).
-    Weights start as `Linear` does by default.
+    Weights start as those of `Linear` by default.
 
     Args:
         widths: features of the hidden layers.

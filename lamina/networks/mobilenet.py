@@ -13,7 +13,7 @@ from lamina.network import Network
 from lamina.networks.arguments import ShapeOfImages
 from lamina.shapes import static
 
-# Table 2 of the paper: expansion t, channels c, repetitions n, stride s of the first of them.
+# Table 2 of the paper: expansion t, channels c, repetitions n, stride s of the first repetition.
 _TABLE = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -32,7 +32,7 @@ def mobilenet_v2(
     input: ShapeOfImages = (3, 224, 224),
     dropout: Fraction = 0.2,
 ) -> Network:
-    """Bottlenecks that are widened, convolved channel by channel, and narrowed again.
+    """Inverted residual blocks: 1x1 expansion, depthwise convolution, 1x1 projection.
 
     Sandler, Howard, Zhu, Zhmoginov, Chen: MobileNetV2: inverted residuals and linear bottlenecks
     (2018). Convolutions start with the variance of He et al.: Delving deep into rectifiers (2015),
@@ -41,7 +41,7 @@ def mobilenet_v2(
     Args:
         classes: the number of results.
         width: a factor for all channels, which are rounded to multiples of 8.
-        input: (channels, height, width); the image becomes 32 times smaller, at least 1 x 1.
+        input: (channels, height, width); height and width become 32 times smaller, at least 1.
         dropout: probability before the last layer, as PyTorch's; 0 for none.
 
     Raises:
@@ -65,13 +65,13 @@ def mobilenet_v2(
 
 
 def _bottleneck(x: Tensor, expansion: int, channels: int, stride: int) -> Tensor:
-    """Table 1 of the paper; figure 4 says where there is a shortcut."""
-    (given,) = static(x.shape[1:2])
-    inner = given * expansion
+    """Table 1 of the paper; figure 4 shows where there is a shortcut."""
+    (inputs,) = static(x.shape[1:2])
+    inner = inputs * expansion
     y = _convolution(x, inner, 1) if expansion > 1 else x
     y = _convolution(y, inner, 3, stride, groups=inner)
     y = _convolution(y, channels, 1, activated=False)
-    return x + y if stride == 1 and given == channels else y
+    return x + y if stride == 1 and inputs == channels else y
 
 
 def _convolution(
@@ -87,6 +87,6 @@ def _convolution(
 
 
 def _rounded(channels: float) -> int:
-    """The nearest multiple of 8 that is not more than a tenth too small."""
+    """The nearest multiple of 8; the next one if that is more than a tenth smaller."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels else nearest + 8

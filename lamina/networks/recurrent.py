@@ -1,4 +1,4 @@
-"""Recurrent networks: what kind of sequence is this?"""
+"""Recurrent networks: classifiers of sequences."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ def lstm_classifier(
     lengths: bool = False,
     dropout: Fraction = 0.0,
 ) -> Network:
-    """Long short-term memory along a sequence, and a linear layer on what it has at the end.
+    """Long short-term memory along a sequence, and a linear layer on its last state.
 
-    Hochreiter and Schmidhuber: Long short-term memory (1997); in both directions as in Graves and
+    Hochreiter and Schmidhuber: Long short-term memory (1997); bidirectional as in Graves and
     Schmidhuber: Framewise phoneme classification with bidirectional LSTM (2005).
     `lm.CrossEntropy()` is its loss.
 
     Args:
         classes: the number of results.
         length: of a sequence, or of the longest.
-        inputs: how many numbers each step of a sequence has; it takes f32 [batch, length, inputs].
-        vocabulary: in place of `inputs`, how many different things there are, such as letters or
-            words; it takes integers [batch, length] below it, and learns `features` numbers for
-            each.
+        inputs: the features of each position; the network takes f32 [batch, length, inputs].
+        vocabulary: instead of `inputs`, the number of different tokens, such as letters or words;
+            the network takes integers [batch, length] below it, and has an `Embedding` of
+            `features` elements.
         features: of the states.
         layers: how many are stacked.
         bidirectional: whether sequences are read backwards too.
-        lengths: whether there is a second input, integers [batch], that says how long each sequence
-            is.
+        lengths: whether there is a second input, integers [batch], the length of each sequence.
         dropout: probability, between layers.
 
     Raises:
-        DefinitionError: unless there is one of `inputs` and `vocabulary`.
+        DefinitionError: unless exactly one of `inputs` and `vocabulary` is given.
 
     Example:
         >>> import lamina as lm
@@ -52,7 +51,7 @@ def lstm_classifier(
     """
     if (inputs is None) == (vocabulary is None):
         raise DefinitionError(
-            "lstm_classifier takes numbers or things of a vocabulary",
+            "lstm_classifier takes either inputs or a vocabulary",
             facts=(("expected", "inputs=28, or vocabulary=10_000"),),
             where=source_line(),
         )

@@ -14,7 +14,7 @@ from lamina.network import Network
 from lamina.networks.arguments import ShapeOfImages
 from lamina.shapes import static
 
-# Table 1 of the paper: blocks in each stage.
+# Table 1 of the paper: the number of blocks in each stage.
 _BLOCKS = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
@@ -36,7 +36,7 @@ def resnet(
     """Four stages of residual blocks, of two convolutions up to 34 layers and of three above.
 
     He, Zhang, Ren, Sun: Deep residual learning for image recognition (2016). Where a stage halves
-    the image, the 3x3 convolution of its first block has the stride, as in PyTorch's. Convolutions
+    the image, the 3x3 convolution of its first block has the stride, as in PyTorch. Convolutions
     start with the variance of the same authors' Delving deep into rectifiers (2015).
 
     Args:
@@ -44,7 +44,8 @@ def resnet(
         classes: the number of results.
         stem: `"imagenet"` begins with a 7x7 convolution and pooling, which quarter the image;
             `"cifar"` with a 3x3 convolution, for small images.
-        input: (channels, height, width); by default 3 x 224 x 224 or 3 x 32 x 32, as the stem says.
+        input: (channels, height, width); by default 3 x 224 x 224, for the `"cifar"` stem
+            3 x 32 x 32.
 
     Raises:
         DefinitionError: for another depth or stem, or a shape with the channels last.
@@ -88,7 +89,7 @@ def _bottleneck(x: Tensor, width: int, stride: int) -> Tensor:
 
 
 def _shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
-    """The input itself, or where its shape differs a projection: option B of section 3.3."""
+    """The input, or a projection of it if its shape differs: option B of section 3.3."""
     if static(x.shape[1:2]) == (channels,) and stride == 1:
         return x
     return _convolution(x, channels, 1, stride, activated=False)
@@ -97,7 +98,7 @@ def _shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
 def _convolution(
     x: Tensor, channels: int, window: int, stride: int = 1, activated: bool = True
 ) -> Tensor:
-    """A convolution that keeps the extents but for its stride, normalised."""
+    """A padded convolution with batch normalisation and, if `activated`, a ReLU."""
     init = KaimingUniform("fan_out", nonlinearity="relu")
     y = Conv2d(channels, window, stride, padding=window // 2, bias=False, weight_init=init)(x)
     y = BatchNorm()(y)

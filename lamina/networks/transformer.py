@@ -1,4 +1,4 @@
-"""Transformers: networks for sequences of numbered things, such as letters, words or notes."""
+"""Transformers: networks for sequences of tokens, such as letters, words or notes."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def transformer_encoder(
     causal: bool = False,
     dropout: Fraction = 0.1,
 ) -> Network:
-    """Blocks of attention and linear layers over a sequence of indices.
+    """Transformer encoder blocks over a sequence of tokens.
 
     Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin: Attention is all you need
-    (2017), with normalisation before each part, GELU and learned positions, as in Radford, Wu,
+    (2017), with normalisation before each sublayer, GELU and learned positions, as in Radford, Wu,
     Child, Luan, Amodei, Sutskever: Language models are unsupervised multitask learners (2019). It
     takes integers [batch, length] from 0 to vocabulary - 1; `lm.CrossEntropy()` is its loss.
 
     Args:
-        vocabulary: how many different things there are.
+        vocabulary: the number of different tokens.
         length: of a sequence.
-        features: of each position between the layers.
-        heads: of each attention; they divide the features.
+        features: of each position between the blocks.
+        heads: of each attention; their number divides the features.
         layers: the number of blocks.
-        hidden: features within the two linear layers of a block.
-        classes: how many classes a sequence may belong to; without, what is found is one of the
-            vocabulary at each position.
-        causal: whether each position looks at itself and those before it alone: for the next thing
-            in a sequence.
+        hidden: features between the two linear layers of a block.
+        classes: the number of classes of a sequence; None for a network that predicts a token at
+            each position.
+        causal: whether each position attends only to itself and earlier ones, to predict the next
+            token.
         dropout: the probability of an element to become zero while training.
 
     Returns:
-        The network gives scores [batch, classes], of the mean of all positions, or
+        A network that gives scores [batch, classes], computed from the mean over the positions, or
         [batch, vocabulary, length].
 
     Example:

@@ -23,25 +23,26 @@ def unet(
     padding: Literal["same", "valid"] = "same",
     batch_norm: bool = False,
 ) -> Network:
-    """Down to small images of many channels and up again, each height joined with its like.
+    """An encoder and a decoder of images, with skip connections at equal resolutions.
 
     Ronneberger, Fischer, Brox: U-Net: convolutional networks for biomedical image segmentation
-    (2015). Convolutions start with the paper's variance, 2 / N where N products meet.
+    (2015). Convolutions start with the paper's variance, 2 / N for sums of N products.
 
     Args:
-        classes: scores for each pixel.
-        input: (channels, height, width), which are halved once for each width but the first.
+        classes: the number of scores for each pixel.
+        input: (channels, height, width); height and width are halved once for each width but the
+            first.
         widths: channels, from the full image to the smallest.
-        padding: `"same"`, the result is as large as the image; or the paper's `"valid"`, it is
-            smaller, because no window looks over the edge.
-        batch_norm: normalise after each convolution, which the paper did not; biases are then left
-            out.
+        padding: `"same"` for a result as large as the image; or the paper's `"valid"`, whose result
+            is smaller, as convolutions are not padded.
+        batch_norm: normalise after each convolution, unlike the paper; the convolutions then have
+            no biases.
 
     Returns:
         A network that gives [batch, classes, height, width].
 
     Raises:
-        DefinitionError: for an image that cannot be halved so often, or has its channels last.
+        DefinitionError: for an image that cannot be halved that often, or has its channels last.
 
     Example:
         >>> import lamina as lm
@@ -59,22 +60,22 @@ def unet(
         return x
 
     image = Input(*input)
-    x, passed = image, list[Tensor]()
+    x, skips = image, list[Tensor]()
     for width in widths[:-1]:
-        passed.append(twice(x, width))
-        _check_even(passed[-1], len(widths) - 1)
-        x = MaxPool2d(2)(passed[-1])
+        skips.append(twice(x, width))
+        _check_even(skips[-1], len(widths) - 1)
+        x = MaxPool2d(2)(skips[-1])
     x = twice(x, widths[-1])
-    for width, across in zip(reversed(widths[:-1]), reversed(passed), strict=True):
+    for width, skip in zip(reversed(widths[:-1]), reversed(skips), strict=True):
         x = ConvTranspose2d(width, 2, stride=2, weight_init=KaimingUniform("fan_out"))(x)
-        x = twice(concat([_cropped(across, x), x]), width)
+        x = twice(concat([_cropped(skip, x), x]), width)
     return Network(image, Conv2d(classes, 1, weight_init=KaimingUniform())(x))
 
 
 def _cropped(x: Tensor, like: Tensor) -> Tensor:
-    """The middle of an image, as large as another one."""
+    """The centre of an image, cropped to the size of another one."""
     sides = zip(static(x.shape[2:]), static(like.shape[2:]), strict=True)
-    widths = tuple(((more - less) // 2, (more - less + 1) // 2) for more, less in sides)
+    widths = tuple(((large - small) // 2, (large - small + 1) // 2) for large, small in sides)
     return Crop(widths)(x) if any(map(any, widths)) else x
 
 
@@ -82,7 +83,7 @@ def _check_even(x: Tensor, halvings: int) -> None:
     height, width = static(x.shape[2:])
     if height % 2 or width % 2:
         raise DefinitionError(
-            "an image on the way down cannot be halved",
+            "an image in the encoder cannot be halved",
             facts=(("expected", "an even height and width"), ("found", f"{height} x {width}")),
             where=f"unet ({source_line()})",
             advice=f"The image is halved {halvings} times: with padding='same', height and width "

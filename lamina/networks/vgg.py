@@ -14,7 +14,7 @@ from lamina.layers.init import KaimingUniform
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import ShapeOfImages, Widths
 
-# Table 1 of the paper, columns A, B, D and E: how many convolutions each stage has.
+# Table 1 of the paper, columns A, B, D and E: the number of convolutions in each stage.
 _DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _WIDTHS = (64, 128, 256, 512, 512)
 
@@ -34,7 +34,7 @@ def vgg(
 
     Simonyan, Zisserman: Very deep convolutional networks for large-scale image recognition (2015).
     Convolutions start with the variance of He et al.: Delving deep into rectifiers (2015), because
-    a network this deep does not learn from the layers' default; the linear layers start with that.
+    a network this deep does not learn with the layers' default; the linear layers have the default.
 
     Args:
         stages: the paper's 11, 13, 16 or 19 layers; or the channels of each convolution of each
@@ -42,7 +42,7 @@ def vgg(
         classes: the number of results.
         input: (channels, height, width); each stage halves height and width.
         hidden: features of the linear layers before the last.
-        batch_norm: normalise after each convolution, which the paper did not.
+        batch_norm: normalise after each convolution, unlike the paper.
         dropout: probability after each hidden linear layer; 0 for none.
 
     Raises:

@@ -1,6 +1,6 @@
 """Running compiled programs: where compiler and engine meet.
 
-`Parameters` owns the values of a model on an engine. `Inference` runs forward passes over them.
+`Parameters` owns the values of a model on an engine. `Inference` runs forward passes with them.
 `compile_for_batch` compiles the graph of one batch. Training is in `lamina.training`.
 """
 

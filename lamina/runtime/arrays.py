@@ -1,4 +1,4 @@
-"""Arrays from outside: checked and converted before anything is computed."""
+"""Arrays given by the caller: checked and converted before anything is computed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from lamina.graph import Tensor
 from lamina.protocols import Spec
 from lamina.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
 
-# Up to here Python looks at numbers in less time than NumPy takes to begin.
+# Up to this number of elements a loop in Python takes less time than a call of NumPy.
 FEW_ELEMENTS = 32
 
 
 def convert(value: Any, wanted: DType, name: str) -> Array:
-    """An array of data for a place of dtype `wanted`, in a dtype that it may arrive in.
+    """Data for an input, target or parameter of dtype `wanted`, as a contiguous array.
 
-    Lists, and tensors of PyTorch, take the wanted dtype. Integers may arrive for floats (they are
-    cast on the device), and float32 for float64; what would lose precision or meaning may not.
+    Lists, and tensors of PyTorch, are converted to the wanted dtype. Arrays keep theirs: integers
+    are accepted for floats (the device casts them), and float32 for float64. Conversions that lose
+    precision or meaning are refused.
 
     Raises:
-        DTypeError: saying how to convert.
+        DTypeError: for a dtype that is refused, with the conversion to write.
         DataError: for nested lists that make no array.
         DefinitionError: for Lamina's own tensors.
     """
-    plain = type(value) is np.ndarray  # the usual case, and the fast one
+    plain = type(value) is np.ndarray  # the usual case
     array: Array = value if plain else to_array(value, f"{name} makes no array")
     if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
@@ -53,10 +54,10 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
 
 
 def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
-    """The arrays of several inputs or targets: a tuple or list of them where count > 1.
+    """The arrays of the inputs or targets; for count > 1 the value is a tuple or list of them.
 
     Raises:
-        DataError: if there is another number of them.
+        DataError: if their number is not the count.
     """
     arrays: tuple[Any, ...] = () if value is None else (value,)
     if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
@@ -71,10 +72,10 @@ def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
 
 
 def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
-    """The number of examples in arrays that go together.
+    """The number of examples in the arrays of one batch.
 
     Raises:
-        DataError: if there are none, or the arrays disagree.
+        DataError: if it is 0, or differs between arrays.
         ShapeError: if examples have another shape than expected.
     """
     for array, (shape, dtype), name in zip(arrays, specs, names, strict=True):
@@ -118,10 +119,10 @@ def _listed(shape: tuple[int, ...]) -> str:
 
 
 def are_indices(array: Array, count: int) -> bool:
-    """Whether all integers of an array lie from 0 to below the count."""
+    """Whether all integers of an array lie in 0..count - 1."""
     if array.size == 0:
         return True
-    # Read as unsigned, what is below zero is larger than any index.
+    # Read as unsigned, a negative number is larger than any index.
     unsigned = array.view(f"u{array.itemsize}") if array.dtype.kind == "i" else array
     return _largest(unsigned) < count
 
@@ -135,11 +136,11 @@ def _largest(array: Array) -> int:
 
 
 def input_spec(tensor: Tensor, dtype: DType) -> Spec:
-    """Shape and dtype of an input; the model's float type unless the input fixed its own."""
+    """Shape and dtype of an input: the model's float type unless the input has a fixed dtype."""
     return tensor.shape, dtype if tensor.dtype == float32 else tensor.dtype
 
 
 def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
-    """Shape, with the batch left open, and dtype of a data set's targets."""
+    """The shapes, with a symbolic batch, and dtypes of a data set's targets."""
     shapes, dtypes = dataset.target_shapes, dataset.target_dtypes
     return tuple(((BATCH, *shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True))

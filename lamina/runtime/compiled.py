@@ -1,4 +1,4 @@
-"""Programs compiled for one batch size."""
+"""Compiled programs: the graph of one batch, planned and compiled for one batch size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.records import frozen_dataclass
 from lamina.runtime.model_lock import ModelLock
 from lamina.shapes import Array
 
-# Programs for this many batch sizes are kept.
+# The number of compiled programs that are kept, one for each batch size.
 MOST_PROGRAMS = 16
 
 Key = TypeVar("Key", bound=Hashable)
@@ -22,14 +22,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 @frozen_dataclass
 class CompiledProgram:
-    """A step compiled for one batch size.
+    """A program for one batch size, loaded on an engine.
 
     Attributes:
-        program: what runs.
-        executable: the same, on the engine.
+        program: its steps and buffers.
+        executable: the program as the engine runs it.
         lock: of the model; the caller of `run` holds it.
         order: for each input of the program, its number among the network's inputs and targets;
-            None if the program takes them as they come.
+            None if both have the same order.
     """
 
     program: Program
@@ -38,7 +38,7 @@ class CompiledProgram:
     order: tuple[int, ...] | None
 
     def run(self, arrays: Sequence[Array]) -> None:
-        """Runs the step on arrays for the network's inputs and targets."""
+        """Runs the program on arrays for the network's inputs and targets."""
         if self.lock.unread is not None:
             self.lock.settle()
         if self.order is not None:
@@ -48,7 +48,10 @@ class CompiledProgram:
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
-        """Runs the step for each row of examples of a placed data set; `Executable.run_many`."""
+        """Runs the program on one batch after the other of an uploaded data set.
+
+        Arguments and result are those of `Executable.run_many`.
+        """
         self.lock.settle()
         return self.executable.run_many(resident, rows, recorded)
 
@@ -65,20 +68,20 @@ def compile_for_batch(
     timed: bool = False,
     program: Program | None = None,
 ) -> CompiledProgram:
-    """Compiles a step for a batch size; whoever calls holds the model's lock.
+    """Compiles the graph of one batch for a batch size. The caller holds the model's lock.
 
     Args:
-        graph: what is compiled.
-        batch: how many examples a step takes.
-        engine: where it runs.
+        graph: an inference, evaluation or training step.
+        batch: the number of examples.
+        engine: runs the program.
         shared: the memories of its parameters and states.
-        lock, arena: what it shares with the model's other steps.
+        lock, arena: of the model; its programs share them.
         name: of the program.
-        timed: whether the time of its parts is wanted.
-        program: the program, if it is known; made for the engine's target.
+        timed: whether to measure the time of each of its steps.
+        program: the planned program for the engine's target, if there is one already.
 
     Raises:
-        EngineError: if it needs more memory than there is.
+        EngineError: if it needs more memory than is available.
     """
     lock.settle()
     target = engine.target
@@ -86,25 +89,25 @@ def compile_for_batch(
     require_room_for_program(batch, program, engine, arena)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
-    as_given = order == tuple(range(len(names)))
+    same_order = order == tuple(range(len(names)))
     executable = engine.compile(program, shared, arena, timed=timed)
-    return CompiledProgram(program, executable, lock, None if as_given else order)
+    return CompiledProgram(program, executable, lock, None if same_order else order)
 
 
 def require_room_for_program(
     batch: int, program: Program, engine: Engine, arena: Arena, state: Sequence[Need] = ()
 ) -> None:
-    """Checks that there is memory for a step, before it is allocated, and compiled.
+    """Checks that there is memory for a program, before it is compiled and memory is allocated.
 
     Args:
-        batch: how many examples a step takes.
-        program: the step.
-        engine: where it runs.
-        arena: where it shall lie.
-        state: what else is to be made for it.
+        batch: the number of examples.
+        program: its buffers are counted.
+        engine: will run it.
+        arena: of the model, which the program reuses.
+        state: further memory that will be allocated for it.
 
     Raises:
-        EngineError: if there is not enough.
+        EngineError: if it does not fit.
     """
     needs = (*state, *needs_of_program(program))
     largest = max(needs, key=lambda need: need.bytes)
@@ -123,22 +126,22 @@ def require_room_for_program(
 
 @final
 class RecentPrograms(Generic[Key]):
-    """Steps for several batch sizes; those that were used longest ago are given up."""
+    """An LRU cache of compiled programs, one for each batch size; evicted ones are released."""
 
     def __init__(self) -> None:
-        # The one used last stands last.
+        # In the order of use, the latest last.
         self._programs: dict[Key, CompiledProgram] = {}
         self._latest: Key | None = None
 
     def __reduce__(self) -> tuple[type[RecentPrograms[Key]], tuple[()]]:
-        # Copies, and what comes from another machine, compile their own programs.
+        # A copy, also one unpickled on another machine, compiles programs of its own.
         return RecentPrograms, ()
 
     def __contains__(self, key: Key) -> bool:
         return key in self._programs
 
     def get(self, key: Key, make: Callable[[Key], CompiledProgram]) -> CompiledProgram:
-        """The step of that name, made if it is not there."""
+        """The program for a key, made by `make` if it is not in the cache."""
         if key == self._latest:
             return self._programs[key]
         compiled = self._programs.pop(key, None) or make(key)
@@ -149,7 +152,7 @@ class RecentPrograms(Generic[Key]):
         return compiled
 
     def release(self) -> None:
-        """Gives all of them up."""
+        """Releases all programs."""
         self._latest = None
         while self._programs:
             self._programs.popitem()[1].executable.release()

@@ -1,4 +1,4 @@
-"""Random examples of a network's inputs and targets, for what needs some and cares for none."""
+"""Random examples of a network's inputs and targets, for `verify` and `profile`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.shapes import Array, DType, bind, size_of
 
 
 def random_normal(shape: tuple[int, ...], seed: int, number: int) -> Array:
-    """Numbers of mean 0 and deviation 1, bounded: a sum of uniform ones."""
+    """Bounded random numbers of mean 0 and standard deviation 1: sums of uniform numbers."""
     size = size_of(shape)
     words = random_bits(seed, number, np.arange(4 * size, dtype=np.int64), VERIFICATION_STREAM)
     uniform = words.astype(np.float64).reshape(4, size) * 2.0**-32
@@ -24,13 +24,13 @@ def random_normal(shape: tuple[int, ...], seed: int, number: int) -> Array:
 def random_examples(
     network: Network, loss: Loss | None, batch: int, seed: int, dtype: DType, *, where: str
 ) -> Dataset:
-    """So many examples; with targets that the loss accepts, if there is one.
+    """`batch` random examples, with targets that the loss accepts, if there is a loss.
 
     Args:
-        where: the public function that asks for them and takes `data`, for the error.
+        where: the public function that calls this and has a parameter `data`, for the error.
 
     Raises:
-        DataError: if the network takes integers: which ones mean something is not known.
+        DataError: if the network has an input of integers, whose range is not known.
     """
     inputs: list[Array] = []
     for number, tensor in enumerate(network.inputs):
@@ -46,7 +46,7 @@ def random_examples(
         inputs.append(noise.astype(dtype.numpy))
     targets: list[Array] = []
     specs = () if loss is None else default_targets(network, loss, dtype)
-    # Lamina's losses know what their targets look like; for a function any numbers do.
+    # Lamina's losses make their own targets; a plain function gets the noise itself.
     suited = getattr(loss, "example_targets", None)
     for number, (shape, kind) in enumerate(specs):
         noise = random_normal(bind(shape, batch), seed, 1000 + number)

@@ -1,7 +1,7 @@
-"""Indices in data: refused before anything is computed where they are out of range.
+"""Indices in data: refused before anything is computed if they are out of range.
 
-A program brings such indices into range, so that it reaches nothing outside its buffers; that would
-train a network on other data than was meant.
+A program clamps indices, so that it never accesses memory outside its buffers. With clamped
+indices it would silently train on other data.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lamina.shapes import Array
 
 @frozen_dataclass
 class IndexCheck:
-    """A limit of indices that are the elements of an input, or some of them.
+    """The expected range of indices that are elements of an input.
 
     Attributes:
-        limit: what is expected.
-        source: the input, as it stands in the graph.
-        number: of the input among the network's.
+        limit: the range.
+        source: the leaf of the input in the graph.
+        number: of the input among the network's inputs.
     """
 
     limit: IndexLimit
@@ -35,7 +35,7 @@ class IndexCheck:
     number: int
 
     def values(self, arrays: Sequence[Array]) -> Array:
-        """The indices in arrays that are given to the network."""
+        """The indices, from the arrays of the network's inputs."""
         array = arrays[self.number]
         if self.limit.indices is self.source or not len(array):
             return array
@@ -45,18 +45,18 @@ class IndexCheck:
 
 
 def index_checks(limits: Sequence[IndexLimit]) -> tuple[IndexCheck, ...]:
-    """The limits of indices that come straight from the inputs, rather than being computed.
+    """The limits of indices that are elements of an input, rather than computed.
 
-    Slices, reshapes and casts of an input still are its elements.
+    Slices, reshapes and casts of an input are its elements too.
     """
     found: list[IndexCheck] = []
     for limit in limits:
-        source, *way = topological([limit.indices])
-        straight = source.op is LEAF and source.attributes["role"] == "input"
-        for node in way:
+        source, *applied = topological([limit.indices])
+        elements = source.op is LEAF and source.attributes["role"] == "input"
+        for node in applied:
             moved = isinstance(node.op.lowering, Movement) or node.op is CAST
-            straight = straight and moved and len(node.operands) == 1
-        if straight:
+            elements = elements and moved and len(node.operands) == 1
+        if elements:
             number = int(source.attributes["name"].removeprefix("input"))
             found.append(IndexCheck(limit, source, number))
     return tuple(found)
@@ -68,7 +68,7 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
         values, count = check.values(arrays), check.limit.count
         if are_indices(values, count):
             continue
-        place = tuple(np.argwhere((values < 0) | (values >= count))[0])
+        index = tuple(np.argwhere((values < 0) | (values >= count))[0])
         largest = int(values.max())
         numbering = (
             f"or make it for {largest + 1}."
@@ -79,7 +79,7 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
             f"{check.limit.what} out of range",
             facts=(
                 ("expected", f"0..{count - 1}"),
-                ("found", f"{values[place]} at example {int(place[0])} of input {check.number}"),
+                ("found", f"{values[index]} at example {int(index[0])} of input {check.number}"),
             ),
             where=str(check.limit.origin),
             advice=check.limit.advice

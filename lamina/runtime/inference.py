@@ -21,7 +21,8 @@ from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, as_dtype, bind, float32, shape_text, size_of
 
-# Predictions run in batches of a power of two, the largest of these whose tensors all fit.
+# The batch size of predictions is the largest power of two between these bounds with which every
+# tensor takes at most LARGEST_TENSOR_BYTES.
 LARGEST_BATCH, SMALLEST_BATCH = 4096, 16
 LARGEST_TENSOR_BYTES = 8 << 20
 
@@ -38,29 +39,30 @@ class Inference:
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
     def __reduce__(self) -> tuple[type[Inference], tuple[Parameters]]:
-        # Copies have a seed and a step, and programs, of their own.
+        # A copy has programs, a seed and a step counter of its own.
         return Inference, (self._parameters,)
 
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
         """The outputs for arrays of inputs, computed in batches of 16 to 4,096 examples.
 
-        There are so many that tensors take at most 8 MiB each, if 16 examples take no more.
-        Nothing is filled up: a network that mixes the examples of a batch sees those alone.
+        The batch size is chosen so that tensors take at most 8 MiB each, if 16 examples take no
+        more. The last batch may be smaller; batches are not padded, so a network that mixes the
+        examples of a batch sees real examples only.
         """
         arrays = self._converted(inputs)
         names = [f"input {n}" for n in range(len(arrays))]
         count = check_batch(arrays, self._specs, names)
         check_indices(self._parameters.index_checks, arrays)
-        parts: list[list[Array]] = []
+        batches: list[list[Array]] = []
         with self._parameters.lock.mutex:
             size = count if count <= SMALLEST_BATCH else self._largest_batch()
             for start in range(0, count, size):
                 stop = min(start + size, count)
-                parts.append(self._run([array[start:stop] for array in arrays], stop - start))
-        return tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+                batches.append(self._run([array[start:stop] for array in arrays], stop - start))
+        return tuple(np.concatenate(outputs) for outputs in zip(*batches, strict=True))
 
     def _largest_batch(self) -> int:
-        """How many examples are run at once."""
+        """The largest number of examples in a batch."""
         if self._batch_limit is None:
             self._batch_limit = self._find_largest_batch()
         return self._batch_limit
@@ -72,9 +74,9 @@ class Inference:
         def size(tensor: Tensor, batch: int) -> int:
             return size_of(bind(tensor.shape, batch)) * tensor.dtype.itemsize
 
-        # Leaves are the caller's arrays, and the model's.
-        made = [tensor for tensor in graph.nodes() if tensor.operands]
-        growing = [tensor for tensor in made if size(tensor, 1) != size(tensor, 2)]
+        # Leaves do not count: they are the caller's arrays and the model's parameters.
+        computed = [tensor for tensor in graph.nodes() if tensor.operands]
+        growing = [tensor for tensor in computed if size(tensor, 1) != size(tensor, 2)]
 
         def largest_bytes(batch: int) -> int:
             return max((size(tensor, batch) for tensor in growing), default=0)
@@ -85,11 +87,11 @@ class Inference:
         return batch
 
     def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
-        """How long each part of a forward pass takes.
+        """The time of each step of the program of a forward pass.
 
         Args:
-            inputs: one batch; it is run as a whole.
-            seconds: about how long it runs without clocks, and again with them.
+            inputs: one batch.
+            seconds: about how long to run the program untimed, and again with timers.
         """
         arrays = self._converted(inputs)
         count = check_batch(arrays, self._specs, [f"input {n}" for n in range(len(arrays))])
@@ -140,7 +142,7 @@ class Inference:
 
 @final
 class Function:
-    """A compiled graph: called with arrays, it gives arrays. Made by `lamina.compile`."""
+    """A compiled graph: a function from arrays to arrays. Made by `lamina.compile`."""
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class Function:
         self._lock = ModelLock()
         self._arena = engine.arena()
         self._programs: RecentPrograms[int] = RecentPrograms()
-        # Every input keeps the dtype it was written down with.
+        # Every input keeps the dtype of its definition.
         self._graph = inference_graph(
             self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
         )

@@ -20,13 +20,14 @@ class Unread(Protocol):
 
 @final
 class ModelLock:
-    """The lock of a model and its parts: `with lock.mutex:`. A thread may take it again.
+    """The lock of a model and the models that share its parameters: `with lock.mutex:`.
 
-    Copies, and forked children, get a new lock: the thread that holds this one is not there.
+    It is reentrant. Copies and forked children get a new lock, as the thread that holds this one
+    does not exist there.
 
     Attributes:
         mutex: held while a program runs or memories are used.
-        unread: the last result, if it may still have to be read.
+        unread: a weak reference to the last result, if it is not read yet.
     """
 
     __slots__ = ("__weakref__", "mutex", "unread")
@@ -37,7 +38,7 @@ class ModelLock:
         _all.add(self)
 
     def settle(self) -> None:
-        """Reads the last result while it is still in the arena, if anyone holds it."""
+        """Reads the last result from the arena, if it is unread and still referenced."""
         unread = self.unread() if self.unread else None
         if unread is not None:
             unread.resolve()

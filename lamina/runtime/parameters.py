@@ -25,10 +25,10 @@ from lamina.shielded import shielded
 
 @final
 class _Values:
-    """All memories of a model and of its parts, by the names that the whole has for them.
+    """The memories of all values of a model, by name; models made by `part` share them.
 
-    They are copied and pickled together while nobody changes them: a copy is what was there between
-    two steps. Whoever shares them, and is copied along, shares the copies.
+    They are copied and pickled together under the lock, so a copy has the values between two
+    training steps. Copies of objects that share them share the copy.
     """
 
     def __init__(self, engine: Engine, values: Iterable[tuple[str, Array]]) -> None:
@@ -44,8 +44,8 @@ class _Values:
     def _copies(self) -> list[tuple[str, Array]]:
         require_room(
             "a copy of this model needs",
-            # They are read into arrays, then written to memories, or as bytes.
-            [Need("values, and once more on their way", 2 * self._bytes)],
+            # They are read into arrays, then written to the new memories or pickled.
+            [Need("values, and a temporary copy of them", 2 * self._bytes)],
             self.engine.available_bytes,
             where=self.engine.device.engine,
             advice="Free memory, or save the model and load it elsewhere.",
@@ -69,14 +69,15 @@ class Parameters:
 
     Args:
         network: whose variables these are.
-        engine: where they live.
+        engine: holds them in its memory.
         dtype: float32 or float64.
-        seed: of the first values.
-        values: first values that are known, from a file; the others are made by initializers.
-        whole: parameters that are shared instead: those of a network with the same layers.
+        seed: of the initial values.
+        values: known initial values, from a file; initializers make the others.
+        whole: parameters to share, of a network that contains the same layers; none are allocated
+            then.
 
     Raises:
-        DefinitionError, ShapeError: if the whole does not have them.
+        DefinitionError, ShapeError: if `whole` does not have them.
         EngineError: if there is not enough memory.
     """
 
@@ -94,15 +95,16 @@ class Parameters:
         self.engine = engine
         self.dtype = dtype
         self.seed = seed
-        # Whoever shares memories waits for each other, and so can share an arena, too.
+        # Models that share memories share the lock, never run at the same time, and so can share an
+        # arena too.
         self.arena = engine.arena() if whole is None else whole.arena
         record = network.variables(dtype)
         self.index_checks = index_checks(record.index_limits)
-        # The others are computed in the graph, which a copy of this does not need.
+        # The remaining limits refer to tensors of the graph, which copies do not need.
         self._record = replace(record, index_limits=[])
         self.variables: dict[str, Variable] = self._record.parameters
         self.states: dict[str, Variable] = self._record.states
-        # Where each of them lies: the name in the whole.
+        # The key of each variable in `_values.memories`: its name in `whole`.
         self._names: dict[str, str] = {}
         if whole is not None:
             self._values = whole._values
@@ -119,24 +121,24 @@ class Parameters:
                 return _first_value(variable, seed, dtype) if value is None else value
 
             self._values = _Values(engine, ((one.name, first(one)) for one in variables))
-        self._find()
+        self._bind()
 
-    def _find(self) -> None:
-        """Looks up what is used all the time."""
+    def _bind(self) -> None:
+        """Sets `lock` and `memories`, which are derived from `_values` and `_names`."""
         self.lock = self._values.lock
         shared = self._values.memories
-        self.memories = {name: shared[place] for name, place in self._names.items()}
+        self.memories = {name: shared[key] for name, key in self._names.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        found = ("memories", "lock")
-        return {name: value for name, value in self.__dict__.items() if name not in found}
+        derived = ("memories", "lock")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
-        self._find()
+        self._bind()
 
     def _require_room(self, *, drawn: bool) -> None:
-        """Checks that there is memory for all values, before any of it is taken."""
+        """Checks that there is memory for all values, before any is allocated."""
         variables = (*self.variables.values(), *self.states.values())
         buffers = [
             Buffer(one.name, kind, static(one.tensor.shape), self.dtype)
@@ -160,7 +162,7 @@ class Parameters:
         )
 
     def part(self, network: Network) -> Parameters:
-        """The parameters of a network that is made of the same layers: the same memory."""
+        """Parameters of a network made of the same layers, in the same memory."""
         return Parameters(network, self.engine, self.dtype, self.seed, whole=self)
 
     def copy(self) -> Parameters:
@@ -185,7 +187,7 @@ class Parameters:
             write_all((self.memories[name], array) for name, array in ready.items())
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Array]:
-        """New values as they can be written, by name; raises as `write` does."""
+        """New values by name, checked and converted to be written; raises as `write` does."""
         known = {**self.variables, **self.states}
         if not isinstance(cast(object, values), Mapping):
             raise DefinitionError(
@@ -215,16 +217,16 @@ class Parameters:
 
 
 def read_all(memories: Mapping[str, Memory]) -> dict[str, Array]:
-    """Copies of memories that belong together.
+    """Consistent copies of several memories.
 
-    Where `write_all` is under way this waits for its end: it may be asked for by the handler of a
-    signal that has interrupted it, in the same thread.
+    It waits for the end of a `write_all`, which the calling signal handler may have interrupted in
+    the same thread.
     """
     return shielded(lambda: {name: memory.read() for name, memory in memories.items()})
 
 
 def write_all(new: Iterable[tuple[Memory, Array]]) -> None:
-    """Writes memories that belong together: all of them, whatever signals arrive."""
+    """Writes several memories; signals cannot interrupt it between two of them."""
     ready = list(new)
 
     def write() -> None:
@@ -235,7 +237,7 @@ def write_all(new: Iterable[tuple[Memory, Array]]) -> None:
 
 
 def _drawing_bytes(variable: Variable) -> int:
-    """What the initializer takes: its numbers have 64 bits."""
+    """The bytes that the initializer allocates: its numbers have 64 bits."""
     size = size_of(static(variable.tensor.shape))
     return size * arrays_while_drawn(variable.init) * np.dtype("float64").itemsize
 
@@ -260,17 +262,17 @@ def release_all(memories: Mapping[str, Memory]) -> None:
 
 
 def with_random_state(parameters: Parameters) -> dict[str, Memory]:
-    """The model's memories, and a seed and step for layers that draw random numbers."""
-    return parameters.memories | own_states(parameters.engine, parameters.seed)
+    """The model's memories, and new ones for the seed and step counter of random numbers."""
+    return parameters.memories | allocate_states(parameters.engine, parameters.seed)
 
 
-def own_states(
+def allocate_states(
     engine: Engine, seed: int, slots: Mapping[str, tuple[Tensor, float]] | None = None
 ) -> dict[str, Memory]:
-    """What a step keeps beside the model: a seed, a step, and the optimizer's state.
+    """Memories of states that are not the model's: seed, step counter, the optimizer's states.
 
     Args:
-        engine: where they live.
+        engine: allocates them.
         seed: of layers that draw random numbers.
         slots: for each state of the optimizer its tensor and first value.
     """
@@ -286,7 +288,7 @@ def own_states(
 
 
 def need_of_states(slots: Mapping[str, tuple[Tensor, float]]) -> Need:
-    """What `own_states` takes."""
+    """The memory that `allocate_states` takes for the optimizer's states."""
     return need_of(
         "state of the optimizer",
         [

@@ -12,7 +12,8 @@ from lamina.runtime.compiled import CompiledProgram
 from lamina.runtime.parameters import Parameters
 from lamina.shapes import Array
 
-# Runs before clocks count: caches fill, threads wake, the processor speeds up.
+# Warm-up before the measurement, as a fraction of its time: caches fill, threads start, the
+# processor reaches its clock rate.
 _WARM_UP_SHARE = 0.2
 _LEAST_RUNS = 3
 
@@ -23,10 +24,10 @@ def profiled(
     parameters: Parameters,
     seconds: float,
 ) -> Profile:
-    """Runs the same step many times, without and with clocks.
+    """Runs the same program many times, untimed and then with a timer around each step.
 
     Args:
-        make: compiles the step, to be timed or not.
+        make: compiles the program, with timers or without.
         arrays: its inputs and targets.
         parameters: of the model.
         seconds: about how long each of the two is run.
@@ -60,7 +61,7 @@ def _profiled(
 
 
 def _repeat(call: Callable[[], None], seconds: float) -> list[float]:
-    """The seconds of each call, until so many have passed."""
+    """Calls for `seconds`; the duration of each call in seconds."""
     taken: list[float] = []
     end = time.perf_counter() + seconds
     while len(taken) < _LEAST_RUNS or time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""Steps with targets, attached to a model: what evaluation and training share."""
+"""Running training and evaluation steps on the parameters of a model."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lamina.shapes import Array, DType, as_dtype
 
 @frozen_dataclass
 class Recorded:
-    """What a run of steps leaves behind, one row for each step.
+    """Losses and sums of metrics of several training or evaluation steps, one row for each.
 
     Attributes:
-        losses: shape (steps,).
-        examples: how many examples each step saw, shape (steps,).
-        statistics: the sums of each metric, by the name of its output.
-        summed: whether a step's loss is the sum over its examples, not their mean.
+        losses: of each batch, shape (steps,).
+        examples: the number of examples in each batch, shape (steps,).
+        statistics: the sums of each metric, by the name of its output, shape (steps, ...).
+        summed: whether losses are sums over the examples of a batch; otherwise means.
     """
 
     losses: Array
@@ -42,17 +42,17 @@ class Recorded:
 
     @property
     def loss(self) -> float:
-        """The loss over all examples: their mean, or their sum if the loss is one."""
+        """The loss over all examples: their mean, or their sum if `summed`."""
         if self.summed:
             return float(self.losses.sum())
         return float((self.losses * self.examples).sum() / self.examples.sum())
 
 
 def joined(pieces: Sequence[Recorded]) -> Recorded:
-    """What several runs left behind, as of one."""
+    """The rows of several records, one after the other."""
 
-    def together(parts: Sequence[Array]) -> Array:
-        return np.concatenate(parts) if parts else np.zeros(0)
+    def together(arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays) if arrays else np.zeros(0)
 
     names = list(pieces[0].statistics) if pieces else []
     return Recorded(
@@ -64,7 +64,7 @@ def joined(pieces: Sequence[Recorded]) -> Recorded:
 
 
 class BatchRunner:
-    """What training and evaluation share: steps with targets, attached to a model's parameters."""
+    """Base of `Training` and `Evaluation`: checks batches and runs compiled programs on them."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class BatchRunner:
         inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
         arriving = tuple(input_dtypes or (dtype for _, dtype in inputs))
         arriving = as_arrays(arriving, len(inputs), "input")
-        self._input_dtypes: tuple[DType, ...] = tuple(_at_most(dtype, one) for one in arriving)
+        self._input_dtypes: tuple[DType, ...] = tuple(_narrowed(dtype, one) for one in arriving)
         self._wanted_inputs = inputs
         specs = targets if targets is not None else default_targets(network, loss, dtype)
-        self._targets = tuple((shape, _at_most(dtype, found)) for shape, found in specs)
+        self._targets = tuple((shape, _narrowed(dtype, found)) for shape, found in specs)
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._programs: RecentPrograms[int] = RecentPrograms()
         self._released = False
@@ -100,7 +100,7 @@ class BatchRunner:
         )
 
     def _program(self, batch: int) -> CompiledProgram:
-        """The step for a batch size, compiled when first asked for."""
+        """The program for a batch size, compiled at the first call."""
         return self._programs.get(batch, self._compile)
 
     @property
@@ -132,10 +132,10 @@ class BatchRunner:
         return [f"input {n}" for n in range(inputs)] + [f"target {n}" for n in range(targets)]
 
     def _converted(self, x: Any, y: Any) -> list[Array]:
-        """Inputs and targets, checked, in the dtypes the step was compiled for.
+        """Inputs and targets, checked, in the dtypes that the program was compiled for.
 
         Raises:
-            LaminaError: naming the array and what is wrong with it.
+            LaminaError: naming the array and its fault.
         """
         given = (
             *as_arrays(x, len(self._wanted_inputs), "input"),
@@ -149,7 +149,7 @@ class BatchRunner:
             if as_dtype(array.dtype) != compiled:
                 if as_dtype(array.dtype).rank > compiled.rank:
                     raise DTypeError(
-                        f"{name} has another dtype than the step was compiled for",
+                        f"{name} has another dtype than the program was compiled for",
                         facts=(("expected", compiled.name), ("found", array.dtype.name)),
                         advice=f"Convert it: array.astype('{compiled.name}').",
                     )
@@ -163,9 +163,9 @@ class BatchRunner:
         return arrays
 
     def _target_check(self) -> Callable[[Array], None] | None:
-        """What raises DataError for values that the loss knows to be wrong; None if nothing does.
+        """The loss's check of target values, which raises DataError; None if it has none.
 
-        Only losses that compare one output with one target know.
+        Only losses of one output and one target have a check.
         """
         check = getattr(self._loss, "check_target", None)
         outputs = self._graph.trace.outputs
@@ -174,8 +174,12 @@ class BatchRunner:
         return partial(check, prediction_shape=outputs[0].shape)
 
     @contextmanager
-    def placed(self, dataset: Dataset) -> Generator[Mapping[str, Memory]]:
-        """A data set in the engine's memory, checked first; given back at the end of the block."""
+    def uploaded(self, dataset: Dataset) -> Generator[Mapping[str, Memory]]:
+        """Checks a data set and copies it to the engine's memory, released after the block.
+
+        Yields:
+            The memories, by the names of the program's inputs.
+        """
         self._require_alive()
         arrays = self._converted(dataset.input_arrays, dataset.target_arrays)
         names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
@@ -206,11 +210,11 @@ class BatchRunner:
             release_all(resident)
 
     def _run_batches(self, resident: Mapping[str, Memory], rows: Array) -> Recorded:
-        """Runs steps on examples of a placed data set, in order.
+        """Runs the program on batches of an uploaded data set, in order.
 
         Args:
             resident: the data set on the engine.
-            rows: int64 (steps, batch): the examples of each step.
+            rows: int64 (steps, batch): the numbers of the examples in each batch.
         """
         with self._lock.mutex:
             self._require_alive()
@@ -223,9 +227,9 @@ class BatchRunner:
         return Recorded(losses, examples, found, summed=summed)
 
     def release(self) -> None:
-        """Gives back all memory that the model does not own; using it afterwards is an error."""
+        """Releases all memory that the model does not own; using this object is an error then."""
         with self._lock.mutex:
-            # First of all nobody uses it any more: what a signal then leaves here is collected.
+            # Marked first: after an interruption by a signal the rest is garbage-collected.
             self._released = True
             self._lock.settle()
             self._programs.release()
@@ -243,13 +247,13 @@ class BatchRunner:
             )
 
 
-def _at_most(model: DType, found: DType) -> DType:
-    """The dtype of data in a step: wider floats become the model's, or are refused on arrival."""
+def _narrowed(model: DType, found: DType) -> DType:
+    """The dtype of data in the program: at most the model's float type."""
     return model if found.is_float and found.rank > model.rank else found
 
 
 def batches_of_rows(rows: Array, size: int) -> list[Array]:
-    """Examples in their order as batches: arrays (steps, batch), the last batch may be smaller."""
+    """Rows split into batches in their order: arrays (steps, batch), a smaller last batch apart."""
     whole = len(rows) // size * size
     groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
     return [group for group in groups if group.size]

@@ -47,7 +47,7 @@ class Checkpoint:
         return Path(self._path).exists()
 
     def write(self, training: Training, history: History) -> None:
-        """Writes model, state of the optimizer and history, all or nothing."""
+        """Writes model, optimizer state and history atomically."""
         values, state = training.snapshot()
         notes = {"history": history.values, "seconds": history.seconds, "terms": self._terms}
         parameters = self._parameters
@@ -55,7 +55,7 @@ class Checkpoint:
         write_model(self._path, ModelFile(network, dtype, seed, values, state, notes))
 
     def resume(self, training: Training) -> History:
-        """Restores the training from the file; gives the history up to there.
+        """Restores the training from the file; returns the history up to there.
 
         Raises:
             FileFormatError: if the file is damaged, or no checkpoint.
@@ -98,7 +98,7 @@ class Checkpoint:
 
 
 def kind_of_optimizer(optimizer: Optimizer) -> str:
-    """The classes of an optimizer and of those within it: `"EMA(Adam)"`."""
+    """The classes of an optimizer and of the optimizers inside it: `"EMA(Adam)"`."""
     inner: list[Optimizer] = []
     if isinstance(optimizer, Averaging):
         inner = [optimizer.optimizer]

@@ -41,7 +41,7 @@ class ClipValue(Sourced):
 
 @frozen_dataclass
 class ClipNorm(Sourced):
-    """Shortens each gradient whose Euclidean norm is above the limit to that norm.
+    """Scales each gradient down to a Euclidean norm of at most the limit.
 
     Args:
         limit: the largest norm of one gradient.
@@ -63,9 +63,9 @@ class ClipNorm(Sourced):
 
 @frozen_dataclass
 class ClipGlobalNorm(Sourced):
-    """Shortens all gradients together, if the norm of all their elements is above the limit.
+    """Scales all gradients by one factor, so that the norm of all elements is at most the limit.
 
-    The direction of the step stays. From Pascanu, Mikolov, Bengio: On the difficulty of training
+    The direction of the update stays. From Pascanu, Mikolov, Bengio: On the difficulty of training
     recurrent neural networks (2013), section 3.2; `torch.nn.utils.clip_grad_norm_`.
 
     Args:

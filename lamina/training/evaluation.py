@@ -17,7 +17,7 @@ from lamina.shapes import DType
 from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined
 from lamina.training.metrics import Metric
 
-# Examples of a batch, unless the caller asks for others.
+# The default number of examples in a batch.
 BATCH_SIZE = 256
 
 
@@ -31,7 +31,7 @@ def evaluate(
     """Loss and metrics on a data set, by name: floats, or arrays such as a confusion matrix."""
     evaluation = Evaluation.of(parameters, dataset, loss, metrics, batch_size)
     try:
-        with evaluation.placed(dataset) as resident:
+        with evaluation.uploaded(dataset) as resident:
             recorded = evaluation.run(resident, len(dataset))
     finally:
         evaluation.release()
@@ -39,7 +39,7 @@ def evaluate(
 
 
 def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """The loss over all examples, and metrics, by name; equal names are numbered."""
+    """The loss over all examples, and metrics, by name; a repeated name gets a number."""
     row: dict[str, Any] = {"loss": recorded.loss}
     for number, metric in enumerate(metrics):
         prefix = f"metric{number}."
@@ -59,9 +59,10 @@ class Evaluation(BatchRunner):
 
     Args:
         parameters: of the model.
-        loss, metrics: what is computed.
-        batch_size: of one step.
-        input_dtypes, targets: what the data looks like, where it is known.
+        loss, metrics: to compute.
+        batch_size: the number of examples in a batch.
+        input_dtypes, targets: dtypes of the inputs, shapes and dtypes of the targets; by default
+            those that network and loss expect.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Evaluation(BatchRunner):
         metrics: Sequence[Metric],
         batch_size: int = BATCH_SIZE,
     ) -> Evaluation:
-        """An evaluation for the dtypes and targets of a data set."""
+        """An evaluation for the dtypes and targets of a given data set."""
         return cls(
             parameters,
             loss,
@@ -105,6 +106,6 @@ class Evaluation(BatchRunner):
         )
 
     def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:
-        """Evaluates all examples of a placed data set, in their order."""
+        """Evaluates all examples of an uploaded data set, in their order."""
         groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
         return joined([self._run_batches(resident, rows) for rows in groups])

@@ -1,4 +1,4 @@
-"""Fitting: epochs of training steps, validation after each, checkpoints, progress, clean ends."""
+"""Fitting: epochs of training steps with validation, checkpoints, progress and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Fit:
     """One fit of a model: `Fit(...).run()`. Arguments are those of `Model.fit`.
 
     Raises:
-        DataError, DefinitionError: for options that mean nothing, or a checkpoint file that could
-            not be written.
+        DataError, DefinitionError: for invalid options, or a checkpoint file that could not be
+            written.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Fit:
         }
 
     def run(self) -> History:
-        """Trains until all epochs are done; gives their history.
+        """Trains until all epochs are done; returns their history.
 
-        Ctrl-C ends it between two training steps; what was learned stays in the model.
+        Ctrl-C ends it between two training steps; the model keeps the parameters trained so far.
 
         Raises:
-            NonFiniteError: naming the step at which the loss became NaN or infinite; the model is
-                put back to the end of the last good epoch.
+            NonFiniteError: naming the training step at which the loss became NaN or infinite; the
+                model is put back to the end of the last good epoch.
         """
         with self._training() as training:
             history = self._begin(training)
@@ -148,8 +148,8 @@ class Fit:
     ) -> None:
         with (
             held_interrupts() as interrupt,
-            training.placed(self._train) as resident,
-            self._placed(evaluation) as validation,
+            training.uploaded(self._train) as resident,
+            self._uploaded_validation(evaluation) as validation,
             display(self._progress) as shown,
         ):
             for epoch in range(len(history), self._epochs):
@@ -166,16 +166,18 @@ class Fit:
                 shown.epoch_ends(epoch + 1, self._epochs, row)
                 if self._ends_after(training, history):
                     break
-            history.interrupted = interrupt.answer()
+            history.interrupted = interrupt.handle()
             _note_averages(training, history)
 
     @contextmanager
-    def _placed(self, evaluation: Evaluation | None) -> Generator[Mapping[str, Memory]]:
+    def _uploaded_validation(
+        self, evaluation: Evaluation | None
+    ) -> Generator[Mapping[str, Memory]]:
         """The validation data in the engine's memory."""
         if evaluation is None or self._validation is None:
             yield {}
             return
-        with evaluation.placed(self._validation) as resident:
+        with evaluation.uploaded(self._validation) as resident:
             yield resident
 
     def _ends_after(self, training: Training, history: History) -> bool:
@@ -183,9 +185,9 @@ class Fit:
         _note_averages(training, history)
         if self._checkpoint is not None:
             self._checkpoint.write(training, history)
-        # All of them are called, whatever the first one wishes.
-        wishes = [callback(history) for callback in self._callbacks]
-        return any(wishes)
+        # All callbacks are called, whatever the first one returns.
+        ends = [callback(history) for callback in self._callbacks]
+        return any(ends)
 
     def _epoch(
         self,
@@ -195,7 +197,7 @@ class Fit:
         shown: Display,
         interrupt: Interrupt,
     ) -> Recorded:
-        """One epoch, or as much of it as was done before Ctrl-C."""
+        """One epoch, or its training steps before Ctrl-C."""
         batches = training.batches_of(self._train, self._seed, epoch, drop_last=self._drop_last)
         values, state = training.snapshot()
         steps = sum(len(rows) for rows in batches)
@@ -215,7 +217,7 @@ class Fit:
             rate = float(piece.examples.sum()) / max(now - before, 1e-6)
             shown.advance(len(piece.losses), summary(piece, self._metrics), rate)
             before = now
-        # The last step's loss was measured before its update, which may have gone too far.
+        # The loss of the last training step is from before its update, which may have overflowed.
         parameters = self._parameters
         for name, value in parameters.read(list(parameters.variables)).items():
             if not np.isfinite(value).all():
@@ -231,7 +233,7 @@ def _note_averages(training: Training, history: History) -> None:
 
 
 def _first_fault(dataset: Dataset) -> str:
-    """Where the data holds something that is not finite, for people."""
+    """The first example with a value that is not finite, as text for the error."""
     for role, arrays in (("input", dataset.input_arrays), ("target", dataset.target_arrays)):
         for number, array in enumerate(arrays):
             rows = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)

@@ -1,4 +1,4 @@
-"""What a fit leaves behind: loss and metrics of every epoch."""
+"""The history of a fit: loss and metrics of every epoch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class History(metaclass=Called):
     """Loss and metrics, one value for each epoch; `history["loss"]`, `history["accuracy"]`.
 
     Values measured on the validation data have names that begin with `validation_`. Training
-    values are averages over the epoch, while the model was changing. Before the first epoch has
-    ended, all are empty; afterwards other names raise UnknownNameError, which is a KeyError.
-    `list(history)` are the names, `len(history)` the number of epochs.
+    values are averages over the epoch, while the model was changing. Before the end of the first
+    epoch every name gives an empty list; afterwards unknown names raise UnknownNameError, which is
+    a KeyError. `list(history)` are the names, `len(history)` the number of epochs.
 
     Attributes:
         values: name -> one value for each epoch.
-        seconds: how long each epoch took; not part of what is repeated bit by bit.
+        seconds: the duration of each epoch; unlike the values it is not reproducible.
         interrupted: whether Ctrl-C ended the fit early.
         averaged_parameters: for `Model.set_parameters`, if the optimizer keeps averages, as
             `lm.EMA` and `lm.SWA` do; empty otherwise.
@@ -48,7 +48,7 @@ class History(metaclass=Called):
                 where="history",
                 advice="fit(metrics=[lm.Accuracy()], validation=...) measures more."
                 if isinstance(cast(object, name), str)
-                else f"It is asked by name: history['loss'][{name!r}].",
+                else f"Give a name first: history['loss'][{name!r}].",
             )
         return self.values[name] if self.values else []
 
@@ -66,9 +66,10 @@ class History(metaclass=Called):
         return len(self.seconds)
 
     def add(self, row: Annotated[Mapping[str, Any], Instance(Mapping)], seconds: float) -> None:
-        """Appends one epoch; values that are not single numbers are left out.
+        """Appends one epoch; values that are not single numbers are omitted.
 
-        What is measured in some epochs only, after a resume say, is NaN in the others.
+        A name that is measured in some epochs only, after a resume for example, is NaN in the
+        others.
         """
         numbers = {name: float(v) for name, v in row.items() if isinstance(v, float | int)}
         for name in numbers:

@@ -1,4 +1,4 @@
-"""Ctrl-C between steps, never within one."""
+"""Ctrl-C: noticed between two training steps, never within one."""
 
 from __future__ import annotations
 
@@ -10,33 +10,38 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeAlias
 
-# As signal.getsignal gives it.
+# The result of signal.getsignal.
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 
 class Interrupt:
-    """Whether Ctrl-C was pressed, and whether anybody did something about it."""
+    """Whether Ctrl-C was pressed, and whether the caller handled it.
+
+    Attributes:
+        pressed: whether it was pressed.
+        handled: whether the caller ended its work for it.
+    """
 
     def __init__(self) -> None:
         self.pressed = False
-        self.answered = False
+        self.handled = False
 
-    def answer(self) -> bool:
-        """Whether it was pressed; whoever asks ends what is under way."""
-        self.answered = self.pressed
-        return self.answered
+    def handle(self) -> bool:
+        """Whether Ctrl-C was pressed. The caller then ends its work without an exception."""
+        self.handled = self.pressed
+        return self.handled
 
 
 class _Block:
-    """Lives as long as a block runs that holds interrupts, however it is left."""
+    """Exists while a `held_interrupts` block runs; freed however the block is left."""
 
 
 @contextmanager
 def held_interrupts() -> Generator[Interrupt]:
-    """Remembers Ctrl-C instead of raising at once; a second one raises `KeyboardInterrupt`.
+    """Within the block, Ctrl-C sets `Interrupt.pressed` instead of raising.
 
-    So does the first one at the end of the block, unless somebody answered it. Only the main thread
-    can do this; elsewhere nothing changes.
+    A second Ctrl-C raises `KeyboardInterrupt`. So does the end of the block, if Ctrl-C was pressed
+    and not handled. In other threads than the main one it has no effect.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
@@ -59,23 +64,23 @@ def held_interrupts() -> Generator[Interrupt]:
         signal.signal(signal.SIGINT, remember)
         yield interrupt
     except KeyboardInterrupt:
-        interrupt.answered = True
+        interrupt.handled = True
         raise
     finally:
         signal.signal(signal.SIGINT, _settable(before))
-        if interrupt.pressed and not interrupt.answered:
+        if interrupt.pressed and not interrupt.handled:
             raise KeyboardInterrupt
 
 
 def _settable(handler: _Handler) -> _Handler:
-    """None stands for a handler that Python did not set and cannot set again."""
+    """The handler; the default one for None, a handler that was not set from Python."""
     return signal.SIG_DFL if handler is None else handler
 
 
 def _hand_back(handler: _Handler, number: int, frame: FrameType | None) -> None:
-    """Lets another handler answer a signal, also from now on.
+    """Reinstalls the previous handler and lets it handle this signal.
 
-    The end of the block should have set it, but a signal's handler raised there.
+    Needed if an exception from a signal handler prevented the end of the block from doing so.
     """
     signal.signal(number, _settable(handler))
     if callable(handler):

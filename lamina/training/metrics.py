@@ -1,8 +1,8 @@
-"""Metrics: what people want to know about predictions, summed up batch by batch.
+"""Metrics: measures of predictions, accumulated batch by batch.
 
 A metric is a frozen record. It builds sums over a batch from ops, so that they are computed on the
-device with the prediction; the sums of all batches are added, and `result` makes the number.
-Classes stand on axis 1 of the prediction, as for `CrossEntropy`.
+device with the prediction; the sums of all batches are added, and `result` computes the number.
+Classes are on axis 1 of the prediction, as for `CrossEntropy`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Count
-from lamina.layers.checks import Sourced, place_of
+from lamina.layers.checks import Sourced, origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64, shape_text
 
@@ -25,7 +25,7 @@ Average = Literal["macro", "micro", "binary"]
 
 
 class Metric(Sourced, ABC):
-    """The base of all metrics; one of one's own is a frozen dataclass like any other.
+    """The base of all metrics. A subclass is a frozen dataclass.
 
     Example:
         >>> from dataclasses import dataclass
@@ -43,19 +43,19 @@ class Metric(Sourced, ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The key under which `Model.evaluate` and the history show it."""
+        """Its key in the result of `Model.evaluate` and in the history."""
 
     @abstractmethod
     def statistics(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Builds sums over the batch.
 
         Args:
-            prediction: what the network gives, f32 or f64, batch first.
-            target: what it should give.
+            prediction: the network's output, f32 or f64, batch first.
+            target: the expected output.
 
         Returns:
             Float tensors by name, whose shapes do not depend on the batch. For a data set each is
-            added up over the batches.
+            summed over the batches.
 
         Raises:
             ShapeError, DTypeError: if the target does not fit the prediction.
@@ -66,12 +66,12 @@ class Metric(Sourced, ABC):
         """The metric, from the sums over all batches."""
 
 
-# Shares of right answers --------------------------------------------------------------------------
+# Accuracy -----------------------------------------------------------------------------------------
 
 
 @frozen_dataclass
 class Accuracy(Metric):
-    """The share of examples whose highest score is that of the right class.
+    """The share of examples whose highest score is that of the correct class.
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
     probabilities in the shape of the scores. Among equal scores the first counts.
@@ -134,13 +134,13 @@ class BinaryAccuracy(Metric):
 
 @frozen_dataclass
 class TopK(Metric):
-    """The share of examples whose right class is among the k highest scores.
+    """The share of examples whose correct class is among the k highest scores.
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
     probabilities in the shape of the scores. Among equal scores the first classes count.
 
     Args:
-        k: how many classes count.
+        k: the number of classes that count.
 
     Raises:
         DefinitionError: if k is not a whole number above zero.
@@ -155,7 +155,7 @@ class TopK(Metric):
 
     @property
     def name(self) -> str:
-        """`"top_5"`, with this k."""
+        """`"top_5"` for k = 5."""
         return f"top_{self.k}"
 
     def statistics(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -164,10 +164,10 @@ class TopK(Metric):
         numbers = _class_numbers(self, prediction)
         own = ops.equal(labels, numbers)
         score = ops.sum(ops.where(own, prediction, 0.0), 1, keepdims=True)
-        # Instead of sorting: the classes that come before the right one are counted.
+        # Instead of sorting: the classes ranked before the correct one are counted.
         tie = ops.logical_and(ops.equal(prediction, score), numbers < labels)
         before = ops.sum(ops.logical_or(prediction > score, tie), 1, keepdims=True)
-        # A score that is NaN is above nothing, not above all; NaN equals not even itself.
+        # Nothing is greater than NaN: a correct class with that score is excluded, as NaN != NaN.
         return _counted(ops.logical_and(before < self.k, ops.equal(score, score)), prediction)
 
     def result(self, sums: Mapping[str, Array]) -> float:
@@ -179,17 +179,17 @@ class TopK(Metric):
 
 
 class _ByClass(Metric):
-    """Right and wrong answers, counted for each class.
+    """The base of metrics from true positives, predictions and targets, counted for each class.
 
     The average `"macro"` is the mean over the classes that occur among targets or predictions;
-    `"micro"` takes all classes together; `"binary"` looks at one class, written as 0 and 1.
+    `"micro"` counts all classes together; `"binary"` counts one class, with targets of 0 and 1.
     """
 
     average: Average
     logits: bool
 
     def statistics(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """`hits`, `predicted` and `actual`, for each class but with `"binary"`.
+        """`hits`, `predicted` and `actual`: of each class, or one number with `"binary"`.
 
         Raises ShapeError and DTypeError as for all metrics.
         """
@@ -203,11 +203,11 @@ class _ByClass(Metric):
             wanted = ops.equal(ops.expand_dims(labels, 1), numbers)
             found = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
             axes = (0, *range(2, prediction.rank))
-        rows = {"hits": ops.logical_and(found, wanted), "predicted": found, "actual": wanted}
-        return {name: ops.sum(ops.cast(row, prediction.dtype), axes) for name, row in rows.items()}
+        masks = {"hits": ops.logical_and(found, wanted), "predicted": found, "actual": wanted}
+        return {name: ops.sum(ops.cast(one, prediction.dtype), axes) for name, one in masks.items()}
 
     def result(self, sums: Mapping[str, Array]) -> float:
-        """From 0 to 1; 0 where nothing was to be found."""
+        """From 0 to 1; 0 where the divisor is 0."""
         hits, predicted, actual = (
             np.asarray(sums[name], np.float64) for name in ("hits", "predicted", "actual")
         )
@@ -224,7 +224,7 @@ class _ByClass(Metric):
 
 @frozen_dataclass
 class Precision(_ByClass):
-    """Of the examples predicted to be of a class, the share that is.
+    """Of the examples predicted to be of a class, the share that is of it.
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
     probabilities in the shape of the scores; with `"binary"` predictions of any shape, and targets
@@ -348,8 +348,8 @@ class ConfusionMatrix(Metric):
         labels = _labels(self, prediction, target)
         actual = ops.one_hot(labels, classes, prediction.dtype)
         found = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)
-        rows, columns = (ops.reshape(one, (-1, classes)) for one in (actual, found))
-        return {"counts": ops.matmul(ops.transpose(rows), columns)}
+        actual, found = (ops.reshape(one, (-1, classes)) for one in (actual, found))
+        return {"counts": ops.matmul(ops.transpose(actual), found)}
 
     def result(self, sums: Mapping[str, Array]) -> Array:
         """int64 [classes, classes]."""
@@ -415,8 +415,8 @@ class R2(Metric):
 
     Takes tensors of one shape; each output has a coefficient of its own, and the result is their
     mean. 1 is perfect, 0 no better than the mean of the targets. If the targets do not vary, it is
-    1 for a perfect prediction and else 0. In float32 the variation is that of single precision:
-    bring targets to a mean near zero.
+    1 for a perfect prediction and else 0. In float32 the variation has single precision: bring
+    targets to a mean near zero.
 
     Example:
         >>> import lamina as lm
@@ -463,7 +463,7 @@ def _ratio(part: Array, whole: Array) -> float:
 
 
 def _share(part: Array, whole: Array) -> Array:
-    """Part by part over the whole; 0 where the whole is 0."""
+    """Part / whole, elementwise; 0 where the whole is 0."""
     return np.where(whole > 0, part / np.maximum(whole, 1), 0.0)
 
 
@@ -478,14 +478,14 @@ def _class_count(metric: Metric, prediction: Tensor) -> int:
         raise ShapeError(
             "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            where=place_of(metric),
+            where=origin_text(metric),
             advice="For two classes as one number use BinaryAccuracy, or average='binary'.",
         )
     return classes
 
 
 def _class_numbers(metric: Metric, prediction: Tensor) -> Tensor:
-    """0, 1, .. along axis 1, int64, ready to be broadcast."""
+    """0, 1, ... along axis 1, int64, in a shape that broadcasts over the prediction."""
     classes = _class_count(metric, prediction)
     return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
 
@@ -502,7 +502,7 @@ def _labels(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
         raise DTypeError(
             "class numbers must be integers",
             facts=(("expected", shape_text(expected, int64)), ("found", described(target))),
-            where=place_of(metric),
+            where=origin_text(metric),
             advice="Convert the targets: y.astype('int64').",
         )
     return ops.cast(target, "int64")
@@ -523,7 +523,7 @@ def _unfit(metric: Metric, prediction: Tensor, target: Tensor, expected: Shape) 
             ("expected", shape_text(expected)),
             ("found", described(target)),
         ),
-        where=place_of(metric),
+        where=origin_text(metric),
         advice="Reshape the targets, or use another metric: Accuracy takes class numbers, "
         "BinaryAccuracy targets in the shape of the prediction.",
     )

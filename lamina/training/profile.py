@@ -23,8 +23,9 @@ def profile(
     batch_size: int,
     seconds: float,
 ) -> Profile:
-    """Profiles a training step, or a forward pass where there is no loss. Other arguments are those
-    of `Model.profile`.
+    """Profiles a training step, or a forward pass without a loss.
+
+    Other arguments are those of `Model.profile`.
 
     Args:
         parameters: of the model; a copy of them is used.
@@ -36,6 +37,6 @@ def profile(
         dataset = random_examples(network, loss, batch_size, seed, copy.dtype, where="profile")
     if loss is None or optimizer is None:
         return Inference(copy).profile(dataset.inputs, seconds)
-    step = (loss, optimizer, batch_size)
-    with Training.of(copy, dataset, *step, clip=clip, frozen=frozen, seed=seed) as training:
+    options = (loss, optimizer, batch_size)
+    with Training.of(copy, dataset, *options, clip=clip, frozen=frozen, seed=seed) as training:
         return training.profile(dataset.inputs, dataset.targets, seconds)

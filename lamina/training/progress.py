@@ -1,4 +1,4 @@
-"""The progress bars of a fit and of other long work: on a terminal, nothing elsewhere."""
+"""Progress bars of a fit and of other long work, on terminals only."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Item = TypeVar("Item")
 
 
 class Display(Protocol):
-    """What the fit loop tells its viewer."""
+    """The events of a fit that are displayed."""
 
     def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None: ...
 
     def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
-        """Steps are done; the row holds their loss and metrics."""
+        """Training steps are done; the row holds their loss and metrics."""
         ...
 
     def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None: ...
 
 
 class Quiet:
-    """Shows nothing."""
+    """Displays nothing."""
 
     def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None:
         """An epoch begins."""
 
     def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
-        """Steps are done."""
+        """Training steps are done."""
 
     def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None:
         """An epoch is done."""
 
 
 class Bar:
-    """A line for each epoch that is done, and one moving bar for the whole fit."""
+    """A line for each finished epoch, and one progress bar for the whole fit."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -57,7 +57,7 @@ class Bar:
             self._progress.update(self._task, description=description)
 
     def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
-        """Steps are done."""
+        """Training steps are done."""
         if self._task is not None:
             measured = f"{_numbers(row)}  {examples_per_second:,.0f} examples/s"
             self._progress.update(self._task, advance=steps, measured=measured)
@@ -69,7 +69,7 @@ class Bar:
 
 
 def _numbers(row: Mapping[str, object]) -> str:
-    """`loss 0.1234  accuracy 0.9600`; values that are no single numbers are left out."""
+    """`loss 0.1234  accuracy 0.9600`; values that are not single numbers are omitted."""
     return "  ".join(
         f"{name} {value:.4f}" for name, value in row.items() if isinstance(value, float)
     )
@@ -80,7 +80,7 @@ def display(wanted: bool | None) -> Generator[Display]:
     """A bar with loss, metrics, examples per second and time left, or nothing.
 
     Args:
-        wanted: None shows it exactly if standard error is a terminal.
+        wanted: whether to show a bar; None: if standard error is a terminal.
     """
     if wanted is False or (wanted is None and not _may_be_terminal()):
         yield Quiet()
@@ -104,7 +104,7 @@ def display(wanted: bool | None) -> Generator[Display]:
 
 
 def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """The items, one after the other; on a terminal with a bar that says what is done with them."""
+    """Iterates over the items; on a terminal with a progress bar labelled `what`."""
     if not _may_be_terminal():
         yield from items
         return
@@ -116,8 +116,8 @@ def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def _may_be_terminal() -> bool:
-    """Whether it is worth asking rich, which takes longer to load than a small network to train."""
+    """Whether to load rich, which takes longer than training a small network, for its answer."""
     forced = ("FORCE_COLOR", "TTY_COMPATIBLE")
-    # Programs without a console have none.
+    # None in processes without a console.
     errors: TextIO | None = sys.stderr
     return any(name in os.environ for name in forced) or (errors is not None and errors.isatty())

@@ -1,8 +1,8 @@
-"""Schedules: rates that depend on the step, public as `lamina.schedules`.
+"""Schedules: learning rates that depend on the training step, public as `lamina.schedules`.
 
 A schedule is a frozen record that an optimizer takes as its `rate`. It builds the rate from ops, so
 the rate is computed on the device; `schedule.at(step)` evaluates the same graph for a number.
-Steps count from 0.
+Steps are training steps, counted from 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lamina.graph.kinds import (
     Row,
     Whole,
 )
-from lamina.layers.checks import Sourced, place_of
+from lamina.layers.checks import Sourced, origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import float64
 
@@ -41,7 +41,7 @@ class Schedule(Sourced, ABC):
         """Builds the rate.
 
         Args:
-            step: f32[] or f64[], a whole number: how many steps are finished.
+            step: f32[] or f64[], a whole number: the number of finished training steps.
 
         Returns:
             The rate, without axes, in the same dtype.
@@ -80,12 +80,12 @@ class Constant(Schedule):
 
 @frozen_dataclass
 class StepDecay(Schedule):
-    """rate factor^k after k times `every` steps.
+    """rate factor^floor(step / every).
 
     Args:
         rate: at the start.
-        every: steps with one rate.
-        factor: by which the rate is multiplied then.
+        every: the number of steps with the same rate.
+        factor: by which the rate is multiplied after them.
 
     Raises:
         DefinitionError: for a number out of range.
@@ -102,7 +102,7 @@ class StepDecay(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        # The half keeps the quotient of a whole number away from the next one, however rounded.
+        # Half a step keeps the quotient away from whole numbers, where rounding would decide.
         times = ops.floor((step + 0.5) / float(self.every))
         return ops.pow(float(self.factor), times) * self.rate
 
@@ -143,7 +143,7 @@ class Cosine(Schedule):
 
     Args:
         rate: at the start.
-        steps: how long it takes to reach `final`.
+        steps: the number of steps until `final`.
         final: the rate at the end.
 
     Raises:
@@ -171,7 +171,7 @@ class Linear(Schedule):
 
     Args:
         rate: at the start.
-        steps: how long it takes to reach `final`.
+        steps: the number of steps until `final`.
         final: the rate at the end.
 
     Raises:
@@ -198,7 +198,7 @@ class Polynomial(Schedule):
 
     Args:
         rate: at the start.
-        steps: how long it takes to reach `final`.
+        steps: the number of steps until `final`.
         power: 1 is a line, 2 a parabola.
         final: the rate at the end.
 
@@ -218,13 +218,13 @@ class Polynomial(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        left = ops.pow(1.0 - _progress(step, self.steps), float(self.power))
-        return left * (self.rate - self.final) + self.final
+        remaining = ops.pow(1.0 - _progress(step, self.steps), float(self.power))
+        return remaining * (self.rate - self.final) + self.final
 
 
 @frozen_dataclass
 class PiecewiseConstant(Schedule):
-    """rates[k] from step boundaries[k - 1] up to, not including, boundaries[k].
+    """rates[k] from step boundaries[k - 1] to before boundaries[k].
 
     Args:
         boundaries: rising step numbers, at which the rate changes.
@@ -251,7 +251,7 @@ class PiecewiseConstant(Schedule):
                     ("expected", "PiecewiseConstant([100, 200], [0.1, 0.01, 0.001])"),
                     ("found", f"{self.boundaries} and {self.rates}"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
             )
 
     def __call__(self, step: Tensor) -> Tensor:
@@ -264,14 +264,14 @@ class PiecewiseConstant(Schedule):
 
 @frozen_dataclass
 class Warmup(Schedule):
-    """Rises in `steps` equal steps to the first rate of another schedule, which then begins.
+    """Rises linearly to the first rate of another schedule, which then begins.
 
-    The rate of step k is (k + 1) / steps times that first rate, so that the first step is not
-    wasted. From Goyal et al.: Accurate, large minibatch SGD (2017), section 2.2.
+    The rate of step k is (k + 1) / steps times that first rate, so that the rate of the first step
+    is not 0. From Goyal et al.: Accurate, large minibatch SGD (2017), section 2.2.
 
     Args:
-        steps: how many steps the rise takes.
-        then: a schedule, which then counts its steps from 0, or a constant rate.
+        steps: the number of steps of the rise.
+        then: a schedule, whose steps count from the end of the rise, or a constant rate.
 
     Raises:
         DefinitionError: for a number out of range.

@@ -1,6 +1,6 @@
-"""What targets must look like, which values they may have, and the weights of classes.
+"""Checks of the shapes, dtypes and values of targets, and the weights of classes.
 
-Everything here is about one loss, which errors name: its class, and where it was written.
+Functions take the loss, whose class and source line the errors name.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from lamina import ops
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.graph.kinds import Number, Row
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.runtime.arrays import FEW_ELEMENTS, are_indices
 from lamina.shapes import Array, DType, Shape, int64, shape_text
 
-# What targets must look like ----------------------------------------------------------------------
+# Shapes and dtypes of targets ---------------------------------------------------------------------
 
 
 def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
@@ -34,21 +34,21 @@ def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
                 ("expected", shape_text(target.shape, prediction.dtype)),
                 ("found", described(target)),
             ),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice=f"Convert the targets: y.astype({prediction.dtype.name!r}).",
         )
     return ops.cast(target, prediction.dtype)
 
 
 def class_count(loss: object, prediction: Tensor) -> int:
-    """The extent of axis 1."""
+    """The number of classes: the extent of the prediction's axis 1."""
     _require_float(loss, prediction)
     classes = prediction.shape[1] if prediction.rank > 1 else None
     if not isinstance(classes, int):
         raise ShapeError(
             "the prediction has no axis of classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="Give every example one score for each class; for two classes as one number "
             "use lm.BCEWithLogits.",
         )
@@ -61,7 +61,7 @@ def label_shape(prediction: Tensor) -> Shape:
 
 
 def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
-    """Where the class is the target's: bool in the prediction's shape."""
+    """The one-hot mask of the targets' classes: bool in the prediction's shape."""
     expected = label_shape(prediction)
     if target.dtype.kind != "int":
         raise DTypeError(
@@ -71,7 +71,7 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
                 ("expected", shape_text(expected, int64)),
                 ("found", described(target)),
             ),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="Convert the targets: y.astype('int64').",
         )
     if target.shape != expected:
@@ -82,10 +82,10 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def known_classes(each: Tensor, target: Tensor, classes: int) -> Tensor:
-    """The examples' losses, [batch, 1, ...], NaN where the class number is out of range.
+    """The losses of the examples, [batch, 1, ...], NaN where the class number is out of range.
 
-    Data is checked before it reaches the device, where the loss stands alone; inside a function
-    of the user's it is not, and no hit must not look like a small loss.
+    Usually targets are checked before they reach the device. A loss inside a function of the
+    user's has no such check, and a class out of range would give a small loss.
     """
     numbers = ops.expand_dims(ops.cast(target, "int64"), 1)
     known = ops.logical_and(numbers >= 0, numbers < classes)
@@ -97,7 +97,7 @@ def _require_float(loss: object, prediction: Tensor) -> None:
         raise DTypeError(
             "a loss needs a prediction of floats",
             facts=(("expected", "f32 or f64"), ("found", described(prediction))),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="End the network with a layer that calculates, such as lm.Linear.",
         )
 
@@ -123,7 +123,7 @@ def _unfit(
             ("expected", shape_text(shape, dtype)),
             ("found", described(target)),
         ),
-        where=place_of(loss),
+        where=origin_text(loss),
         advice=advice,
     )
 
@@ -134,14 +134,14 @@ def _unfit(
 def check_values(
     loss: object, array: Array, fits: Array, *, expected: str, advice: str, problem: str = ""
 ) -> None:
-    """Raises DataError with the first of the targets that do not fit."""
+    """Raises DataError with the first target whose `fits` is false."""
     if np.all(fits):
         return
-    place = tuple(np.argwhere(np.logical_not(fits))[0])
-    example = int(place[0]) if place else 0
+    index = tuple(np.argwhere(np.logical_not(fits))[0])
+    example = int(index[0]) if index else 0
     raise DataError(
         problem or "targets out of range",
-        facts=(("expected", expected), ("found", f"{array[place]} at example {example}")),
+        facts=(("expected", expected), ("found", f"{array[index]} at example {example}")),
         where=type(loss).__name__,
         advice=advice,
     )
@@ -199,7 +199,7 @@ Weights = Annotated[Sequence[float], Row(Number("[0, inf)"), example="[1.0, 2.0,
 def weight_tensor(
     loss: object, weights: Sequence[float] | None, prediction: Tensor, axis: int
 ) -> Tensor | None:
-    """The weights along an axis of the prediction, ready to be broadcast."""
+    """The weights along an axis, in a shape that broadcasts over the prediction."""
     if weights is None:
         return None
     extent = prediction.shape[axis] if prediction.rank else 1
@@ -210,7 +210,7 @@ def weight_tensor(
                 ("expected", f"{extent} weights for {described(prediction)}"),
                 ("found", f"{len(weights)} weights"),
             ),
-            where=place_of(loss),
+            where=origin_text(loss),
             advice="Give one weight for each class.",
         )
     shape = [1] * prediction.rank

@@ -1,4 +1,4 @@
-"""Training: attached to a model, it changes the parameters and owns all else."""
+"""Training: changes the parameters of a model, and owns the optimizer state and the seed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from lamina.runtime.compiled import CompiledProgram, require_room_for_program
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
     Parameters,
+    allocate_states,
     need_of_states,
-    own_states,
     read_all,
     release_all,
     write_all,
@@ -39,9 +39,9 @@ from lamina.shapes import Array, DType, bind
 from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined
 from lamina.training.interrupt import Interrupt, held_interrupts
 
-# The native loop comes up for air, to show progress and notice Ctrl-C, after about this long.
+# The native loop returns about this often, to show progress and notice Ctrl-C.
 PIECE_SECONDS = 0.05
-# Of small data sets several epochs are shuffled and run at once, together about so many examples.
+# Several epochs of a small data set are shuffled and run in one call, of about this many examples.
 EXAMPLES_AT_ONCE = 1 << 15
 
 
@@ -51,27 +51,27 @@ _Exact = tuple[tuple[Any, ...], Callable[[Array], None] | None]
 
 @final
 class DeferredLoss:
-    """The loss of a step; `float(loss)` waits for the device, and so do sums and comparisons.
+    """The loss of a training step; `float(loss)`, sums and comparisons wait for the device.
 
     Args:
-        step: what computed it, last of all steps of its model; None if its value is known already.
-        value: the loss, if it is.
+        program: computed it, as the last program that its model ran; None for a known value.
+        value: the loss, if it is known.
     """
 
-    __slots__ = ("__weakref__", "_step", "_value")
+    __slots__ = ("__weakref__", "_program", "_value")
 
-    def __init__(self, step: CompiledProgram | None, value: float = 0.0) -> None:
-        self._step = step
+    def __init__(self, program: CompiledProgram | None, value: float = 0.0) -> None:
+        self._program = program
         self._value = value
 
     def resolve(self) -> float:
-        """Reads the value, once; before another step of the model takes its place."""
-        step = self._step
-        if step is not None:
-            with step.lock.mutex:
-                if self._step is not None:
-                    self._value = step.executable.scalar("loss")
-                    self._step = None
+        """Reads the value once, before another program of the model overwrites it."""
+        program = self._program
+        if program is not None:
+            with program.lock.mutex:
+                if self._program is not None:
+                    self._value = program.executable.scalar("loss")
+                    self._program = None
         return self._value
 
     def __float__(self) -> float:
@@ -97,10 +97,10 @@ class DeferredLoss:
 
 @final
 class Training(BatchRunner):
-    """Attached to a model: activations, gradients, optimizer state. Made by `Model.training`.
+    """Trains a model: activations, gradients and optimizer state. Made by `Model.training`.
 
     It changes the model's parameters in place and owns everything else; `release`, or the end of
-    a `with` block, gives that back and leaves the model as trained.
+    a `with` block, frees it and leaves the model as trained.
 
     Example:
         >>> import numpy as np, lamina as lm
@@ -146,7 +146,7 @@ class Training(BatchRunner):
         with self._lock.mutex:
             state = [need_of_states(slots)]
             require_room_for_program(batch_size, program, engine, parameters.arena, state)
-            self._slots = own_states(engine, seed, slots)
+            self._slots = allocate_states(engine, seed, slots)
             self._shared |= self._slots
             try:
                 self._programs.get(batch_size, partial(self._compile, program=program))
@@ -168,7 +168,7 @@ class Training(BatchRunner):
         frozen: Sequence[str] = (),
         seed: int,
     ) -> Training:
-        """A training for the dtypes and targets of a data set, or for the usual ones."""
+        """A training for the dtypes and targets of a data set, or for the default ones."""
         return cls(
             parameters,
             loss,
@@ -184,14 +184,14 @@ class Training(BatchRunner):
 
     @property
     def bill(self) -> MemoryBill:
-        """What a step of `batch_size` examples needs, in bytes."""
+        """The memory of a training step of `batch_size` examples, in bytes."""
         with self._lock.mutex:
             self._require_alive()
             return MemoryBill(self.batch_size, self._program(self.batch_size).program)
 
     @property
     def steps_done(self) -> int:
-        """The number of finished steps; reads it from the device."""
+        """The number of finished training steps; reads it from the device."""
         with self._lock.mutex:
             self._require_alive()
             return int(self._slots["step"].read())
@@ -234,9 +234,9 @@ class Training(BatchRunner):
             return loss
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
-        """The arrays themselves, where they are just what a whole batch was compiled for.
+        """The arrays unconverted, if they have the types that a full batch was compiled for.
 
-        A step of a small network takes less time than looking at its arrays closely, so this
+        A training step of a small network takes less time than a full check of its arrays, so this
         function is written for speed.
         """
         if self._exact is None:
@@ -255,7 +255,7 @@ class Training(BatchRunner):
         return [x, y]
 
     def _exact_arrays(self) -> _Exact | None:
-        """What one input and one target of a whole batch look like; None if there are others."""
+        """The types that `_as_compiled` expects; None unless there is one input and one target."""
         specs = self._specs()
         if len(self._wanted_inputs) != 1 or len(specs) != 2:
             return None
@@ -275,36 +275,37 @@ class Training(BatchRunner):
         *,
         drop_last: bool = False,
     ) -> Array:
-        """Trains for a number of steps without Python between them.
+        """Trains for a number of training steps without Python between them.
 
-        Batches are drawn from the data set in shuffled order, epoch after epoch. A later run goes
-        on where the steps done so far end: two runs of 5 steps are one of 10.
+        Batches are drawn from the data set in shuffled order, epoch after epoch. A later run
+        continues after the training steps done so far: two runs of 5 equal one of 10.
 
         Args:
-            dataset: what to train on, a data set or a pair (x, y); it is copied to the device for
-                the time of the run.
-            steps: how many; 0 is none.
+            dataset: a data set or a pair (x, y); it is copied to the device for the time of the
+                run.
+            steps: the number of training steps, at least 0.
             seed: of the order of the examples.
-            drop_last: leave out the last batch of an epoch where it is smaller.
+            drop_last: omit a smaller last batch of each epoch.
 
         Returns:
-            The loss of each step, shape (steps,).
+            The loss of each training step, shape (steps,).
 
         Raises:
-            DefinitionError: if that is no whole number, or less than 0.
-            KeyboardInterrupt: after Ctrl-C, between two steps; what was learned stays.
+            DefinitionError: if `steps` is not a whole number, or negative.
+            KeyboardInterrupt: after Ctrl-C, between two training steps; the model keeps the
+                parameters trained so far.
         """
         self._require_alive()
         dataset = as_dataset(dataset)
         batches = self._next_batches(dataset, steps, seed, drop_last=drop_last)
-        with held_interrupts() as interrupt, self.placed(dataset) as resident:
+        with held_interrupts() as interrupt, self.uploaded(dataset) as resident:
             pieces = list(self.pieces(resident, batches, interrupt))
         return joined(pieces).losses
 
     def _next_batches(
         self, dataset: Dataset, steps: int, seed: int, *, drop_last: bool
     ) -> Iterator[Array]:
-        """The rows of the batches that follow the steps done so far, (steps, batch) at a time."""
+        """The batches after the training steps done so far, as arrays (steps, batch) of rows."""
         each = _steps_in(self.batches_of(dataset, seed, 0, drop_last=drop_last))
         if not each:
             raise DataError(
@@ -325,7 +326,7 @@ class Training(BatchRunner):
         *,
         drop_last: bool,
     ) -> Iterator[Array]:
-        """So many steps from an epoch on, without the first ones of it that are skipped."""
+        """The batches of `steps` training steps, after the first `skipped` ones of `epoch`."""
         size = min(self.batch_size, len(dataset))
         whole = len(dataset) // size * size
         used = whole if drop_last else len(dataset)
@@ -334,7 +335,7 @@ class Training(BatchRunner):
             needed = -(-(skipped + steps) // -(-used // size))
             epochs = range(epoch, epoch + min(at_once, needed))
             orders = dataset.orders(seed, epochs)[:, :used]
-            # Where all batches are of one size, those of several epochs are run at once.
+            # If all batches have one size, those of several epochs are run at once.
             for order in [orders.reshape(-1)] if used == whole else orders:
                 for rows in batches_of_rows(order, size):
                     taken = rows[skipped : skipped + steps]
@@ -347,9 +348,9 @@ class Training(BatchRunner):
     def batches_of(
         self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False
     ) -> list[Array]:
-        """The rows of the batches of an epoch, shuffled, as arrays (steps, batch).
+        """The batches of an epoch, shuffled, as arrays (steps, batch) of rows.
 
-        The last batch may be smaller; it then stands in an array of its own.
+        A smaller last batch is in an array of its own.
         """
         groups = batches_of_rows(dataset.order(seed, epoch), self.batch_size)
         if drop_last and groups and groups[-1].shape[1] < self.batch_size:
@@ -359,9 +360,9 @@ class Training(BatchRunner):
     def pieces(
         self, resident: Mapping[str, Memory], batches: Iterable[Array], interrupt: Interrupt
     ) -> Iterator[Recorded]:
-        """Trains on rows of a placed data set, given as arrays (steps, batch).
+        """Trains on rows of an uploaded data set, given as arrays (steps, batch).
 
-        Comes back about every 50 ms with what was recorded since, and ends early, between two
+        Yields about every 50 ms the losses and metrics since, and ends early, between two training
         steps, when Ctrl-C was pressed.
         """
         self._require_alive()
@@ -383,11 +384,11 @@ class Training(BatchRunner):
     def profile(
         self, x: Any, y: Any = None, seconds: Annotated[float, Number("(0, 86400]")] = 0.5
     ) -> Profile:
-        """How long each part of a step takes; trains on these examples over and over.
+        """The time of each step of the program; trains on these examples repeatedly.
 
         Args:
             x, y: one batch, as for `step`.
-            seconds: about how long it runs without clocks, and again with them.
+            seconds: about how long to run the program untimed, and again with timers.
         """
         self._require_alive()
         arrays = self._converted(x, y)
@@ -404,11 +405,11 @@ class Training(BatchRunner):
         return bool(self._averages())
 
     def averaged_parameters(self) -> dict[str, Array]:
-        """Copies of all parameters, those with an average as it is now; for `set_parameters`.
+        """Copies of the averages of all parameters, for `Model.set_parameters`.
 
-        Before the first step these are the parameters themselves; and so are, at any time, those
-        that are frozen or whose optimizer keeps no average. What layers keep themselves, running
-        statistics for example, is not averaged and not in here.
+        Before the first training step, and for parameters that are frozen or whose optimizer keeps
+        no average, they are the parameters themselves. States of layers, such as running
+        statistics, are not averaged and not included.
 
         Returns:
             `{"1.weight": array, ...}`, like `Model.parameters`.
@@ -423,7 +424,7 @@ class Training(BatchRunner):
                 raise DefinitionError(
                     "the optimizer of this training keeps no averages",
                     where="averaged_parameters",
-                    advice="Put one around it that does: lm.EMA(lm.Adam(1e-3), decay=0.999).",
+                    advice="Wrap it in one that does: lm.EMA(lm.Adam(1e-3), decay=0.999).",
                 )
             values = self._parameters.read(list(self._parameters.variables))
             if self.steps_done:
@@ -436,12 +437,12 @@ class Training(BatchRunner):
         return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The model's parameters and states, and what `state` gives, of one moment."""
+        """The model's parameters and states, and `state()`, read under one lock."""
         with self._lock.mutex:
             return self._parameters.read(list(self._parameters.memories)), self.state()
 
     def state(self) -> dict[str, Array]:
-        """Everything needed to go on later: optimizer state, step and seed, by name."""
+        """Everything needed to continue later: optimizer state, step counter and seed, by name."""
         with self._lock.mutex:
             self._require_alive()
             return read_all(self._slots)
@@ -452,14 +453,14 @@ class Training(BatchRunner):
         state: Annotated[Mapping[str, Array], Instance(Mapping)],
         parameters: Annotated[Mapping[str, Array], Instance(Mapping)] | None = None,
     ) -> None:
-        """Goes on from a state that `state` gave; checked before anything is written.
+        """Continues from a state that `state` returned; checked before anything is written.
 
         Args:
-            state: of this training, or of one like it.
-            parameters: new ones for the model, where they are to change together.
+            state: of this training, or of one with the same network and optimizer.
+            parameters: new values for the model, written together with the state.
 
         Raises:
-            DefinitionError: if it belongs to another network or optimizer.
+            DefinitionError: if the state belongs to another network or optimizer.
         """
         with self._lock.mutex:
             self._restore(state, self._parameters.checked(parameters or {}))

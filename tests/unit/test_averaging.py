@@ -1,4 +1,4 @@
-"""Averages of parameters: their formulas, beside PyTorch, in state, checkpoints and history."""
+"""Averages of parameters: formulas, PyTorch's results, state, checkpoints and history."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_training_without_averages_says_so() -> None:
             training.averaged_parameters()
     assert str(error.value) == (
         "in averaged_parameters: the optimizer of this training keeps no averages\n"
-        "  Put one around it that does: lm.EMA(lm.Adam(1e-3), decay=0.999)."
+        "  Wrap it in one that does: lm.EMA(lm.Adam(1e-3), decay=0.999)."
     )
 
 

@@ -1,4 +1,4 @@
-"""`Dataset`: what it refuses, how it is cut into parts and batches."""
+"""`Dataset`: refused data, splits and batches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestConstruction:
             "the inputs and the targets differ in the number of examples\n"
             "  inputs   5 examples, float32[5, 2]\n"
             "  targets  4 examples, int64[4]\n"
-            "  The first axis counts the examples and must be equally long in all; "
+            "  The first axis counts the examples and must have one extent in all; "
             "several inputs make a tuple."
         )
 
@@ -204,11 +204,11 @@ class TestOrder:
         orders = [data.order(seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
         assert all(a != b for i, a in enumerate(orders) for b in orders[i + 1 :])
 
-    def test_every_place_is_equally_likely(self) -> None:
+    def test_every_position_is_equally_likely(self) -> None:
         data = numbered(4)
         orders = np.array([data.order(seed=0, epoch=epoch) for epoch in range(2000)])
-        for column in range(4):
-            counts = np.bincount(orders[:, column], minlength=4)
+        for position in range(4):
+            counts = np.bincount(orders[:, position], minlength=4)
             assert np.all(np.abs(counts - 500) < 100)  # five standard deviations
 
 

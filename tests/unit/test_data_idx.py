@@ -79,7 +79,7 @@ def test_a_short_file_names_both_sizes(tmp_path: Path) -> None:
         f"in {tmp_path / 'images'}: the file is cut short\n"
         "  declared      [10, 28, 28] of uint8, 7,856 bytes with the header\n"
         "  size on disk  5,000 bytes\n"
-        "  Fetch or write the file again; it was changed, or cut short on its way."
+        "  Fetch or write the file again; it was changed or truncated."
     )
 
 
@@ -214,7 +214,7 @@ def test_a_thousand_damaged_files_give_an_array_or_a_clear_error(
             content = damaged(gzip.compress(source, compresslevel=1), generator)
         path.write_bytes(content)
         result, unpacked = outcome(path, monkeypatch)
-        # What bounds the time and the memory: no header makes the reader unpack without end.
+        # Time and memory are bounded: no header makes the reader unpack without end.
         assert unpacked <= 1032 * len(content) + 4096
         if isinstance(result, LaminaError):
             refused += 1

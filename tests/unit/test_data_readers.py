@@ -1,4 +1,4 @@
-"""`load`: every format, told by contents or ending, and what is said of files that do not fit."""
+"""`load`: every format, recognised by contents or suffix, and errors for unsuitable files."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ class TestCsv:
             f"in {tmp_path / 'a.csv'}: there is no column 'c'\n"
             "  expected  0 to 1, or a name\n"
             "  found     a, b\n"
-            "  Name the column to be learnt as it stands in the header, or give its number."
+            "  Give the name of the column of targets in the header, or its number."
         )
 
     @pytest.mark.parametrize(

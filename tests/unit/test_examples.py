@@ -22,7 +22,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """Runs an example in an empty folder; gives what it prints."""
+    """Runs an example in an empty folder; returns its output."""
     monkeypatch.chdir(tmp_path)
 
     def run_example(name: str, *arguments: object) -> str:
@@ -212,8 +212,8 @@ def test_what_the_generator_writes_is_read_as_digits(run, monkeypatch):
     targets = np.eye(10, dtype="float32")[digits.targets]
     reader.fit((images, targets), epochs=20, loss=lm.BCE(), optimizer=lm.Adam(3e-3))
     read = reader.predict(sheets[0].astype("float32"))
-    # All digits are there, and most are read without a doubt; of real ones 96%. How many depends on
-    # roundings, as two networks against each other end up elsewhere by the least difference.
+    # All digits occur, and most are recognised with confidence; of real ones 96%. Their number
+    # depends on rounding, as adversarial training amplifies the smallest difference.
     assert set(read.argmax(1)) == set(range(10))
     assert (read.max(1) > 0.7).mean() > 0.6
 

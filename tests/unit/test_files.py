@@ -75,7 +75,7 @@ def functional() -> lm.Network:
 
 
 def loops() -> lm.Network:
-    """Recurrences with results that share a loop, one within the step of another."""
+    """Recurrences with results that share a loop, one inside the iteration of another."""
     a, weight = lm.Input(4, 3), np.arange(9, dtype="float32").reshape(3, 3) / 10
 
     def inner(states: Any, elements: Any, _: Any) -> Any:
@@ -384,18 +384,18 @@ def flip(data: bytearray, random: np.random.Generator) -> None:
 
 
 def insert(data: bytearray, random: np.random.Generator) -> None:
-    place = random.integers(len(data) + 1)
-    data[place:place] = random.bytes(random.integers(1, 20))
+    start = random.integers(len(data) + 1)
+    data[start:start] = random.bytes(random.integers(1, 20))
 
 
 def remove(data: bytearray, random: np.random.Generator) -> None:
-    place = random.integers(len(data))
-    del data[place : place + random.integers(1, 20)]
+    start = random.integers(len(data))
+    del data[start : start + random.integers(1, 20)]
 
 
 def overwrite(data: bytearray, random: np.random.Generator) -> None:
-    place = random.integers(len(data))
-    data[place : place + 16] = random.bytes(16)
+    start = random.integers(len(data))
+    data[start : start + 16] = random.bytes(16)
 
 
 def swap(data: bytearray, random: np.random.Generator) -> None:
@@ -439,7 +439,7 @@ Tensors = dict[str, Array]
 
 
 def forge(path: Path, change: Callable[[Metadata, Any, Tensors], Any]) -> None:
-    """A model file whose parts were changed, with a checksum that fits."""
+    """A model file with changed contents and a valid checksum."""
     from safetensors.numpy import load, save
 
     lm.Model(chain(lm.Linear(3), lm.Tanh(), lm.Linear(2))).save(path)
@@ -473,7 +473,7 @@ def layer(record: str, **fields: Any) -> Callable[[Metadata, Any, Tensors], None
 
 
 def node(**entry: Any) -> Callable[[Metadata, Any, Tensors], None]:
-    """A further node, on which the output stands."""
+    """A further node, which becomes the output."""
 
     def change(_: Metadata, definition: Any, __: Tensors) -> None:
         definition["nodes"].append(entry)
@@ -604,16 +604,16 @@ def test_a_network_that_was_changed_at_random_is_refused_or_loads(
     random = np.random.default_rng(batch)
     values: list[Any] = [-1, 0, 1, 3, 10**18, 0.5, "", "x", "Linear", None, True, [], [0], {}]
 
-    def locations(data: Any) -> list[tuple[Any, Any]]:
+    def entries(data: Any) -> list[tuple[Any, Any]]:
         keys = list(data) if isinstance(data, dict) else range(len(data))
         found = [(data, key) for key in keys]
         for key in keys:
             if isinstance(data[key], dict | list):
-                found += locations(data[key])
+                found += entries(data[key])
         return found
 
     def change(_: Metadata, definition: Any, __: Tensors) -> None:
-        found = locations(definition)
+        found = entries(definition)
         owner, key = found[random.integers(len(found))]
         owner[key] = values[random.integers(len(values))]
 
@@ -626,7 +626,7 @@ def test_a_network_that_was_changed_at_random_is_refused_or_loads(
 
 
 def test_changed_networks_run_right_or_are_refused() -> None:
-    """A short form of `python tools/attack_definitions.py`, on one engine."""
+    """A short version of `python tools/attack_definitions.py`, on one engine."""
     engines = {"interpreter": InterpreterEngine(poison=True)}
     outcomes, failures = attack(250, seed=1, engines=engines, told=print)
     assert failures == []

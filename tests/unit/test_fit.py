@@ -64,7 +64,7 @@ def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
-    """Does something once, when a training has done that many steps: in the middle of a fit."""
+    """Calls `do` once, after that many training steps, in the middle of a fit."""
     run, did = Training._run_batches, [False]
 
     def counting(self: Training, *arguments: Any) -> Any:
@@ -193,7 +193,7 @@ def test_the_history_is_gone_through_by_name() -> None:
     assert dict(history) == history.values
     with pytest.raises(KeyError) as caught:
         history[0]
-    assert str(caught.value).endswith("It is asked by name: history['loss'][0].")
+    assert str(caught.value).endswith("Give a name first: history['loss'][0].")
 
 
 def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others() -> None:
@@ -245,7 +245,7 @@ def test_an_error_in_a_callback_comes_through() -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted() -> tuple[dict[str, Array], dict[str, list[float]]]:
-    """What five epochs come to: parameters and history."""
+    """Parameters and history after five epochs."""
     model = lm.Model(network())
     history = fit(model, epochs=5, validation=TEST)
     return model.parameters(), history.values

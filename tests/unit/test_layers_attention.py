@@ -79,7 +79,7 @@ def test_the_result_may_have_other_features() -> None:
     }
 
 
-# What is looked at --------------------------------------------------------------------------------
+# Masks --------------------------------------------------------------------------------------------
 
 
 def test_what_is_masked_has_no_influence() -> None:
@@ -150,7 +150,7 @@ def test_dropout_acts_while_training_alone(layer: Layer) -> None:
 
 
 def test_dropped_weights_keep_their_mean() -> None:
-    """Values of one: what arrives is the mean of the weights' factors, one but for chance."""
+    """With values of one the outputs are means of the weights' random factors, about one."""
     layer = lm.MultiHeadAttention(1, 1, dropout=0.5, bias=False)
     model = model_of(layer, (400, 1))
     ones = {name: np.ones((1, 1), "float32") for name in model.parameters()}

@@ -27,7 +27,7 @@ def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
 
 
 def evaluated(x: np.ndarray, made: Callable[[Tensor], Tensor]) -> np.ndarray:
-    """What an op makes of an array."""
+    """The value of a graph of ops for an array."""
     source = leaf("x", "input", x.shape, float64)
     found, _ = evaluate(Graph((source,), (("y", made(source)),)), {"x": x})
     return found["y"]
@@ -109,12 +109,12 @@ def test_averages_count_what_is_there() -> None:
     without = lm.AvgPool1d(3, 2, 1, ceil_mode=True, count_padding=False)
     np.testing.assert_allclose(predicted(without, x), [[[1, 1, 1]]])
     np.testing.assert_allclose(predicted(lm.AvgPool1d(3, 2, 1), x)[0, 0], [2 / 3, 1, 2 / 3])
-    # What reaches beyond the padding never counts.
+    # Elements beyond the padding never count.
     x = np.ones((1, 1, 4))
     np.testing.assert_allclose(predicted(lm.AvgPool1d(3, 3, ceil_mode=True), x), [[[1, 1]]])
 
 
-def test_windows_show_elements_where_they_lie() -> None:
+def test_windows_have_the_elements_at_stride_and_dilation() -> None:
     x = np.arange(1.0, 8.0)
     shown = evaluated(x, lambda x: windows(x, [0], [Window(3, 2, 2, 1, 1)]))
     assert shown.tolist() == [[0, 2, 4], [2, 4, 6], [4, 6, 0]]
@@ -123,13 +123,13 @@ def test_windows_show_elements_where_they_lie() -> None:
 
 
 @pytest.mark.parametrize("window", [Window(3, 2, 2, 1, 1), Window(2, 2), Window(3, 1, 1, 0, 2)])
-def test_folding_adds_up_what_windows_show(window: Window) -> None:
+def test_folding_adds_up_the_elements_of_windows(window: Window) -> None:
     x = np.ones((2, 7, 3))
     seen = evaluated(x, lambda x: fold(windows(x, [1], [window]), [1], [window], [7]))
     expected = np.zeros(7)
-    for place in range(window.count(7)):
+    for position in range(window.count(7)):
         for element in range(window.size):
-            at = place * window.stride + element * window.dilation - window.before
+            at = position * window.stride + element * window.dilation - window.before
             if 0 <= at < 7:
                 expected[at] += 1
     np.testing.assert_array_equal(seen, np.broadcast_to(expected[None, :, None], (2, 7, 3)))
@@ -189,7 +189,7 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
                 "output_padding  (2, 2)",
                 "stride          (2, 3)",
                 "dilation        1",
-                "or its last window, leaves open.",
+                "to the same one.",
             ],
         ),
         (
@@ -307,7 +307,7 @@ ImageError = tuple[type[LaminaError], list[str]]
                 [
                     "nothing is left of the result",
                     "padding  3",
-                    "what a convolution would add: less of it.",
+                    "The padding is cropped from the result: give less.",
                 ],
             ),
         ),
@@ -332,7 +332,7 @@ ImageError = tuple[type[LaminaError], list[str]]
             (
                 ShapeError,
                 [
-                    "GlobalMaxPool needs an axis behind the channels",
+                    "GlobalMaxPool needs an axis after the channels",
                     "expected  f32[batch, channels, ...]",
                     "It takes sequences, images and volumes.",
                 ],
@@ -355,7 +355,7 @@ ImageError = tuple[type[LaminaError], list[str]]
             lm.AdaptiveMaxPool(2),
             (3,),
             None,
-            (ShapeError, ["AdaptiveMaxPool needs one to three axes behind the channels"]),
+            (ShapeError, ["AdaptiveMaxPool needs one to three axes after the channels"]),
         ),
         (
             lm.AdaptiveMaxPool((2, 2)),

@@ -147,7 +147,7 @@ def test_integers_cannot_be_blended() -> None:
         (lambda: lm.Upsample(1.5), "scale must be a whole number of at least 1"),
         (lambda: lm.Upsample((2, 0)), "scale[1] must be a whole number of at least 1"),
         (lambda: lm.Upsample(2, "cubic"), "mode must be one of 'nearest', 'bilinear'"),
-        (lambda: lm.Upsample(2, align_corners=True), "this mode blends none"),
+        (lambda: lm.Upsample(2, align_corners=True), "applies to mode="),
         (lambda: lm.Upsample(2, "bilinear", 1), "align_corners must be True or False"),
         (lambda: lm.PixelShuffle(0), "factor must be a whole number of at least 1"),
         (lambda: lm.PixelUnshuffle("2"), "factor must be a whole number of at least 1"),

@@ -85,7 +85,7 @@ def test_inference_normalises_as_the_product_before_it_stores_its_sums(
         buffers = network.plan(16).program.buffers
         return sum(buffers[store.buffer].bytes > 4 * channels for store in stores)
 
-    # Factors of channels are all that is computed beside it.
+    # The other steps compute factors of channels only.
     assert large_steps(normalised) == large_steps(alone) == 1
 
 

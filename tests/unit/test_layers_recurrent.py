@@ -101,7 +101,7 @@ def test_a_mask_in_place_of_lengths_is_explained() -> None:
 
 
 def handed_on(probability: float, training: bool, layers: int = 2) -> np.ndarray:
-    """What comes out where the first layer makes ones and the others hand on what they get."""
+    """The outputs, for weights with which the first layer gives ones and the others copy."""
     layer = lm.RNN(50, layers, dropout=probability, activation="relu")
     trace = lm.Sequential(lm.Input(20, 1), layer).trace(dtype=float64, training=training)
     parameters = trace.record.parameters.items()
@@ -119,11 +119,11 @@ def test_dropout_drops_between_layers_and_scales_the_rest() -> None:
     found = handed_on(0.25, training=True)
     np.testing.assert_allclose(np.unique(found), [0, 4 / 3])
     assert (found == 0).mean() == pytest.approx(0.25, abs=0.02)
-    # Each step has a mask of its own.
+    # Each iteration has a mask of its own.
     assert (found[:, 0] != found[:, 1]).any()
 
 
-def test_dropout_does_nothing_in_inference_nor_behind_the_last_layer() -> None:
+def test_dropout_does_nothing_in_inference_nor_after_the_last_layer() -> None:
     np.testing.assert_array_equal(handed_on(0.25, training=False), 1.0)
     np.testing.assert_array_equal(handed_on(0.25, training=True, layers=1), 1.0)
 

@@ -1,4 +1,4 @@
-"""Weight tying: one set of numbers in two places, values, gradients, files, and errors."""
+"""Weight tying: one weight in two layers; values, gradients, files, and errors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_frozen_weights_stay_in_both_places() -> None:
 
 @dataclass(frozen=True)
 class Speaker(lm.Layer):
-    """Shares within a layer: by a part of its own, and by a layer that it applies."""
+    """Shares within a layer: by a named inner layer, and by a layer that it applies."""
 
     embedding: lm.Embedding
 
@@ -146,7 +146,7 @@ def test_layers_of_other_layers_share_as_well() -> None:
 
 @dataclass(frozen=True)
 class Whole(lm.Layer):
-    """Both uses are named parts of one layer."""
+    """Both uses are named inner layers of one layer."""
 
     embedding: lm.Embedding
 

@@ -20,7 +20,7 @@ class _Attending:
 
     Args:
         module: the module.
-        names: what its parts are called in Lamina.
+        names: of its submodules in Lamina.
         forward: (call, inputs...) -> result, where `call` calls the module.
         torch: PyTorch.
     """
@@ -83,7 +83,7 @@ _DECODER_NAMES = _ENCODER_NAMES | {
 
 
 def _later(torch: Any, queries: Any, keys: Any) -> Any:
-    """PyTorch's mask of what lies ahead: true where nobody may look."""
+    """PyTorch's causal mask: true for the later keys, which are excluded."""
     return torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
 
 

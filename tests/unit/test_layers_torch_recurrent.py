@@ -74,7 +74,7 @@ def _recurrent_options(kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _torch_recurrent(module: Any, torch: Any, o: Mapping[str, Any]) -> Any:
-    """A module of PyTorch with lengths, and with states that are cut off every few steps."""
+    """A module of PyTorch with lengths and truncated backpropagation through time."""
     whole = module.forward
     rnn = torch.nn.utils.rnn
 
@@ -98,7 +98,7 @@ def _torch_recurrent(module: Any, torch: Any, o: Mapping[str, Any]) -> Any:
 
 
 def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, lengths: Any) -> Any:
-    """Step by step, with `detach` after each `truncate` of them."""
+    """One iteration after the other, with `detach` after every `truncate` of them."""
     last: list[Any] = []
     for layer in range(o["layers"]):
         outputs: list[Any] = []
@@ -114,8 +114,8 @@ def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, leng
             first = torch.zeros(1, len(x), o["features"], dtype=x.dtype)
             states = (first, first) if cell is torch.nn.LSTM else (first,)
             found: list[Any] = [None] * o["length"]
-            for turn in range(o["length"]):
-                time = o["length"] - 1 - turn if reverse else turn
+            for iteration in range(o["length"]):
+                time = o["length"] - 1 - iteration if reverse else iteration
                 given = states if len(states) == 2 else states[0]
                 _, new = torch.func.functional_call(one, weights, (x[:, time : time + 1], given))
                 new = new if isinstance(new, tuple) else (new,)
@@ -125,7 +125,7 @@ def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, leng
                     found[time] = torch.where(inside, new[0][0], 0.0)
                 else:
                     found[time] = new[0][0]
-                cut = (turn + 1) % o["truncate"] == 0
+                cut = (iteration + 1) % o["truncate"] == 0
                 states = tuple(state.detach() if cut else state for state in new)
                 final = new[0][0]
             outputs.append(torch.stack(found, 1))

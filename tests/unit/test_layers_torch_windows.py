@@ -15,14 +15,14 @@ from lamina.shapes import DType, float32, float64
 
 pytestmark = pytest.mark.torch
 
-# Of the axes behind the channels: few and short ones, and such that engines take their ways for
-# more work.
+# Extents of the axes after the channels: small ones, and ones large enough that engines choose
+# their algorithms for larger sizes.
 _SMALL = [(5,), (9,), (4, 6), (7, 5), (3, 4, 5), (5, 3, 4)]
 _LARGE = [(70,), (9, 13), (14, 12), (17, 16), (5, 6, 7)]
 
 
 def _first(numbers: Any, axes: int) -> Any:
-    """So many of the numbers, where there is one for each axis."""
+    """One number for each of the first axes, if there is one for each axis."""
     return numbers[:axes] if isinstance(numbers, tuple) else numbers
 
 
@@ -98,7 +98,7 @@ def _nth(numbers: Any, axis: int) -> int:
 
 
 def _padded(torch: Any, module: Any, padding: Any, value: float = 0.0) -> Any:
-    """The module behind padding of two widths for each axis."""
+    """The module after padding with two widths for each axis."""
     flat = _flat([one if isinstance(one, tuple) else (one, one) for one in padding])
     whole = torch.nn.Module()
     for name, parameter in module.named_parameters():

@@ -434,8 +434,8 @@ def test_a_model_without_a_dtype_is_refused() -> None:
 def test_a_model_of_integers_is_refused() -> None:
     with pytest.raises(DTypeError) as caught:
         lm.Model(network(), dtype="int64")
-    place, _, text = str(caught.value).partition(": ")
-    assert place.startswith("in Model, dtype (test_model.py:")
+    origin, _, text = str(caught.value).partition(": ")
+    assert origin.startswith("in Model, dtype (test_model.py:")
     assert text == (
         "the parameters of a model are floating-point numbers\n"
         "  expected  float32 or float64\n"
@@ -594,11 +594,11 @@ def test_a_model_shows_what_it_is() -> None:
     assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='cpu')"
 
 
-# Parts of the wrong kind --------------------------------------------------------------------------
+# Arguments of the wrong kind ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("parts", "problem"),
+    ("wrong", "problem"),
     [
         ({"loss": lm.MSE}, "in loss: this is no loss"),
         ({"loss": "mse"}, "in loss: this is no loss"),
@@ -615,10 +615,10 @@ def test_a_model_shows_what_it_is() -> None:
         ({"callbacks": [3]}, "in callbacks: this is no list of callbacks"),
     ],
 )
-def test_a_part_of_the_wrong_kind_is_named(parts: dict[str, Any], problem: str) -> None:
+def test_an_argument_of_the_wrong_kind_is_named(wrong: dict[str, Any], problem: str) -> None:
     usual: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
     with pytest.raises(DefinitionError, match=problem):
-        lm.Model(network()).fit((normal(8, 4), normal(8, 3)), **{**usual, **parts})
+        lm.Model(network()).fit((normal(8, 4), normal(8, 3)), **{**usual, **wrong})
 
 
 def test_a_callback_alone_is_asked_for_in_a_list() -> None:
@@ -745,7 +745,7 @@ def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> Non
     assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
         "in Model.predict (test_model.py:N): predict takes the inputs and nothing else\n"
         "  expected  predict(x), or predict((x1, x2)) for several inputs\n"
-        "  It cuts them into batches itself."
+        "  It splits them into batches itself."
     )
 
 
@@ -756,11 +756,12 @@ def test_a_list_of_arrays_is_not_several_inputs() -> None:
     assert caught.value.advice.startswith("Several inputs make a tuple: (a, b).")
 
 
-# Copies beside a training -------------------------------------------------------------------------
+# Copies during a training -------------------------------------------------------------------------
 
 
 def test_copies_beside_a_training_are_those_between_two_steps() -> None:
-    """Every step takes the same from every parameter: in a whole copy all have lost the same."""
+    """Every training step subtracts one number from all parameters: in a consistent copy they
+    are equal."""
     heads = 6
     x = lm.Input(4)
     model = lm.Model(lm.Network(x, lm.concat([lm.Linear(256)(x) for _ in range(heads)])))
@@ -771,11 +772,11 @@ def test_copies_beside_a_training_are_those_between_two_steps() -> None:
     def loss(prediction: Any, _: Any) -> Any:
         return lm.ops.sum(prediction) / 8
 
-    ways: list[Callable[[], lm.Model]] = [
+    copies: list[Callable[[], lm.Model]] = [
         lambda: copy.deepcopy(model),
         lambda: copy.deepcopy(part),
         lambda: pickle.loads(pickle.dumps(model)),
-        # Copied together they share what they have; the part comes first.
+        # Copied together they share the copied parameters; the part is copied first.
         lambda: copy.deepcopy((part, model))[1],
         lambda: pickle.loads(pickle.dumps((part, model)))[1],
     ]
@@ -791,7 +792,7 @@ def test_copies_beside_a_training_are_those_between_two_steps() -> None:
         thread.start()
         try:
             for number in range(40):
-                copied = ways[number % len(ways)]()
+                copied = copies[number % len(copies)]()
                 values = {float(one) for v in copied.parameters().values() for one in np.unique(v)}
                 assert len(values) == 1
                 found |= values

@@ -204,7 +204,7 @@ def test_a_tensor_given_to_a_layer_by_name_is_refused() -> None:
         lm.MultiHeadAttention(2)(x, mask=mask)
     assert str(caught.value) == (
         f"in MultiHeadAttention ({FILE}:{raised_line(caught)}): "
-        "a layer is applied to tensors by their places\n"
+        "a layer takes its tensors as positional arguments\n"
         "  expected  layer(x, ...)\n"
         "  found     layer(..., mask=...)\n"
         "  Leave the name out, layer(x, mask), or give an option where the layer is made: "

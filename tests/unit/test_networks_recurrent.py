@@ -25,7 +25,7 @@ def test_it_takes_one_of_numbers_and_things(both: dict[str, int]) -> None:
     with pytest.raises(DefinitionError) as error:
         LSTM_CLASSIFIER(5, 7, **both)
     assert str(error.value).startswith("in test_networks_recurrent.py:")
-    assert "lstm_classifier takes numbers or things of a vocabulary" in str(error.value)
+    assert "lstm_classifier takes either inputs or a vocabulary" in str(error.value)
 
 
 def test_it_learns_which_thing_came_first_in_sequences_of_different_lengths() -> None:

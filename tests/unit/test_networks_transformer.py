@@ -1,4 +1,4 @@
-"""The ready transformer: its shapes, and what each position sees."""
+"""The ready transformer: its shapes, and the positions that each one attends to."""
 
 from __future__ import annotations
 

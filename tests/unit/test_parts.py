@@ -265,7 +265,7 @@ def test_a_part_that_is_being_used_keeps_the_whole_waiting() -> None:
 
 
 def adversaries() -> tuple[lm.Network, lm.Network, lm.Network, lm.Network]:
-    """A generator, a discriminator, one after the other, and what the discriminator is shown."""
+    """A generator, a discriminator, both chained, and the discriminator on both kinds of inputs."""
     generator = lm.Sequential(lm.Input(3), lm.Linear(8), lm.BatchNorm(), lm.ReLU(), lm.Linear(4))
     discriminator = lm.Sequential(lm.Input(4), lm.Linear(8), lm.LeakyReLU(0.2), lm.Linear(1))
     noise, real = lm.Input(3), lm.Input(4)
@@ -285,7 +285,7 @@ def tells_apart(scores: tuple[lm.Tensor, lm.Tensor], _: object) -> lm.Tensor:
 
 
 def step(model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x: Array) -> None:
-    """One step of gradient descent, in which a part of the network is frozen."""
+    """One training step of gradient descent, with a part of the network frozen."""
     names = network.names_of(frozen)
     inputs = x if len(x) > 1 else x[0]
     data = lm.data.Dataset(inputs)
@@ -294,11 +294,11 @@ def step(model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_turns_of_two_trainings_are_those_of_two_models_that_are_copied(engine: str) -> None:
+def test_two_alternating_trainings_equal_those_of_two_copied_models(engine: str) -> None:
     generator, discriminator, fooling, both = adversaries()
     whole = lm.Model(both, engine=engine)
     fooler = whole.part(fooling)
-    # The same with models of their own, whose parameters are carried from one to the other.
+    # The same with two separate models; parameters are copied between them.
     others = lm.Model(both, engine=engine), lm.Model(fooling, engine=engine)
     assert same(others[0].parameters(), whole.parameters())
     names = both.names_of(fooling)
@@ -414,8 +414,8 @@ def test_a_part_is_made_of_a_network() -> None:
     model = lm.Model(coder()[0])
     with pytest.raises(DefinitionError) as error:
         model.part(lm.Linear(3))
-    place = "in Model.part (test_parts.py:416)"
-    assert str(error.value).startswith(f"{place}: a model is made of a network")
+    origin = "in Model.part (test_parts.py:416)"
+    assert str(error.value).startswith(f"{origin}: a model is made of a network")
 
 
 def test_names_are_those_of_a_network() -> None:

@@ -88,7 +88,7 @@ def test_code_that_nobody_has_any_more_is_unloaded() -> None:
     assert len(llvm._loaded) == before + 5
     del loaded
     gc.collect()
-    # At the next thing to do: the destructor itself calls nothing.
+    # Unloaded at the next call: the destructor itself calls nothing.
     one = llvm.load(code, ("program",))
     assert len(llvm._loaded) <= before + 1
     llvm.unload(one)
@@ -147,7 +147,7 @@ def test_parameters_are_replaced_together(
 def test_a_handler_sees_the_parameters_before_a_change_or_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that saves the model, say, when the process is to end."""
+    """Such as a handler that saves the model when the process is to end."""
     model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
     seen: list[dict[str, Any]] = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: seen.append(model.parameters()))
@@ -232,12 +232,12 @@ def test_a_release_that_is_interrupted_leaves_nothing_that_could_be_run(
 
 
 def job_of(threads: int) -> Job:
-    """One that does nothing."""
+    """A job without kernels."""
     return Job([], [], [], threads, np.zeros(1, np.uint64), np.zeros(1, np.int64))
 
 
 def test_a_job_that_is_interrupted_while_it_is_set_to_one_run_is_set_again() -> None:
-    """Otherwise it would run over rows that are gone."""
+    """Otherwise it would access rows that were freed."""
     job = job_of(1)
     words = job._words
     job.set_runs(np.zeros((5, 2), np.int64), (), ())
@@ -317,7 +317,7 @@ def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -
 def test_ctrl_c_that_nobody_answered_is_raised_at_the_end(pressing: Callable[[], None]) -> None:
     def hold() -> None:
         with held_interrupts() as interrupt:
-            assert not interrupt.answer()
+            assert not interrupt.handle()
             pressing()
             assert interrupt.pressed
 
@@ -329,7 +329,7 @@ def test_ctrl_c_that_nobody_answered_is_raised_at_the_end(pressing: Callable[[],
 def test_ctrl_c_that_was_answered_is_not_raised(pressing: Callable[[], None]) -> None:
     with held_interrupts() as interrupt:
         pressing()
-        assert interrupt.answer()
+        assert interrupt.handle()
 
 
 def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
@@ -381,7 +381,7 @@ def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_step(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")
 def test_signals_at_random_moments_do_no_harm() -> None:
-    """The short form of `tools/attack_signals.py`, which says what is attacked."""
+    """A short version of `tools/attack_signals.py`, which describes the attack."""
     attack = [sys.executable, str(ROOT / "tools" / "attack_signals.py"), "40", "11"]
     done = subprocess.run(
         attack,

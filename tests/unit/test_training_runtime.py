@@ -304,7 +304,7 @@ def test_another_dtype_than_the_step_was_compiled_for_is_refused() -> None:
         with pytest.raises(DTypeError) as caught:
             trainer.step(X, Y)
     assert str(caught.value) == (
-        "input 0 has another dtype than the step was compiled for\n"
+        "input 0 has another dtype than the program was compiled for\n"
         "  expected  uint8\n"
         "  found     float32\n"
         "  Convert it: array.astype('uint8')."

@@ -20,7 +20,7 @@ from lamina.shapes import Array
 
 @pytest.fixture(autouse=True)
 def quick_engines(request: pytest.FixtureRequest) -> None:
-    """Only engines that compile at once, but where every engine is asked for."""
+    """Only engines that compile quickly, except in tests named `every_engine`."""
     if "every_engine" not in request.node.name:
         request.getfixturevalue("quick_verification")
 

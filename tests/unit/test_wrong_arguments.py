@@ -921,7 +921,7 @@ PROTOCOLS = {
     "update",
 }
 INTERNAL = {
-    "BatchRunner.placed",
+    "BatchRunner.uploaded",
     "BatchRunner.release",
     "Model.from_file",
     "Network.trace",

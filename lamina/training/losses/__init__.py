@@ -1,7 +1,7 @@
-"""Losses: how wrong a prediction is, as one number; one family a file.
+"""Losses: the error of a prediction as one number; one family a file.
 
-A loss is a frozen record that builds a piece of graph from ops, so its gradient follows by itself
-and it is fused with the network. All formulas are those of PyTorch.
+A loss is a frozen record that builds its graph from ops, so its gradient is derived and it is fused
+with the network. All formulas are those of PyTorch.
 """
 
 from lamina.lazy import loaded_when_used

@@ -38,7 +38,7 @@ from lamina.training.target_checks import (
 
 @frozen_dataclass
 class CrossEntropy(Loss):
-    """-log of the probability that softmax gives to the right class.
+    """-log of the probability that softmax gives to the correct class.
 
     Takes raw scores ("logits"), f32 or f64 [batch, classes, ...], not probabilities: softmax is
     part of the loss. Targets are class numbers, integers [batch, ...] without the axis of classes,
@@ -82,8 +82,8 @@ class CrossEntropy(Loss):
         """Builds the loss; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
-        # The logarithm of softmax is shifted - normaliser. It is not written down as one tensor:
-        # the gradient of the normaliser alone is softmax, without another sum over the classes.
+        # The logarithm of softmax is shifted - normaliser. The two are kept apart: the gradient of
+        # the normaliser alone is softmax, without another sum over the classes.
         largest = ops.max(prediction, 1, keepdims=True)
         shifted = prediction - ops.stop_gradient(largest)
         normaliser = ops.log(ops.sum(ops.exp(shifted), 1, keepdims=True))
@@ -112,7 +112,7 @@ class CrossEntropy(Loss):
 
 @frozen_dataclass
 class NLL(Loss):
-    """-log of the probability of the right class, from log-probabilities.
+    """-log of the probability of the correct class, from log-probabilities.
 
     Takes log-probabilities, f32 or f64 [batch, classes, ...], as `LogSoftmax` gives them, and
     class numbers, integers [batch, ...]. `CrossEntropy` does both at once.
@@ -201,7 +201,7 @@ class BCEWithLogits(Loss):
     Takes raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
 
     Args:
-        positive_weight: a factor for targets of 1: one number, or one for each place on the last
+        positive_weight: a factor for targets of 1: one number, or one for each index of the last
             axis.
         reduction: `"mean"` over all elements, or `"sum"`.
 
@@ -266,7 +266,7 @@ class Hinge(Loss):
             array,
             np.equal(array, 1) | (np.equal(array, -1)),
             expected="-1 or 1",
-            advice="Targets of 0 and 1 are turned by 2 * y - 1, in a signed dtype.",
+            advice="Convert targets of 0 and 1 by 2 * y - 1, in a signed dtype.",
         )
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import NotNegative
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
 from lamina.training.losses.loss import (
@@ -104,7 +104,7 @@ class Triplet(Loss):
     reduction: Reduction = "mean"
 
     def target(self, prediction: Sequence[Tensor]) -> None:
-        """There is none."""
+        """None: the loss takes no target."""
         return
 
     def __call__(self, prediction: Sequence[Tensor], target: Tensor | None = None) -> Tensor:
@@ -122,7 +122,7 @@ class Triplet(Loss):
                     ("expected", "(anchor, positive, negative), None"),
                     ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="Give the network three outputs: outputs=[anchor, positive, negative].",
             )
         anchor, positive, negative = prediction
@@ -149,7 +149,7 @@ class EvidenceLowerBound(Loss):
     logits, and numbers in [0, 1].
 
     Args:
-        divergence: a factor for the second part; the beta of Higgins et al.: beta-VAE (2017).
+        divergence: the factor of the divergence; the beta of Higgins et al.: beta-VAE (2017).
 
     Raises:
         DefinitionError: if the factor is negative.
@@ -194,7 +194,7 @@ class EvidenceLowerBound(Loss):
                     ("expected", "(logits, mean, log_variance)"),
                     ("found", f"{outputs} {'output' if outputs == 1 else 'outputs'}"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="lm.networks.variational_autoencoder(...).network has them.",
             )
         return prediction

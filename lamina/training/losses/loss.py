@@ -1,4 +1,4 @@
-"""The base of losses, and reductions that they share."""
+"""The base of losses, and the reductions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Target = tuple[Shape, DType]
 
 
 class Loss(Sourced, ABC):
-    """The base of all losses; a loss of one's own is a frozen dataclass like any other.
+    """The base of all losses. A subclass is a frozen dataclass.
 
     Example:
         >>> from dataclasses import dataclass
@@ -37,8 +37,8 @@ class Loss(Sourced, ABC):
         """Builds the loss.
 
         Args:
-            prediction: what the network gives, batch first; a tuple for several outputs.
-            target: what it should give.
+            prediction: the network's output, batch first; a tuple for several outputs.
+            target: the expected output.
 
         Returns:
             A tensor without axes, in the prediction's dtype.
@@ -47,15 +47,15 @@ class Loss(Sourced, ABC):
             ShapeError, DTypeError: if the target does not fit the prediction.
         """
 
-    # Whether it is called with tuples, for networks of several outputs.
+    # Whether the prediction is a tuple, for networks with several outputs.
     takes_several: ClassVar[bool] = False
 
     def target(self, prediction: Any) -> Target | None:
-        """The shape and dtype that a target for this prediction has; None if there is none."""
+        """The shape and dtype of a target for this prediction; None for a loss without targets."""
         return prediction.shape, prediction.dtype
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Targets to try the loss on, made of normal noise in the targets' shape."""
+        """Valid random targets, made from normal noise in the targets' shape."""
         del prediction_shape
         return 1 / (1 + np.exp(-noise))
 
@@ -67,12 +67,12 @@ class Loss(Sourced, ABC):
             prediction_shape: of the network's output, batch first.
 
         Raises:
-            DataError: if there are values for which the loss has no meaning.
+            DataError: for values that the loss is not defined for.
         """
 
 
 def count_of(prediction: object) -> int:
-    """How many tensors a prediction has; 0 for what is none."""
+    """The number of tensors in a prediction; 0 for any other value."""
     if isinstance(prediction, list | tuple):
         several = cast(Sequence[object], prediction)
         return len(several) if all(isinstance(one, Tensor) for one in several) else 0
@@ -85,7 +85,7 @@ def reduced(each: Tensor, reduction: str) -> Tensor:
 
 
 def weighted(each: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
-    """The sum, or the mean by weights."""
+    """The sum of losses that are weighted already, or their sum divided by that of the weights."""
     if weights is None or reduction == "sum":
         return reduced(each, reduction)
     return ops.sum(each) / ops.sum(weights)

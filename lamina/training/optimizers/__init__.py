@@ -1,8 +1,8 @@
-"""Optimizers: how a gradient becomes a new value of its parameter; one family a file.
+"""Optimizers: the updates of parameters from their gradients; one family a file.
 
 An optimizer is a frozen record that builds the update from ops, so that it runs on every engine
-and is fused with the gradient. Where PyTorch has it, formulas and default values are PyTorch's,
-apart from the names: `rate` is PyTorch's `lr`.
+and is fused with the gradient. Optimizers that PyTorch has too have its formulas and default
+values, but other names: `rate` is PyTorch's `lr`.
 """
 
 from lamina.lazy import loaded_when_used

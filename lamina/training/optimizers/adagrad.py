@@ -1,4 +1,4 @@
-"""Optimizers that divide by the size of the gradients so far: Adagrad and what grew out of it."""
+"""Optimizers that divide by the size of the gradients so far: Adagrad, RMSProp, Adadelta."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ class RMSProp(Optimizer):
 class Adadelta(Optimizer):
     """w - rate d, where d = g sqrt(u + epsilon) / sqrt(s + epsilon).
 
-    s is a running mean of squared gradients, and u of the d^2 of the steps before: a step has the
-    unit of the parameter. From Zeiler: ADADELTA: an adaptive learning rate method (2012),
+    s is a running mean of squared gradients, and u of the d^2 of earlier training steps: d has the
+    physical unit of the parameter. From Zeiler: ADADELTA: an adaptive learning rate method (2012),
     algorithm 1, which has no rate.
 
     Args:

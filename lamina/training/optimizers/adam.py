@@ -1,4 +1,4 @@
-"""Optimizers with running means of the gradient and of its size: the family of Adam."""
+"""Optimizers with running means of the gradient and of its square: the family of Adam."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lamina.training.optimizers.optimizer import (
 
 @frozen_dataclass
 class Adam(Optimizer):
-    """w - rate m / (sqrt(v) + epsilon), m and v being running means of g and g^2 without bias.
+    """w - rate m / (sqrt(v) + epsilon), with bias-corrected running means m of g and v of g^2.
 
     From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 1; `amsgrad`
     from Reddi, Kale, Kumar: On the convergence of Adam and beyond (2018).
@@ -68,7 +68,7 @@ class Adam(Optimizer):
 
 @frozen_dataclass
 class AdamW(Optimizer):
-    """Adam with weight decay apart from the gradient: w is first multiplied by 1 - rate decay.
+    """Adam with decoupled weight decay: w is first multiplied by 1 - rate decay.
 
     From Loshchilov, Hutter: Decoupled weight decay regularization (2019), algorithm 2.
 
@@ -113,7 +113,7 @@ class AdamW(Optimizer):
 
 @frozen_dataclass
 class Adamax(Optimizer):
-    """w - rate m / u: Adam with a running maximum u of the gradient's size.
+    """w - rate m / u: Adam with a decaying maximum u of the gradient's absolute value.
 
     From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 2.
 
@@ -121,7 +121,7 @@ class Adamax(Optimizer):
         rate: the step length: a number, or a function of the step (see `lamina.schedules`).
         beta1: how much of m is kept in each step.
         beta2: how much of u is kept in each step.
-        epsilon: is added to the gradient's size.
+        epsilon: is added to the gradient's absolute value.
         weight_decay: this multiple of the parameter is added to its gradient.
 
     Raises:
@@ -159,7 +159,7 @@ class Adamax(Optimizer):
 
 @frozen_dataclass
 class NAdam(Optimizer):
-    """Adam that looks ahead, as SGD does with nesterov; its momentum grows towards beta1.
+    """Adam with Nesterov momentum; the momentum grows towards beta1.
 
     From Dozat: Incorporating Nesterov momentum into Adam (2016); the momentum of step t is
     beta1 (1 - 0.5 * 0.96^(t momentum_decay)).
@@ -207,13 +207,13 @@ class NAdam(Optimizer):
             direction = decayed(gradient, parameter, self.weight_decay)
         mean = running_mean(slots["mean"], direction, self.beta1)
         square_mean = running_square(slots["square_mean"], direction, self.beta2)
-        # What holds for the whole parameter is computed once, without axes.
+        # Numbers that are the same for all elements are computed once, as scalars.
         time = _time(step, parameter)
         momentum, next_momentum = self._momentum(time), self._momentum(time + 1.0)
         product = slots["momentum_product"] * momentum
         length = rate * (1.0 - momentum) / (1.0 - product)
-        length_ahead = rate * next_momentum / (1.0 - product * next_momentum)
-        moved = ops.multiply_add(direction, length, mean * length_ahead)
+        next_length = rate * next_momentum / (1.0 - product * next_momentum)
+        moved = ops.multiply_add(direction, length, mean * next_length)
         new = start - moved / _root(square_mean, time, self.beta2, self.epsilon)
         new_slots = {"mean": mean, "square_mean": square_mean, "momentum_product": product}
         return new, new_slots
@@ -275,7 +275,7 @@ class LAMB(Optimizer):
         return new, {"mean": mean, "square_mean": square_mean}
 
 
-# What several have in common ----------------------------------------------------------------------
+# Shared by the optimizers above -------------------------------------------------------------------
 
 
 def _adam_slots(optimizer: Adam | AdamW) -> dict[str, float]:
@@ -297,7 +297,7 @@ def _adam_update(
     if optimizer.amsgrad:
         square_mean = ops.maximum(slots["largest_square_mean"], square_mean)
         new_slots["largest_square_mean"] = square_mean
-    # What holds for the whole parameter is computed once, without axes.
+    # Numbers that are the same for all elements are computed once, as scalars.
     time = _time(step, start)
     length = -rate / bias_correction(time, optimizer.beta1)
     divisor = _root(square_mean, time, optimizer.beta2, optimizer.epsilon)
@@ -305,12 +305,12 @@ def _adam_update(
 
 
 def _time(step: Tensor, parameter: Tensor) -> Tensor:
-    """The number of the step, from 1, in the parameter's dtype."""
+    """The number of the training step, from 1, in the parameter's dtype."""
     return ops.cast(step, parameter.dtype) + 1.0
 
 
 def _root(square_mean: Tensor, time: Tensor, beta: float, epsilon: float) -> Tensor:
-    """sqrt(v) + epsilon for the mean of squares without bias."""
+    """sqrt(v) + epsilon for the bias-corrected mean of squares v."""
     scale = ops.reciprocal(ops.sqrt(bias_correction(time, beta)))
     return ops.multiply_add(ops.sqrt(square_mean), scale, epsilon)
 

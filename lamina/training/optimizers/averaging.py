@@ -1,8 +1,8 @@
-"""Averages of parameters over steps: optimizers around another one, which they leave as it is.
+"""Averages of parameters over training steps: wrappers of another optimizer, which is unchanged.
 
-The average is a state of the optimizer, so it is computed within the compiled step, planned, and
-saved in checkpoints; `Training.averaged_parameters` reads it. What layers keep themselves, running
-statistics for example, is not averaged.
+The average is a state of the optimizer, so it is computed by the compiled program, planned, and
+saved in checkpoints; `Training.averaged_parameters` reads it. States of layers, such as running
+statistics, are not averaged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count, Fraction
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.protocols import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
 from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.records import frozen_dataclass
@@ -40,13 +40,13 @@ class Averaging(Optimizer):
         """Builds the new average of one parameter.
 
         Args:
-            before: the average of the steps before; without meaning in the first.
-            parameter: its value after this step.
-            step: i64[], how many steps were finished before this one.
+            before: the average after the training step before; undefined in the first.
+            parameter: its value after this training step.
+            step: i64[], the number of training steps finished before this one.
         """
 
     def slots(self) -> dict[str, float | PerParameter]:
-        """Those of the optimizer, and `average`."""
+        """The states of the wrapped optimizer, and `average`."""
         return {**self.optimizer.slots(), AVERAGE: 0.0}
 
     def update(
@@ -57,10 +57,10 @@ class Averaging(Optimizer):
         return new, {**new_slots, AVERAGE: self.average(slots[AVERAGE], new, step)}
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
-        """An average around the optimizer of each parameter.
+        """The optimizer of each parameter, wrapped by this one.
 
         Raises:
-            DefinitionError: if there is one already.
+            DefinitionError: if it keeps an average already.
         """
         chosen = optimizers_by_name(self.optimizer, names)
         for name, optimizer in chosen.items():
@@ -68,7 +68,7 @@ class Averaging(Optimizer):
                 raise DefinitionError(
                     "the optimizer that is averaged keeps an average already",
                     facts=(("parameter", name), ("optimizer", type(optimizer).__name__)),
-                    where=place_of(self),
+                    where=origin_text(self),
                     advice="One of EMA and SWA is enough.",
                 )
         return {name: replace(self, optimizer=optimizer) for name, optimizer in chosen.items()}
@@ -78,17 +78,17 @@ class Averaging(Optimizer):
 class EMA(Averaging):
     """An exponential moving average of the parameters: a = decay a + (1 - decay) w.
 
-    It begins with the parameters after the first step. The optimizer goes on as without it; the
-    average is read by `Training.averaged_parameters`, and stands in the history of a `fit`. From
-    Polyak, Juditsky: Acceleration of stochastic approximation by averaging (1992); the
-    exponential form is that of PyTorch's `get_ema_multi_avg_fn`.
+    It begins with the parameters after the first training step. Training itself is not affected;
+    `Training.averaged_parameters` and the history of a `fit` have the average. From Polyak,
+    Juditsky: Acceleration of stochastic approximation by averaging (1992); the exponential average
+    is that of PyTorch's `get_ema_multi_avg_fn`.
 
     Args:
         optimizer: changes the parameters.
         decay: how much of the average is kept in each step.
 
     Raises:
-        DefinitionError: for a number out of range, or what is no optimizer.
+        DefinitionError: for a number out of range, or if `optimizer` is not an optimizer.
 
     Example:
         >>> import lamina as lm
@@ -108,19 +108,18 @@ class EMA(Averaging):
 class SWA(Averaging):
     """Stochastic weight averaging: the mean of the parameters after some of the steps.
 
-    These are the steps `start`, `start + every`, `start + 2 every` and so on, counted from 1.
-    Before them the average is the parameters themselves. The optimizer goes on as without it; the
-    average is read by `Training.averaged_parameters`, and stands in the history of a `fit`. From
-    Izmailov et al.: Averaging weights leads to wider optima and better generalization (2018).
+    These are the training steps `start`, `start + every`, `start + 2 every` and so on, counted from
+    1. Before them the average is the parameters themselves. Training itself is not affected;
+    `Training.averaged_parameters` and the history of a `fit` have the average. From Izmailov et
+    al.: Averaging weights leads to wider optima and better generalization (2018).
 
     Args:
-        optimizer: changes the parameters; usually with a high rate that stays the same or goes up
-            and down.
-        start: the first step that counts.
-        every: how many steps lie between two that count; often those of an epoch.
+        optimizer: changes the parameters; usually with a high constant or cyclical rate.
+        start: the first training step that counts.
+        every: the distance between two training steps that count; often those of an epoch.
 
     Raises:
-        DefinitionError: for what is no whole number above 0, or no optimizer.
+        DefinitionError: unless both are whole numbers above 0 and `optimizer` is an optimizer.
 
     Example:
         >>> import lamina as lm
@@ -135,7 +134,7 @@ class SWA(Averaging):
         """Builds the new average of one parameter."""
         since = step - (self.start - 1)
         passed = ops.cast(ops.maximum(since, 0), parameter.dtype)
-        # The half keeps the quotient away from whole numbers, where rounding would decide.
+        # Adding one half keeps the quotient away from whole numbers, where rounding would decide.
         finished = ops.floor((passed + 0.5) / float(self.every))
         counts = ops.equal(passed, finished * float(self.every))
         mixed = before + (parameter - before) / (finished + 1.0)

@@ -1,4 +1,4 @@
-"""Other optimizers, or the same with other rates, for some of the parameters."""
+"""Different optimizers, or different rates, for different parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.protocols import PerParameter, check_optimizer, matching, optimizers_by_name
 from lamina.records import frozen_dataclass
@@ -24,8 +24,8 @@ class ByPath(Optimizer):
         default: the optimizer of all other parameters.
 
     Raises:
-        DefinitionError: for what is no optimizer; and when a training is compiled, for a pattern
-            that fits no parameter, or none that earlier ones leave.
+        DefinitionError: for a value that is not an optimizer; and when a training is compiled, for
+            a pattern that fits no parameter, or only ones that earlier patterns fit.
 
     Example:
         >>> import lamina as lm
@@ -45,13 +45,13 @@ class ByPath(Optimizer):
             raise DefinitionError(
                 "the optimizers are given as a dict, by patterns",
                 facts=(("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns))),
-                where=place_of(self),
+                where=origin_text(self),
             )
         for optimizer in (*self.patterns.values(), self.default):
-            check_optimizer(optimizer, place_of(self))
+            check_optimizer(optimizer, origin_text(self))
 
     def slots(self) -> Mapping[str, float | PerParameter]:
-        """Those of the default."""
+        """The states of the default optimizer."""
         return self.default.slots()
 
     def update(
@@ -65,17 +65,17 @@ class ByPath(Optimizer):
         """The optimizer of each parameter, by its name.
 
         Raises:
-            DefinitionError: for a pattern that decides for none.
+            DefinitionError: for a pattern that decides for no parameter.
         """
         chosen: dict[str, AnyOptimizer] = {}
         for pattern, optimizer in self.patterns.items():
-            fitting = matching(pattern, names, place_of(self))
+            fitting = matching(pattern, names, origin_text(self))
             own = [name for name in fitting if name not in chosen]
             if not own:
                 raise DefinitionError(
                     "earlier patterns leave no parameter to this one",
                     facts=(("pattern", repr(pattern)), ("fits", ", ".join(fitting))),
-                    where=place_of(self),
+                    where=origin_text(self),
                     advice="The first pattern that fits a name decides: put this one before them.",
                 )
             chosen |= optimizers_by_name(optimizer, own)

@@ -1,4 +1,4 @@
-"""Optimizers without a scale of the gradient: descent with momentum, and by signs alone."""
+"""Optimizers that do not scale by gradient statistics: SGD with momentum, and by signs only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lamina.calls import refused
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Fraction, Misfit, NotNegative, Number
-from lamina.layers.checks import place_of
+from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
     Optimizer,
@@ -30,7 +30,7 @@ class SGD(Optimizer):
         rate: the step length: a number, or a function of the step (see `lamina.schedules`).
         momentum: how much of the last step is kept (Polyak 1964).
         dampening: how much of the gradient is left out of the momentum, from the second step on.
-        nesterov: whether to look ahead, g + momentum b (Nesterov 1983; Sutskever et al. 2013).
+        nesterov: Nesterov momentum, g + momentum b (Nesterov 1983; Sutskever et al. 2013).
         weight_decay: this multiple of the parameter is added to its gradient.
 
     Raises:
@@ -57,7 +57,7 @@ class SGD(Optimizer):
                     ("expected", "momentum > 0, dampening = 0"),
                     ("found", f"momentum = {self.momentum}, dampening = {self.dampening}"),
                 ),
-                where=place_of(self),
+                where=origin_text(self),
                 advice="For example SGD(0.1, momentum=0.9, nesterov=True).",
             )
 
@@ -85,7 +85,7 @@ class SGD(Optimizer):
 
 @frozen_dataclass
 class Lion(Optimizer):
-    """w - rate (sign(c) + decay w), c being a running mean of g that leans towards the newest.
+    """w - rate (sign(c) + decay w), c being a mean of g and the running mean of gradients.
 
     From Chen et al.: Symbolic discovery of optimization algorithms (2023), algorithm 2. All
     elements move by the same length, so the rate is 3 to 10 times smaller than that of AdamW,
@@ -130,15 +130,15 @@ class Lion(Optimizer):
 class Rprop(Optimizer):
     """w - length sign(g): a length for each element, longer while its gradient keeps its sign.
 
-    Where the sign turns, the element rests for a step. From Riedmiller, Braun: A direct adaptive
-    method for faster backpropagation learning (1993), in the form iRprop- of Igel, Hüsken:
-    Improving the Rprop learning algorithm (2000). It is meant for steps on all examples: signs
-    that turn with the batch shorten the lengths.
+    An element whose gradient changes its sign stays unchanged in this training step. From
+    Riedmiller, Braun: A direct adaptive method for faster backpropagation learning (1993), as
+    iRprop- of Igel, Hüsken: Improving the Rprop learning algorithm (2000). It is meant for full
+    batches: signs that differ between batches shorten the lengths.
 
     Args:
         rate: the first length, a number.
-        decrease: times this where the sign turns; PyTorch's `etas[0]`.
-        increase: times this where the sign is kept; PyTorch's `etas[1]`.
+        decrease: the factor of the length if the sign changes; PyTorch's `etas[0]`.
+        increase: the factor of the length if the sign stays; PyTorch's `etas[1]`.
         shortest, longest: limits of the lengths; PyTorch's `step_sizes`.
 
     Raises:
@@ -163,7 +163,7 @@ class Rprop(Optimizer):
             raise refused(misfit, "longest", self.longest, "Rprop") from None
 
     def slots(self) -> dict[str, float]:
-        """`gradient`, the last one, 0 where the element rested; and `length`."""
+        """`gradient`, the last one, 0 for elements that were not updated; and `length`."""
         return {"gradient": 0.0, "length": float(self.rate)}
 
     def update(
@@ -171,11 +171,11 @@ class Rprop(Optimizer):
     ) -> tuple[Tensor, Slots]:
         """Builds the update of one parameter."""
         agreement = gradient * slots["gradient"]
-        turned = ops.less(agreement, 0.0)
+        changed = ops.less(agreement, 0.0)
         length = slots["length"]
         longer = ops.where(ops.greater(agreement, 0.0), length * self.increase, length)
-        length = ops.where(turned, length * self.decrease, longer)
+        length = ops.where(changed, length * self.decrease, longer)
         length = ops.clip(length, self.shortest, self.longest)
-        followed = ops.where(turned, 0.0, gradient)
+        followed = ops.where(changed, 0.0, gradient)
         new = parameter - ops.sign(followed) * length
         return new, {"gradient": followed, "length": length}

@@ -1,4 +1,4 @@
-"""The base of all optimizers, and what several have in common."""
+"""The base of all optimizers, and formulas that several share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant
 from lamina.graph.kinds import AnyOf, Function, Number
-from lamina.layers.checks import Sourced, place_of
+from lamina.layers.checks import Sourced, origin_text
 from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.protocols import PerParameter
 from lamina.shapes import DType
@@ -22,7 +22,7 @@ Slots = dict[str, Tensor]
 
 
 class Optimizer(Sourced, ABC):
-    """The base of all optimizers; one of one's own is a frozen dataclass like any other.
+    """The base of all optimizers. A subclass is a frozen dataclass.
 
     Example:
         >>> from dataclasses import dataclass
@@ -40,8 +40,8 @@ class Optimizer(Sourced, ABC):
     def slots(self) -> Mapping[str, float | PerParameter]:
         """The state that is kept for each parameter, in its shape and dtype: name -> first value.
 
-        A state of one number for the whole parameter has `PerParameter(first value)`. A state
-        named "average" is what `Training.averaged_parameters` reads.
+        A state of one number for the whole parameter has `PerParameter(first value)`.
+        `Training.averaged_parameters` reads the state named "average".
 
         Returns:
             A new dict; empty if there is no state.
@@ -57,7 +57,7 @@ class Optimizer(Sourced, ABC):
             parameter: f32 or f64 of any shape.
             gradient: of the loss, in the parameter's shape and dtype.
             slots: the state, in the parameter's shape and dtype, by the names of `slots()`.
-            step: i64[], how many steps are finished: 0 in the first.
+            step: i64[], the number of finished training steps: 0 in the first.
 
         Returns:
             The new parameter and the new state, in the parameter's shape and dtype.
@@ -67,16 +67,16 @@ class Optimizer(Sourced, ABC):
         """The optimizer of each parameter, by its name: this one, for all of them.
 
         Raises:
-            DefinitionError: by wrappers, for what does not fit these parameters.
+            DefinitionError: by wrappers whose settings do not fit these parameters.
         """
         return dict.fromkeys(names, self)
 
 
 def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Tensor:
-    """The rate of this step, without axes.
+    """The rate of this training step, a scalar.
 
     Raises:
-        DefinitionError: if a function for it asks something of the step that a tensor cannot do.
+        DefinitionError: if it is a function that does not work on a tensor, or returns no number.
     """
     if not callable(rate):
         return constant(rate, dtype)
@@ -87,7 +87,7 @@ def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Ten
     if isinstance(value, Tensor):
         return ops.cast(value, dtype)
     if isinstance(value, float | int):
-        # A number by itself would become float32 first, and lose half its digits in float64.
+        # ops would make it a float32 constant, which loses half the digits of a float64.
         return constant(value, dtype)
     raise _no_rate(optimizer, repr(value))
 
@@ -96,26 +96,26 @@ def _no_rate(optimizer: Optimizer, found: str) -> DefinitionError:
     return DefinitionError(
         "the function of the step gives no learning rate",
         facts=(("expected", "a number, or a tensor made from the step"), ("found", found)),
-        where=place_of(optimizer),
+        where=origin_text(optimizer),
         advice="Use numbers, + - * / **, and lm.ops: 0.1 * 0.5 ** lm.ops.floor(step / 10).",
     )
 
 
 def decayed(gradient: Tensor, parameter: Tensor, weight_decay: float) -> Tensor:
-    """The gradient of the loss with weight_decay / 2 times the parameter's square added to it."""
+    """Gradient + weight_decay * parameter: the gradient with an L2 penalty."""
     return ops.multiply_add(parameter, weight_decay, gradient) if weight_decay else gradient
 
 
 def running_mean(mean: Tensor, value: Tensor, kept: float) -> Tensor:
-    """The part `kept` of the mean, and of the value the rest."""
+    """Kept * mean + (1 - kept) * value."""
     return ops.multiply_add(value - mean, 1.0 - kept, mean)
 
 
 def running_square(mean: Tensor, value: Tensor, kept: float) -> Tensor:
-    """The part `kept` of the mean, and of the squared value the rest."""
+    """Kept * mean + (1 - kept) * value^2."""
     return ops.multiply_add(value * value, 1.0 - kept, mean * kept)
 
 
 def bias_correction(time: Tensor, beta: float) -> Tensor:
-    """1 - beta^time, accurate in float32 too, where beta^time is nearly 1."""
+    """1 - beta^time, accurate in float32 even if beta^time is nearly 1."""
     return -ops.expm1(time * math.log(beta)) if beta else ops.ones_like(time)

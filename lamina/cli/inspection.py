@@ -1,4 +1,4 @@
-"""The commands that show what a step became, and where its time goes."""
+"""The commands `explain` and `profile`: the program of a training step or a forward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lamina.protocols import Loss, Optimizer
 
 _inference_option = click.option(
-    "--inference", is_flag=True, help="The forward pass, though FILE.py defines a loss."
+    "--inference", is_flag=True, help="Use the forward pass even if FILE.py defines a loss."
 )
 
 
@@ -29,13 +29,15 @@ _inference_option = click.option(
 @batch_size_option
 @_inference_option
 @engine_option
-@click.option("--step", type=click.IntRange(min=0), help="Show this step alone, as text.")
+@click.option(
+    "--step", type=click.IntRange(min=0), help="Show only this step of the program, as text."
+)
 @click.option(
     "--as",
     "language",
     metavar="LANGUAGE",
-    help="Show the step, or all steps, as text: program or schedule; llvm or assembly on the cpu "
-    "engine, opencl on the opencl engine.",
+    help="Show one step or all steps as text in this language: program or schedule; llvm or "
+    "assembly on the cpu engine, opencl on the opencl engine.",
 )
 def explain(
     file: str,
@@ -45,12 +47,12 @@ def explain(
     step: int | None,
     language: str | None,
 ) -> None:
-    """Show the program that a step becomes.
+    """Show the program of a training step.
 
-    Each of its parts with its extents, arithmetic and traffic; or how they are run, or as machine
-    code.
+    Lists its steps with their extents, arithmetic and memory traffic; or shows their schedules or
+    generated code.
 
-    It is the training step if FILE.py defines a loss, else the forward pass.
+    If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
     model = lm.Model(definition.network, engine=engine)
@@ -73,7 +75,7 @@ def explain(
     type=click.FloatRange(min=0.01, max=3600),
     default=0.5,
     show_default=True,
-    help="About how long the step is run without clocks, and again with them.",
+    help="About how long to run the program untimed, and again with timers.",
 )
 @engine_option
 @seed_option
@@ -87,12 +89,12 @@ def profile(
     engine: str,
     seed: int,
 ) -> None:
-    """Show where the time of a step goes.
+    """Measure the steps of the program of a training step.
 
-    The time of each of its parts, the slowest first, its GFLOP/s and GB/s, and what this machine
-    can do at most.
+    Shows the time of each step of the program, the slowest first, its GFLOP/s and GB/s, and the
+    peak rates of this machine.
 
-    It is the training step if FILE.py defines a loss, else the forward pass.
+    If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
     model = lm.Model(definition.network, engine=engine, seed=seed)
@@ -109,7 +111,7 @@ def profile(
 def _training_of(
     definition: cli.Definition, *, inference: bool
 ) -> tuple[Loss | None, Optimizer | None]:
-    """Loss and optimizer of the step that is meant; neither for a forward pass."""
+    """Loss and optimizer of the training step; None and None for a forward pass."""
     if inference or definition.loss is None:
         return None, None
     return definition.loss, definition.optimizer

@@ -1,6 +1,6 @@
-"""The edge to other people's files: what goes wrong there becomes one clear error.
+"""Reading untrusted files: all their faults become one clear error.
 
-Sizes that a file declares are never trusted. Memory is taken as bytes arrive, and a size that a
+Sizes that a file declares are not trusted. Memory is allocated as bytes arrive, and a size that a
 file of this length cannot hold is refused before anything is read.
 """
 
@@ -23,11 +23,11 @@ _LARGEST_EXPANSION = 1032
 _SLACK_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 
-RESTORE = "Fetch or write the file again; it was changed, or cut short on its way."
+RESTORE = "Fetch or write the file again; it was changed or truncated."
 
 
 class ByteStream(Protocol):
-    """Whatever bytes can be read from."""
+    """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; none at the end."""
@@ -36,11 +36,11 @@ class ByteStream(Protocol):
 
 @contextmanager
 def reading(path: Path, kind: str) -> Generator[None]:
-    """Names the file in every error, and turns a parser's exceptions into `FileFormatError`.
+    """Names the file in every error, and converts a parser's exceptions to `FileFormatError`.
 
     Args:
         path: the file.
-        kind: what it is read as, with its article: `"an npz archive"`.
+        kind: its expected format, with an article: `"an npz archive"`.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def reading(path: Path, kind: str) -> Generator[None]:
             advice="Split the file, or use a machine with more memory.",
             where=str(path),
         ) from error
-    # Broad on purpose: parsers of foreign formats raise almost anything at damaged files.
+    # Broad on purpose: parsers raise almost any exception for damaged files.
     except Exception as error:
         raise FileFormatError(
             "the file is damaged",
@@ -82,10 +82,10 @@ def reading(path: Path, kind: str) -> Generator[None]:
 
 
 def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None:
-    """Refuses a declared size that compression cannot have brought down to the stored size.
+    """Refuses a declared size that compression cannot have reduced to the stored size.
 
     Raises:
-        FileFormatError: without a place; `reading` adds it.
+        FileFormatError: without the path; `reading` adds it.
     """
     largest = _LARGEST_EXPANSION * stored_bytes + _SLACK_BYTES
     if declared_bytes > largest:
@@ -100,7 +100,7 @@ def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None
 
 
 def read_at_most(stream: ByteStream, count: int) -> bytearray:
-    """The next `count` bytes, or as many as there are; memory grows with what arrives."""
+    """The next `count` bytes, or all up to the end; memory grows with the bytes that arrive."""
     result = bytearray()
     while len(result) < count:
         chunk = stream.read(min(_CHUNK_BYTES, count - len(result)))
