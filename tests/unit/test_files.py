@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import struct
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,22 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files_cases import (
+    Array,
+    chain,
+    functional,
+    metadata_of,
+    normal,
+    refused,
+)
 
 import lamina as lm
 from lamina import ops
-from lamina.engines.discovery import open_engine
-from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import DataError, DefinitionError, FileFormatError
-from lamina.files.encode import encode
+from lamina.errors import DataError, DefinitionError
 from lamina.graph import Graph, show
 from lamina.shapes import float32
-from tools.attack_definitions import attack
-
-Array = np.ndarray
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 @dataclass(frozen=True)
@@ -62,16 +56,6 @@ class ReLU(lm.Layer):
 
     def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
         return x * 3.0
-
-
-def functional() -> lm.Network:
-    """Two inputs, ops, constants and two outputs."""
-    a, b = lm.Input(2, 3), lm.Input(4)
-    h = lm.Linear(6)(lm.Flatten()(a)) * np.arange(6, dtype="float32") + 1.5
-    h = ops.concat([h, ops.exp(b[:, 1:3])], 1)
-    h = ops.reshape(ops.transpose(ops.reshape(h, (h.shape[0], 4, 2)), (0, 2, 1)), (h.shape[0], 8))
-    gate = ops.where(h > 0.25, h, ops.broadcast_to(ops.mean(h, 1, keepdims=True), h.shape))
-    return lm.Network([a, b], [lm.Linear(3)(gate), ops.sum(h, 1)])
 
 
 def loops() -> lm.Network:
@@ -112,16 +96,6 @@ def inputs_of(network: lm.Network) -> tuple[Array, ...]:
     )
 
 
-def metadata_of(path: Path) -> dict[str, str]:
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + length])["__metadata__"]
-
-
-def chain(*layers: Any) -> lm.Network:
-    return lm.Sequential(lm.Input(6), *layers)
-
-
 NETWORKS: dict[str, Callable[[], lm.Network]] = {
     "an input": lambda: chain(),
     "linear": lambda: chain(lm.Linear(3), lm.Linear(2, bias=False)),
@@ -156,6 +130,8 @@ NETWORKS: dict[str, Callable[[], lm.Network]] = {
     "own": lambda: chain(Own(0.5, ("x",), [3], 1.0, lm.Linear(2, weight_init=Ramp(0.5)))),
     "a name of Lamina's": lambda: chain(ReLU(), lm.ReLU()),
 }
+
+
 OWN = [Own, Ramp, ReLU]
 
 
@@ -298,13 +274,6 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 # What is no model file ----------------------------------------------------------------------------
 
 
-def refused(path: Path, **how: Any) -> FileFormatError:
-    with pytest.raises(FileFormatError) as caught:
-        lm.load(path, **how)
-    assert str(path) in caught.value.where
-    return caught.value
-
-
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     error = refused(tmp_path / "missing")
     assert error.problem == "the file cannot be read: No such file or directory"
@@ -360,371 +329,3 @@ def test_an_initializer_of_ones_own_must_be_passed(tmp_path: Path) -> None:
 def test_a_layer_of_ones_own_is_never_taken_for_one_of_laminas(tmp_path: Path) -> None:
     lm.Model(chain(ReLU())).save(tmp_path / "model")
     assert "layers=[ReLU]" in refused(tmp_path / "model").advice
-
-
-# Damage -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Array]]:
-    """The bytes of a small model file, and the parameters in it."""
-    path = tmp_path_factory.mktemp("whole") / "model"
-    model = lm.Model(chain(lm.Linear(3), lm.Tanh(), lambda x: x * normal(3), lm.Linear(2)))
-    model.save(path)
-    return path.read_bytes(), model.parameters()
-
-
-def cut(data: bytearray, random: np.random.Generator) -> None:
-    del data[random.integers(len(data)) :]
-
-
-def flip(data: bytearray, random: np.random.Generator) -> None:
-    for _ in range(random.integers(1, 4)):
-        data[random.integers(len(data))] ^= 1 << random.integers(8)
-
-
-def insert(data: bytearray, random: np.random.Generator) -> None:
-    start = random.integers(len(data) + 1)
-    data[start:start] = random.bytes(random.integers(1, 20))
-
-
-def remove(data: bytearray, random: np.random.Generator) -> None:
-    start = random.integers(len(data))
-    del data[start : start + random.integers(1, 20)]
-
-
-def overwrite(data: bytearray, random: np.random.Generator) -> None:
-    start = random.integers(len(data))
-    data[start : start + 16] = random.bytes(16)
-
-
-def swap(data: bytearray, random: np.random.Generator) -> None:
-    one, other = sorted(random.integers(len(data), size=2))
-    data[:] = data[:one] + data[other:] + data[one:other]
-
-
-def digit(data: bytearray, random: np.random.Generator) -> None:
-    """Another digit for one in the header, which mostly leaves it readable."""
-    digits = [n for n in range(8, len(data)) if 48 <= data[n] < 58]
-    data[digits[random.integers(len(digits))]] = 48 + random.integers(10)
-
-
-@pytest.mark.parametrize("batch", range(5))
-@pytest.mark.parametrize("damage", [cut, flip, insert, remove, overwrite, swap, digit])
-def test_a_damaged_file_is_refused_or_loads_whole(
-    damage: Callable[[bytearray, np.random.Generator], None],
-    batch: int,
-    whole: tuple[bytes, dict[str, Array]],
-    tmp_path: Path,
-) -> None:
-    random = np.random.default_rng(batch)
-    path = tmp_path / "model"
-    for _ in range(30):
-        data = bytearray(whole[0])
-        damage(data, random)
-        path.write_bytes(data)
-        try:
-            found = lm.load(path).parameters()
-        except FileFormatError:
-            continue
-        assert {n: a.tobytes() for n, a in found.items()} == {
-            n: a.tobytes() for n, a in whole[1].items()
-        }
-
-
-# Hostile files: the checksum is right, the contents are not ---------------------------------------
-
-Metadata = dict[str, Any]
-Tensors = dict[str, Array]
-
-
-def forge(path: Path, change: Callable[[Metadata, Any, Tensors], Any]) -> None:
-    """A model file with changed contents and a valid checksum."""
-    from safetensors.numpy import load, save
-
-    lm.Model(chain(lm.Linear(3), lm.Tanh(), lm.Linear(2))).save(path)
-    metadata = metadata_of(path)
-    tensors = load(path.read_bytes())
-    definition = json.loads(metadata["network"])
-    replaced = change(metadata, definition, tensors)
-    if metadata["network"] is not None:
-        metadata["network"] = replaced if isinstance(replaced, str) else json.dumps(definition)
-    metadata.pop("checksum")
-    metadata = {name: text for name, text in metadata.items() if text is not None}
-    digest = hashlib.sha256()
-    for name, text in sorted(metadata.items()):
-        digest.update(json.dumps([name, text]).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(json.dumps([name, tensor.dtype.str, list(tensor.shape)]).encode())
-        digest.update(np.ascontiguousarray(tensor).tobytes())
-    path.write_bytes(save(tensors, {**metadata, "checksum": digest.hexdigest()}))
-
-
-def test_a_file_whose_checksum_fits_loads(tmp_path: Path) -> None:
-    forge(tmp_path / "model", lambda metadata, definition, tensors: None)
-    assert lm.load(tmp_path / "model").predict(normal(5, 6)).shape == (5, 2)
-
-
-def layer(record: str, **fields: Any) -> Callable[[Metadata, Any, Tensors], None]:
-    def change(_: Metadata, definition: Any, __: Tensors) -> None:
-        definition["layers"][0] = {"record": record, "fields": fields}
-
-    return change
-
-
-def node(**entry: Any) -> Callable[[Metadata, Any, Tensors], None]:
-    """A further node, which becomes the output."""
-
-    def change(_: Metadata, definition: Any, __: Tensors) -> None:
-        definition["nodes"].append(entry)
-        definition["outputs"] = [len(definition["nodes"]) - 1]
-
-    return change
-
-
-def op(name: str, operands: tuple[int, ...] = (3,), /, **attributes: Any) -> Any:
-    return node(op=name, operands=list(operands), attributes=attributes)
-
-
-def put(key: str, value: Any) -> Callable[[Metadata, Any, Tensors], None]:
-    def change(_: Metadata, definition: Any, __: Tensors) -> None:
-        definition[key] = value
-
-    return change
-
-
-def note(key: str, value: str | None) -> Callable[[Metadata, Any, Tensors], None]:
-    def change(metadata: Metadata, _: Any, __: Tensors) -> None:
-        metadata[key] = value
-
-    return change
-
-
-def tensor(name: str, value: Array | None) -> Callable[[Metadata, Any, Tensors], None]:
-    def change(_: Metadata, __: Any, tensors: Tensors) -> None:
-        tensors.pop(name)
-        if value is not None:
-            tensors[name] = value
-
-    return change
-
-
-HUGE = 10**12
-HOSTILE: dict[str, Callable[[Metadata, Any, Tensors], Any]] = {
-    "a class of Python": layer("os.system", command="true"),
-    "a class of NumPy": layer("numpy.memmap", filename="x"),
-    "an attribute of a class": layer("Layer.__init_subclass__"),
-    "a base class": layer("Layer"),
-    "a dunder": layer("__class__"),
-    "a class that is no layer": layer("L2", strength=1.0),
-    "an initializer for a layer": layer("init.Zeros"),
-    "no class at all": layer(None),
-    "a list as a class": layer([]),
-    "an unknown field": layer("Linear", features=3, command="true"),
-    "a missing field": layer("Linear"),
-    "text for a number": layer("Linear", features="3"),
-    "a negative number": layer("Linear", features=-3),
-    "features without end": layer("Linear", features=HUGE),
-    "a shape without end": layer("Reshape", shape={"tuple": [HUGE, HUGE]}),
-    "a class as an initializer": layer(
-        "Linear", features=3, weight_init={"record": "type", "fields": {}}
-    ),
-    "a layer within itself": layer("Linear", features=3, weight_init={"layer": 0}),
-    "a layer that is not there": node(layer=99, operands=[3]),
-    "a negative layer": node(layer=-1, operands=[3]),
-    "an operand that is not there": node(layer=1, operands=[99]),
-    "a negative operand": node(layer=1, operands=[-1]),
-    "itself as an operand": node(layer=1, operands=[4]),
-    "no operands": node(layer=1, operands=[]),
-    "text as operands": node(layer=1, operands="3"),
-    "an unknown op": op("system"),
-    "an op that is an attribute": op("__class__"),
-    "a leaf": op("leaf", (), name="x", role="parameter", shape={"tuple": []}, dtype="float32"),
-    "a layer as an op": op("layer", layer={"layer": 0}),
-    "a broadcast without end": op("broadcast_to", shape={"tuple": [HUGE, 2]}),
-    "a padding without end": op("pad", low={"tuple": [0, HUGE]}, high={"tuple": [0, HUGE]}),
-    "a reshape to zero": op("reshape", shape={"tuple": [0, 0]}),
-    "attributes as a list": node(op="exp", operands=[3], attributes=[]),
-    "a constant that is not there": op("constant", (), value={"array": "constant.9"}),
-    "a constant that is text": op("constant", (), value="1"),
-    "an unknown dtype": op("cast", dtype={"dtype": "object"}),
-    "too few operands": op("add", ()),
-    "a node of nothing": node(),
-    "a huge input": put("nodes", [{"input": [HUGE, HUGE], "dtype": None}]),
-    "an input of text": put("nodes", [{"input": ["x"], "dtype": None}]),
-    "nodes as text": put("nodes", "nodes"),
-    "no nodes": put("nodes", []),
-    "no layers": put("layers", []),
-    "layers as a number": put("layers", 7),
-    "no outputs": put("outputs", []),
-    "an output that is not there": put("outputs", [99]),
-    "a layer as an input": put("inputs", [1]),
-    "an input twice": put("inputs", [0, 0]),
-    "a network that is a list": lambda *_: "[]",
-    "a network that is null": lambda *_: "null",
-    "a network that is no JSON": lambda *_: "{",
-    "a deep network": lambda *_: "[" * 100_000,
-    "a deep field": lambda *_: (
-        '{"layers": [' + '{"tuple": [' * 5000 + "]}" * 5000 + '], "nodes": []}'
-    ),
-    "no network": note("network", None),
-    "no dtype": note("dtype", None),
-    "a dtype of integers": note("dtype", "int64"),
-    "a dtype of another kind": note("dtype", "float64"),
-    "no seed": note("seed", None),
-    "a seed of text": note("seed", "x"),
-    "a seed without end": note("seed", "9" * 10_000),
-    "a seed that is too large": note("seed", str(10**30)),
-    "notes that are no JSON": note("notes", "{"),
-    "notes that are a list": note("notes", "[]"),
-    "another format": note("format", "lamina-model-2"),
-    "a missing tensor": tensor("values/1.weight", None),
-    "a tensor of another shape": tensor("values/1.weight", np.zeros((6, 3), "float32")),
-    "a tensor of another dtype": tensor("values/1.weight", np.zeros((3, 6), "float64")),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_without_much_memory(name: str, tmp_path: Path) -> None:
-    forge(tmp_path / "model", HOSTILE[name])
-    tracemalloc.start()
-    try:
-        refused(tmp_path / "model")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 20 * 2**20
-
-
-@pytest.mark.parametrize("batch", range(5))
-def test_a_network_that_was_changed_at_random_is_refused_or_loads(
-    batch: int, tmp_path: Path
-) -> None:
-    """Any number, text or list in the definition is replaced by any other."""
-    random = np.random.default_rng(batch)
-    values: list[Any] = [-1, 0, 1, 3, 10**18, 0.5, "", "x", "Linear", None, True, [], [0], {}]
-
-    def entries(data: Any) -> list[tuple[Any, Any]]:
-        keys = list(data) if isinstance(data, dict) else range(len(data))
-        found = [(data, key) for key in keys]
-        for key in keys:
-            if isinstance(data[key], dict | list):
-                found += entries(data[key])
-        return found
-
-    def change(_: Metadata, definition: Any, __: Tensors) -> None:
-        found = entries(definition)
-        owner, key = found[random.integers(len(found))]
-        owner[key] = values[random.integers(len(values))]
-
-    for _ in range(40):
-        forge(tmp_path / "model", change)
-        try:
-            lm.load(tmp_path / "model").network.trace(dtype=float32, training=False)
-        except FileFormatError:
-            continue
-
-
-def test_changed_networks_run_right_or_are_refused() -> None:
-    """A short version of `python tools/attack_definitions.py`, on one engine."""
-    engines = {"interpreter": InterpreterEngine(poison=True)}
-    outcomes, failures = attack(250, seed=1, engines=engines, told=print)
-    assert failures == []
-    assert outcomes["run"] > 15
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
-    seed: int,
-) -> None:
-    outcomes, failures = attack(50, 100 + seed, {"cpu": open_engine("cpu")}, told=print)
-    assert failures == []
-    assert outcomes["run"] > 2
-
-
-# Ops that files may name with any attributes, and what is said about it.
-OPS: dict[str, tuple[Any, str]] = {
-    "a reshape to negative extents": (
-        op("reshape", shape={"tuple": [{"size": [1, 0]}, -1, -2]}),
-        "node 4 of its network, 'reshape', cannot be rebuilt: reshape: shape[1] must be",
-    ),
-    "an axis from the end": (op("cumsum", axis=-1, reverse=False), "an axis from 0 to 1"),
-    "half a step": (
-        op("slice", starts={"tuple": [0, 0]}, stops={"tuple": [1, 2]}, steps={"tuple": [1, 0.5]}),
-        "slice: steps[1] must be a whole number of at least 1",
-    ),
-    "a divisor of zero": (
-        op("shear", slopes={"tuple": [{"tuple": [0, 1, 2, 1, 1, 0, 0]}]}, fill=0.0),
-        "shear: slopes[0].divisor must be a whole number of at least 1",
-    ),
-    "what cannot be hashed": (op("flip", axes={"list": [1]}), "flip: axes must be a tuple of "),
-    "a flag that is a number": (op("gelu", approximate=1), "gelu: approximate must be True or"),
-    "an index from the end": (
-        lambda _, definition, __: definition["nodes"].extend((
-            {"op": "constant", "operands": [],
-             "attributes": {"value": {"number": -1, "dtype": "int64"}}},
-            {"op": "take", "operands": [3, 4], "attributes": {"axis": 1}},
-        )),
-        "take: index -1 is out of range",
-    ),
-    "an attribute too many": (op("exp", base=2), "exp: the attributes do not fit"),
-    "an attribute too few": (op("sum"), "sum: the attributes do not fit"),
-    "an operand too many": (op("exp", (3, 3)), "exp: the number of operands does not fit"),
-    "an operand that is true": (op("exp", (True,)), "node 4 of its network, 'exp', cannot be re"),
-    "a number without end": (op("variance", axes={"tuple": [1]}, correction=10**400), "variance"),
-    "a dtype of no tensor": (op("cast", dtype={"dtype": "uint32"}), "cast: dtype must be one of"),
-    "a sum of nothing": (op("argmax", axes={"tuple": []}), "argmax: axes must be a tuple of axes"),
-    "deep nesting": (
-        op("flip", axes=json.loads('{"tuple": [' * 200 + "1" + "]}" * 200)),
-        "node 4 of its network, 'flip', cannot be rebuilt",
-    ),
-    "a tensor larger than any memory": (
-        op("pad", low={"tuple": [0, 2**60]}, high={"tuple": [0, 0]}, interior={"tuple": [0, 0]},
-           value=0.0),
-        "pad: the result is larger than any memory",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_an_op_with_attributes_that_it_does_not_take_is_refused(name: str, tmp_path: Path) -> None:
-    change, expected = OPS[name]
-    forge(tmp_path / "model", change)
-    assert expected in refused(tmp_path / "model").problem
-
-
-HEADERS: dict[str, bytes] = {
-    "a length without end": struct.pack("<Q", 2**63) + b"{}",
-    "a length beyond the file": struct.pack("<Q", 10_000) + b"{}",
-    "a length of zero": struct.pack("<Q", 0),
-    "metadata of null": struct.pack("<Q", 21) + b'{"__metadata__":null}',
-    "metadata of a list": struct.pack("<Q", 19) + b'{"__metadata__":[]}',
-    "a deep header": struct.pack("<Q", 200_000) + b"[" * 200_000,
-    "a tensor without end": (
-        lambda header: struct.pack("<Q", len(header)) + header
-    )(b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'),
-    "a tensor of a strange dtype": (
-        lambda header: struct.pack("<Q", len(header)) + header + b"\0\0"
-    )(b'{"a":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}'),
-    "a tensor in bfloat16": (
-        lambda header: struct.pack("<Q", len(header)) + header + b"\0\0"
-    )(b'{"a":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}'),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", HEADERS)
-def test_a_hostile_header_is_refused_without_much_memory(name: str, tmp_path: Path) -> None:
-    (tmp_path / "model").write_bytes(HEADERS[name])
-    tracemalloc.start()
-    try:
-        refused(tmp_path / "model")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 20 * 2**20
-
-
-def test_a_definition_holds_plain_data_only() -> None:
-    definition, arrays = encode(functional())
-    assert json.loads(json.dumps(definition)) == definition
-    assert all(isinstance(array, np.ndarray) for array in arrays.values())

@@ -92,7 +92,7 @@ def test_what_is_masked_has_no_influence() -> None:
 
 
 @pytest.mark.parametrize("layer", [lm.TransformerEncoderBlock(2, 16, causal=True)], ids=repr)
-def test_a_causal_block_does_not_look_ahead(layer: Layer) -> None:
+def test_a_causal_block_does_not_look_later(layer: Layer) -> None:
     model = model_of(layer, (6, 8))
     x = sequences(2, 6, 8)
     other = x.copy()

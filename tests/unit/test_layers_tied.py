@@ -106,7 +106,7 @@ def test_they_are_still_one_after_saving_and_loading(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict(tokens), model.predict(tokens))
 
 
-def test_frozen_weights_stay_in_both_places() -> None:
+def test_frozen_weights_stay_in_both_layers() -> None:
     model = lm.Model(language_network())
     before = model.parameters()["1.weight"]
     tokens, labels = sequences()

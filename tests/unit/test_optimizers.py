@@ -128,6 +128,7 @@ def test_lamb_moves_a_parameter_of_zeros_and_rests_without_a_gradient() -> None:
 
 
 def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
+    # Long because it is a table: a row for each optimizer and its options.
     o = optimizers
     return [
         (o.SGD(), "SGD", {}),

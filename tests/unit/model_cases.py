@@ -1,0 +1,17 @@
+"""What the tests of model share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import lamina as lm
+
+Array = np.ndarray
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")

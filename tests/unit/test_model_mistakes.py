@@ -1,0 +1,283 @@
+"""Wrong calls of a model are refused before anything changes; copies during a training."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from model_cases import network, normal
+
+import lamina as lm
+from lamina.errors import DataError, DefinitionError, DTypeError, EngineError
+
+# Mistakes at the start ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "engine", ["cpux", "", "interpreter:1", "interpreter:x", "cpu:", "opencl:"]
+)
+def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        lm.Model(network(), engine=engine)
+    assert caught.value.problem == f"there is no engine {engine!r}"
+    expected, found = caught.value.facts
+    assert "interpreter" in expected[1]
+    assert found == ("found", repr(engine))
+    listing = "lamina.devices(), or `lamina devices` on the command line, lists"
+    assert caught.value.advice == f"{listing} what this machine offers."
+
+
+def test_a_model_of_something_else_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(lm.Linear(3))
+    assert caught.value.facts == (("expected", "Network"), ("found", "Linear"))
+
+
+def test_a_model_of_half_precision_is_refused() -> None:
+    for make in (lm.Model, lambda net, dtype: net.plan(8, dtype=dtype)):
+        with pytest.raises(DTypeError) as caught:
+            make(network(), dtype="float16")
+        assert "the parameters of a model are floating-point numbers" in str(caught.value)
+        assert caught.value.facts == (("expected", "float32 or float64"), ("found", "float16"))
+
+
+def test_a_model_without_a_dtype_is_refused() -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network(), dtype=None)
+    assert caught.value.facts == (("expected", "float32 or float64"), ("found", "None"))
+
+
+def test_a_model_of_integers_is_refused() -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network(), dtype="int64")
+    origin, _, text = str(caught.value).partition(": ")
+    assert origin.startswith("in Model, dtype (test_model_mistakes.py:")
+    assert text == (
+        "the parameters of a model are floating-point numbers\n"
+        "  expected  float32 or float64\n"
+        "  found     int64"
+    )
+
+
+# Arguments of the wrong kind ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"loss": lm.MSE}, "in loss: this is no loss"),
+        ({"loss": "mse"}, "in loss: this is no loss"),
+        ({"optimizer": "adam"}, "in optimizer: this is no optimizer"),
+        ({"optimizer": lm.SGD}, "in optimizer: this is no optimizer"),
+        ({"metrics": lm.R2()}, "in metrics: this is no list of metrics"),
+        ({"metrics": [lm.R2]}, "in metric: this is no metric"),
+        ({"clip": 1.0}, "in gradients: this is no function that clips gradients"),
+        ({"batch_size": "8"}, "a batch has at least one example"),
+        ({"batch_size": None}, "a batch has at least one example"),
+        ({"epochs": 1.5}, "epochs must be a whole number of at least 1"),
+        ({"epochs": True}, "epochs must be a whole number of at least 1"),
+        ({"callbacks": print}, "in callbacks: this is no list of callbacks"),
+        ({"callbacks": [3]}, "in callbacks: this is no list of callbacks"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(wrong: dict[str, Any], problem: str) -> None:
+    usual: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
+    with pytest.raises(DefinitionError, match=problem):
+        lm.Model(network()).fit((normal(8, 4), normal(8, 3)), **{**usual, **wrong})
+
+
+def test_a_callback_alone_is_asked_for_in_a_list() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network()).fit(
+            (normal(8, 4), normal(8, 3)),
+            loss=lm.MSE(),
+            optimizer=lm.SGD(0.1),
+            callbacks=print,
+        )
+    assert str(caught.value) == (
+        "in callbacks: this is no list of callbacks\n"
+        "  expected  [a function of the history]\n"
+        "  found     <built-in function print>"
+    )
+
+
+def test_a_model_that_is_called_says_predict() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network())(normal(2, 4))
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("in Model (test_model_mistakes.py:")
+    assert lines[0].endswith("): a model is not called")
+    assert lines[1:] == [
+        "  expected  model.predict(x)",
+        "  found     model(x)",
+        "  Its network is applied to tensors: model.network(x).",
+    ]
+
+
+@pytest.mark.parametrize("call", [lm.Model.profile, lm.Model.explain])
+def test_examples_are_no_batch_size(call: Callable[..., object]) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        call(lm.Model(network()), normal(8, 4))
+    assert str(caught.value).startswith(f"in Model.{call.__name__} (test_model_mistakes.py:")
+    assert "): a batch has at least one example" in str(caught.value)
+    assert "  found     array([[" in str(caught.value)
+    assert "  The batch size is a whole number." in str(caught.value)
+
+
+@pytest.mark.parametrize("size", ["8", 0, 2.5])
+def test_a_batch_size_of_an_evaluation_is_checked(size: Any) -> None:
+    with pytest.raises(
+        DefinitionError, match=r"in Model.evaluate .*: a batch has at least one example"
+    ):
+        lm.Model(network()).evaluate((normal(8, 4), normal(8, 3)), lm.MSE(), batch_size=size)
+
+
+def test_lists_are_data() -> None:
+    model = lm.Model(network())
+    x, y = normal(8, 4), normal(8, 3)
+    data, lists = (x, y), (x.tolist(), y.tolist())
+    model.fit(lists, loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    assert model.evaluate(lists, lm.MSE()) == model.evaluate(data, lm.MSE())
+    np.testing.assert_array_equal(model.predict(x.tolist()), model.predict(x))
+    with pytest.raises(DataError, match="the inputs make no array"):
+        model.fit(([[1.0], [1.0, 2.0]], [0, 1]), loss=lm.MSE(), optimizer=lm.SGD(0.1))
+
+
+def test_lists_are_not_rounded_for_a_model_of_float64() -> None:
+    x, y = normal(8, 4).astype("float64") / 3, normal(8, 3).astype("float64") / 3
+    assert x.dtype == y.dtype == np.float64
+    lists = lm.data.Dataset(x.tolist(), y.tolist())
+    found = {}
+    for data in ((x, y), lists):
+        model = lm.Model(network(), dtype="float64")
+        model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=3)
+        with model.training(lm.MSE(), lm.SGD(0.1), batch_size=8) as training:
+            training.run(data, 2)
+        found[data is lists] = (model.evaluate(data, lm.MSE()), model.predict(x).tolist())
+    assert found[True] == found[False]
+    np.testing.assert_array_equal(model.predict(lists), model.predict(x))
+
+
+def test_lists_of_a_data_set_fit_a_model_of_float32() -> None:
+    x, y = normal(8, 4), normal(8, 3)
+    model, data = lm.Model(network()), lm.data.Dataset(x.tolist(), y.tolist())
+    model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    with model.training(lm.MSE(), lm.SGD(0.1), batch_size=4) as training:
+        for inputs, targets in data.batches(4):
+            training.step(inputs, targets)
+    np.testing.assert_array_equal(model.predict(data), model.predict(x))
+    assert lm.verify(model.network, lm.MSE(), data=data).passed
+
+
+def test_tensors_are_no_data() -> None:
+    model = lm.Model(network())
+    x = lm.Input(4)
+    for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
+        with pytest.raises(DefinitionError) as caught:
+            call(x)
+        assert caught.value.problem.startswith("data is an array, and this is a tensor, which")
+        assert str(caught.value).endswith("and tensors to the network: model.network(x).")
+
+
+def test_a_loss_for_one_output_says_what_to_do_with_several() -> None:
+    x = lm.Input(4)
+    model = lm.Model(lm.Network([x], [lm.Linear(3)(x), lm.Linear(2)(x)]))
+    with pytest.raises(DefinitionError) as error:
+        model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2)
+    assert "this loss compares one output with one target" in str(error.value)
+    assert "Write a function" in str(error.value)
+
+
+def test_one_array_for_a_network_of_two_inputs_is_refused() -> None:
+    a, b = lm.Input(4), lm.Input(4)
+    model = lm.Model(lm.Network([a, b], lm.Linear(3)(a + b)))
+    with pytest.raises(DataError, match="another number of inputs"):
+        model.fit((normal(8, 4), normal(8, 3)), loss=lm.MSE(), optimizer=lm.SGD(0.1))
+
+
+def test_numpy_integers_are_batch_sizes() -> None:
+    model = lm.Model(network())
+    data = (normal(8, 4), normal(8, 3))
+    history = model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=np.int64(4))
+    assert len(history["loss"]) == 1
+
+
+@pytest.mark.parametrize("call", [lambda m, x: m.predict(x, x), lambda m, x: m.predict(x, size=2)])
+def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
+    with pytest.raises(DefinitionError) as caught:
+        call(model, np.zeros((4, 3), "float32"))
+    assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
+        "in Model.predict (test_model_mistakes.py:N): predict takes the inputs and nothing else\n"
+        "  expected  predict(x), or predict((x1, x2)) for several inputs\n"
+        "  It splits them into batches itself."
+    )
+
+
+def test_a_list_of_arrays_is_not_several_inputs() -> None:
+    arrays = [np.zeros((4, 3)), np.zeros(4)]
+    with pytest.raises(DataError) as caught:
+        lm.data.Dataset(arrays)
+    assert caught.value.advice.startswith("Several inputs make a tuple: (a, b).")
+
+
+# Copies during a training -------------------------------------------------------------------------
+
+
+def test_copies_beside_a_training_are_those_between_two_steps() -> None:
+    """Every training step subtracts one number from all parameters: in a consistent copy they
+    are equal."""
+    heads = 6
+    x = lm.Input(4)
+    model = lm.Model(lm.Network(x, lm.concat([lm.Linear(256)(x) for _ in range(heads)])))
+    model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
+    data = np.ones((8, 4), "float32"), np.ones((8, 256 * heads), "float32")
+    part = model.part(model.network)
+
+    def loss(prediction: Any, _: Any) -> Any:
+        return lm.ops.sum(prediction) / 8
+
+    copies: list[Callable[[], lm.Model]] = [
+        lambda: copy.deepcopy(model),
+        lambda: copy.deepcopy(part),
+        lambda: pickle.loads(pickle.dumps(model)),
+        # Copied together they share the copied parameters; the part is copied first.
+        lambda: copy.deepcopy((part, model))[1],
+        lambda: pickle.loads(pickle.dumps((part, model)))[1],
+    ]
+    ended: list[bool] = []
+    found: set[float] = set()
+    with model.training(loss, lm.SGD(1.0), batch_size=8) as training:
+
+        def train() -> None:
+            while not ended:
+                training.run(data, 20)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            for number in range(40):
+                copied = copies[number % len(copies)]()
+                values = {float(one) for v in copied.parameters().values() for one in np.unique(v)}
+                assert len(values) == 1
+                found |= values
+        finally:
+            ended.append(True)
+            thread.join()
+    # It did train meanwhile.
+    assert len(found) > 1
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    model = lm.Model(network())
+    other = copy.deepcopy(model)
+    before = model.predict(normal(3, 4))
+    other.set_parameters({name: 0 * value for name, value in other.parameters().items()})
+    assert (model.predict(normal(3, 4)) == before).all()
+    assert (other.predict(normal(3, 4)) == 0).all()

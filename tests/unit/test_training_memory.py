@@ -1,0 +1,490 @@
+"""Memory, threads and state of trainings."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from training_cases import DATA, Array, X, Y, labels, losses_of, network, normal, same, training
+
+import lamina as lm
+import lamina.model
+from lamina.data import Dataset
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import (
+    DefinitionError,
+    ReleasedError,
+)
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+class CountingMemory:
+    """A memory that tells its engine what it holds."""
+
+    def __init__(self, engine: CountingEngine, memory: Any) -> None:
+        self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
+        engine.bytes += self.bytes
+
+    @property
+    def array(self) -> Array:
+        return self.memory.array
+
+    def write(self, array: Array) -> None:
+        self.memory.write(array)
+
+    def read(self) -> Array:
+        return self.memory.read()
+
+    def release(self) -> None:
+        self.engine.bytes -= self.bytes
+        self.bytes = 0
+        self.memory.release()
+
+
+class CountingExecutable:
+    """A compiled program that tells its engine how large its inputs are.
+
+    As that of a GPU might, it has its results only when someone asks.
+    """
+
+    synchronous = False
+
+    def __init__(self, engine: CountingEngine, executable: Any, inputs: int) -> None:
+        self.engine, self.executable, self.inputs = engine, executable, inputs
+        engine.bytes += inputs
+
+    def run(self, inputs: Any) -> None:
+        self.executable.run(inputs)
+
+    def run_many(self, resident: Any, rows: Array, recorded: Any) -> Any:
+        inner = {name: m.memory for name, m in resident.items()}
+        return self.executable.run_many(inner, rows, recorded)
+
+    def output(self, name: str) -> Array:
+        return self.executable.output(name)
+
+    def scalar(self, name: str) -> float:
+        self.engine.reads += 1
+        return self.executable.scalar(name)
+
+    def release(self) -> None:
+        self.engine.bytes -= self.inputs
+        self.inputs = 0
+        self.executable.release()
+
+
+class CountingEngine:
+    """The interpreter, counting bytes and calls."""
+
+    def __init__(self) -> None:
+        self.inner = InterpreterEngine()
+        self.device, self.target = self.inner.device, self.inner.target
+        self.bytes = self.allocations = self.compilations = self.reads = 0
+        self.arenas: list[Any] = []
+
+    @property
+    def held(self) -> int:
+        return self.bytes + sum(arena.bytes for arena in self.arenas)
+
+    def arena(self) -> Any:
+        self.arenas.append(self.inner.arena())
+        return self.arenas[-1]
+
+    def available_bytes(self) -> int | None:
+        return None
+
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> CountingMemory:
+        self.allocations += 1
+        return CountingMemory(self, self.inner.allocate(shape, dtype))
+
+    def compile(
+        self, program: Any, memories: Any, arena: Any, *, timed: bool
+    ) -> CountingExecutable:
+        assert not timed
+        self.compilations += 1
+        inner = {name: m.memory for name, m in memories.items()}
+        compiled = self.inner.compile(program, inner, arena)
+        inputs = sum(buffer.bytes for buffer in program.of_kind("input"))
+        return CountingExecutable(self, compiled, inputs)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+    """The engine of all models that a test makes."""
+    engine = CountingEngine()
+    monkeypatch.setattr(lamina.model, "open_engine", lambda name: engine)
+    return engine
+
+
+def test_a_model_holds_its_parameters_and_no_more(counting: CountingEngine) -> None:
+    lm.Model(network())
+    assert counting.held == 4 * (25 + 18)
+
+
+def test_a_training_holds_what_its_bill_says(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    with training(model) as trainer:
+        assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
+
+
+def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    with training(model) as trainer:
+        trainer.step(X, Y)
+        trainer.step(X[:3], Y[:3])
+        trainer.run(DATA, steps=10)
+        assert counting.held > before
+    assert counting.held == before
+
+
+def test_losses_on_a_device_are_read_only_if_someone_holds_them(counting: CountingEngine) -> None:
+    expected = losses_of(float)
+    counting.reads = 0
+    with training(lm.Model(network())) as trainer:
+        trainer.step(normal(8, 4, seed=0), labels(8))
+        held = trainer.step(normal(8, 4, seed=1), labels(8))
+        assert counting.reads == 0
+        trainer.step(normal(8, 4, seed=2), labels(8))
+        assert counting.reads == 1
+    assert float(held) == expected[1]
+    assert counting.reads == 1
+
+
+AFTERWARDS: dict[str, Callable[[lm.Model, Any], object]] = {
+    "a prediction": lambda model, _: model.predict(X),
+    "a prediction of another size": lambda model, _: model.predict(X[:5]),
+    "a prediction of a part": lambda model, _: model.part(model.network).predict(X),
+    "an evaluation": lambda model, _: model.evaluate(DATA, lm.CrossEntropy()),
+    "a step of another size": lambda _, trainer: trainer.step(X[:3], Y[:3]),
+    "a run": lambda _, trainer: trainer.run(DATA, steps=3),
+    "another training": lambda model, _: training(model, batch_size=50).release(),
+    "a release": lambda _, trainer: trainer.release(),
+}
+
+
+@pytest.mark.parametrize("afterwards", AFTERWARDS)
+def test_a_loss_on_a_device_is_read_before_it_is_overwritten(
+    afterwards: str, counting: CountingEngine
+) -> None:
+    expected = losses_of(float)
+    counting.inner = InterpreterEngine(poison=True)
+    model = lm.Model(network())
+    model.predict(X)
+    with training(model) as trainer:
+        held = trainer.step(normal(8, 4, seed=0), labels(8))
+        AFTERWARDS[afterwards](model, trainer)
+        assert float(held) == expected[0]
+
+
+def test_an_evaluation_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    model.evaluate(DATA, lm.CrossEntropy(), [lm.Accuracy()], 8)
+    assert counting.held == before
+
+
+def test_a_fit_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "epochs": 2}
+    model.fit(DATA, validation=DATA, batch_size=8, **how)
+    assert counting.held == before
+
+
+def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "callbacks": [fail]}
+    with pytest.raises(ZeroDivisionError):
+        model.fit(DATA, validation=DATA, batch_size=8, **how)
+    assert counting.held == before
+
+
+def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
+    counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    monkeypatch.setattr(counting, "compile", None)
+    with pytest.raises(TypeError):
+        training(model)
+    assert counting.held == before
+
+
+def test_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
+    with training(lm.Model(network())) as trainer:
+        trainer.step(X, Y)
+        before = counting.allocations, counting.compilations
+        for _ in range(100):
+            trainer.step(X, Y)
+        assert (counting.allocations, counting.compilations) == before
+
+
+def test_a_run_allocates_for_the_data_set_only(counting: CountingEngine) -> None:
+    with training(lm.Model(network())) as trainer:
+        trainer.run(DATA, steps=7)
+        before = counting.allocations, counting.compilations
+        trainer.run(DATA, steps=100)
+        assert (counting.allocations, counting.compilations) == (before[0] + 2, before[1])
+
+
+def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    model.predict(X)
+    before = counting.allocations, counting.compilations
+    for _ in range(10):
+        model.predict(X)
+    assert (counting.allocations, counting.compilations) == before
+
+
+def test_a_released_training_leaves_nothing_large_behind() -> None:
+    model = lm.Model(network())
+    with training(model, batch_size=200_000) as trainer:  # what is cached is cached from here on
+        needed = trainer.bill.program.plan.arena_bytes
+    assert needed > 10_000_000
+    tracemalloc.start()
+    try:
+        with training(model, batch_size=200_000) as released:
+            assert tracemalloc.get_traced_memory()[0] > needed
+        assert tracemalloc.get_traced_memory()[0] < needed / 10
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ReleasedError):
+        released.step(X, Y)
+
+
+# Threads ------------------------------------------------------------------------------------------
+
+
+def in_threads(work: Callable[[int], None], count: int = 4) -> None:
+    """Runs `work(number)` in several threads, which are exchanged often; raises what they raise."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
+
+
+def test_threads_with_one_model_get_their_own_results() -> None:
+    model = lm.Model(network())
+    inputs = [normal(5, 4, seed=number) for number in range(4)]
+    expected = [model.predict(x) for x in inputs]
+
+    def work(number: int) -> None:
+        for _ in range(1000):
+            np.testing.assert_array_equal(model.predict(inputs[number]), expected[number])
+
+    in_threads(work)
+
+
+def test_threads_with_one_function_get_their_own_results() -> None:
+    x = lm.Input()
+    double = lm.compile(inputs=[x], outputs=[x * 2.0])
+
+    def work(number: int) -> None:
+        for _ in range(2000):
+            (found,) = double(np.full(3, number, "float32"))
+            assert (found == 2 * number).all()
+
+    in_threads(work)
+
+
+def test_threads_that_predict_batches_of_many_sizes_do_not_disturb_each_other() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+
+    def work(number: int) -> None:
+        for size in range(1, 12):
+            assert model.predict(np.ones((size + number, 2), "float32")).shape[0] == size + number
+
+    in_threads(work)
+
+
+def test_predictions_beside_a_training_never_see_half_an_update() -> None:
+    # All columns of the output begin equal and are trained alike, so they stay equal.
+    model = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(300)))
+    weight = np.tile(normal(1, 8), (300, 1))
+    model.set_parameters({"1.weight": weight, "1.bias": np.zeros(300, "float32")})
+    x = normal(16, 8)
+    y = np.tile(normal(16, 1), (1, 300))
+    stop = threading.Event()
+
+    def train() -> None:
+        with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.01), batch_size=16) as trainer:
+            for _ in range(1000):
+                trainer.step(x, y)
+        stop.set()
+
+    def work(number: int) -> None:
+        if number == 0:
+            train()
+        while not stop.is_set():
+            found = model.predict(x)
+            np.testing.assert_array_equal(found, np.tile(found[:, :1], (1, 300)))
+
+    in_threads(work, 2)
+
+
+def test_a_training_is_not_copied() -> None:
+    with training(lm.Model(network())) as trainer, pytest.raises(DefinitionError) as caught:
+        copy.deepcopy(trainer)
+    assert str(caught.value) == (
+        "in Training: a training cannot be copied or pickled\n"
+        "  Copy the model and attach another; state() and restore() carry the rest over."
+    )
+
+
+def test_a_function_is_copied_and_pickled() -> None:
+    x = lm.Input()
+    double = lm.compile(inputs=[x], outputs=[x * 2.0])
+    double(np.ones(3, "float32"))
+    for other in (copy.deepcopy(double), pickle.loads(pickle.dumps(double))):
+        np.testing.assert_array_equal(other(np.ones(3, "float32"))[0], [2.0, 2.0, 2.0])
+
+
+def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine) -> None:
+    x = lm.Input()
+    double = lm.compile(inputs=[x], outputs=[x * 2.0])
+    for size in range(1, 40):
+        double(np.ones(size, "float32"))
+    before = counting.compilations
+    double(np.ones(39, "float32"))
+    assert counting.compilations == before
+    double(np.ones(1, "float32"))
+    assert counting.compilations == before + 1
+
+
+# State --------------------------------------------------------------------------------------------
+
+
+def test_a_training_goes_on_from_its_state() -> None:
+    model = lm.Model(network())
+    with training(model) as trainer:
+        trainer.run(DATA, steps=5)
+        state, parameters = trainer.state(), model.parameters()
+        trainer.step(X, Y)
+        expected = model.parameters()
+    model.set_parameters(parameters)
+    with training(model, seed=99) as trainer:
+        trainer.restore(state)
+        assert trainer.steps_done == 5
+        trainer.step(X, Y)
+    assert same(model.parameters(), expected)
+
+
+def test_a_state_is_a_copy() -> None:
+    with training(lm.Model(network())) as trainer:
+        state = trainer.state()
+        kept = {name: value.copy() for name, value in state.items()}
+        trainer.step(X, Y)
+        assert same(state, kept)
+
+
+def test_a_state_of_another_optimizer_is_refused_and_changes_nothing() -> None:
+    model = lm.Model(network())
+    with training(model, optimizer=lm.SGD(0.1, momentum=0.9)) as one, training(model) as other:
+        other.step(X, Y)
+        before = other.state()
+        with pytest.raises(DefinitionError) as caught:
+            other.restore(one.state())
+        assert same(other.state(), before)
+    assert caught.value.problem == "the saved state belongs to another optimizer or network"
+    assert caught.value.advice == "Resume with the same network and the same optimizer."
+
+
+def test_a_state_of_another_shape_is_refused_and_changes_nothing() -> None:
+    with training(lm.Model(network())) as trainer:
+        trainer.step(X, Y)
+        before = trainer.state()
+        wrong = {name: value[..., None] for name, value in before.items()}
+        with pytest.raises(DefinitionError):
+            trainer.restore(wrong)
+        assert same(trainer.state(), before)
+
+
+def test_two_runs_are_one_run_of_as_many_steps() -> None:
+    found: list[Array] = []
+    for parts in ((4, 9), (13,)):
+        with training(lm.Model(network())) as trainer:
+            found.append(np.concatenate([trainer.run(DATA, steps=steps) for steps in parts]))
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_losses_can_be_added_and_compared() -> None:
+    with training(lm.Model(network())) as trainer:
+        first, second = (trainer.step(X, Y) for _ in range(2))
+        assert sum([first, second]) == float(first) + float(second)
+        assert (first < second) == (float(first) < float(second))
+        assert first > -1
+
+
+class TestSmallDataSets:
+    @pytest.mark.parametrize(
+        ("examples", "size", "drop_last"),
+        [
+            *[(4, 4, False), (4, 1, False), (5, 2, False), (7, 7, False), (3, 8, False)],
+            *[(4, 4, True), (4, 1, True), (5, 2, True), (7, 7, True)],
+        ],
+    )
+    def test_a_run_takes_the_batches_of_one_epoch_after_another(
+        self, examples: int, size: int, drop_last: bool
+    ) -> None:
+        data = Dataset(np.zeros((examples, 2), "float32"), np.zeros((examples, 1), "float32"))
+        model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+        with model.training(lm.MSE(), lm.SGD(0.1), size) as one:
+            epochs = [
+                [rows.tolist() for rows in chain.from_iterable(batches)]
+                for batches in (one.batches_of(data, 3, e, drop_last=drop_last) for e in range(30))
+            ]
+            skipped = len(epochs[0]) - 1
+            found = one._batches_from(data, 20, 3, 2, skipped, drop_last=drop_last)
+            taken = [rows.tolist() for rows in chain.from_iterable(found)]
+        assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
+
+    def test_many_epochs_of_a_small_data_set_are_one_call(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+        calls: list[int] = []
+        with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:
+            executable = one._program(4).executable
+            run_many = executable.run_many
+
+            def counted(resident: Any, rows: Array, names: Any) -> Any:
+                calls.append(len(rows))
+                return run_many(resident, rows, names)
+
+            monkeypatch.setattr(executable, "run_many", counted)
+            # An epoch of 4 examples is one step.
+            losses = one.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
+        assert len(losses) == sum(calls) == 10_000
+        # One step, two, four, ...: until they take as long as a piece should.
+        assert len(calls) < 40

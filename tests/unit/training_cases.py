@@ -1,0 +1,59 @@
+"""What the tests of training runtime share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import lamina as lm
+import lamina.model
+from lamina.data import Dataset
+
+Array = np.ndarray
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Dropout(0.3), lm.Linear(3))
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def labels(count: int, classes: int = 3) -> Array:
+    return np.random.default_rng(1).integers(0, classes, count)
+
+
+DATA = Dataset(normal(50, 4), labels(50))
+
+
+def training(model: lm.Model, batch_size: int = 8, **how: Any) -> Any:
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), **how}
+    return model.training(batch_size=batch_size, **how)
+
+
+def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
+    return left.keys() == right.keys() and all(
+        left[name].tobytes() == right[name].tobytes() for name in left
+    )
+
+
+# The deferred loss --------------------------------------------------------------------------------
+
+
+def losses_of(read: Callable[[Any], None]) -> list[float]:
+    """Losses of three steps, each given to `read` as soon as it is made."""
+    with training(lm.Model(network())) as trainer:
+        kept = []
+        for number in range(3):
+            kept.append(trainer.step(normal(8, 4, seed=number), labels(8)))
+            read(kept[-1])
+    return [float(loss) for loss in kept]
+
+
+# What is refused before anything changes ----------------------------------------------------------
+
+
+X, Y = normal(8, 4), labels(8)
