@@ -97,11 +97,11 @@ def test_a_fit_that_was_killed_in_an_epoch_is_resumed_with_the_same_bits(
     code = f"""
         import os, signal, sys
         sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
-        import pytest, lamina as lm, test_fit_checkpoints
+        import pytest, lamina as lm, test_fit_checkpoints as own
         kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        test_fit_checkpoints.at_step(pytest.MonkeyPatch(), 17, kill)
-        model = lm.Model(test_fit_checkpoints.network())
-        test_fit_checkpoints.fit(model, epochs=5, validation=test_fit_checkpoints.TEST, checkpoint={str(path)!r})
+        own.at_step(pytest.MonkeyPatch(), 17, kill)
+        model = lm.Model(own.network())
+        own.fit(model, epochs=5, validation=own.TEST, checkpoint={str(path)!r})
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
     assert done.returncode == -signal.SIGKILL
