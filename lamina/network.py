@@ -194,9 +194,9 @@ class Network:
                 training=training,
                 input_dtypes=arriving,
             )
-            while len(self._traces) >= _MOST_TRACES:
-                self._traces.pop(next(iter(self._traces)), None)
-            self._traces[key] = found
+        # A new table each time: other threads may read the old one. The latest is the last.
+        kept = [one for one in self._traces.items() if one[0] != key]
+        self._traces = dict([*kept[-_MOST_TRACES + 1 :], (key, found)])
         return found
 
     def variables(self, dtype: DType) -> Record:

@@ -16,9 +16,8 @@ import numpy as np
 from lamina.cache import Sources, find, folder, keep, key_of
 from lamina.errors import FileFormatError
 from lamina.garbage import without_collections
-from lamina.graph import ConstantValue, Graph, Tensor
+from lamina.graph import OPS, ConstantValue, Graph, Tensor
 from lamina.lazy import loading
-from lamina.ops.registry import known
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -104,7 +103,7 @@ class _Rows:
         return self._graphs[id(graph)]
 
     def _row(self, node: Tensor) -> object:
-        if known(node.op.name) is not node.op:
+        if OPS.own(node.op.name) is not node.op:
             raise _NoDescriptionError
         attributes = [(name, self._value(v)) for name, v in sorted(node.attributes.items())]
         operands = [self._tensors[operand] for operand in node.operands]

@@ -15,10 +15,9 @@ import numpy as np
 
 from lamina.errors import FileFormatError, LaminaError
 from lamina.files.classes import USER_PREFIX, own_classes
-from lamina.graph import ConstantValue, Graph, Tensor, apply
+from lamina.graph import OPS, ConstantValue, Graph, Tensor, apply
 from lamina.layers.layer import Input, Layer
 from lamina.network import Network
-from lamina.ops.registry import known
 from lamina.shapes import Array, Size, as_dtype, as_whole
 
 Json = Any
@@ -91,7 +90,7 @@ class _Decoder:
     def _application(self, entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
         operands = [_earlier(made, number) for number in _list(entry, "operands")]
         attributes = {k: self._value(v) for k, v in _table(entry["attributes"]).items()}
-        op = known(entry["op"])
+        op = OPS.own(entry["op"])
         if op is None:
             raise FileFormatError(
                 f"the network contains the op {reprlib.repr(entry['op'])}, which there is not",

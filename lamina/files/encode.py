@@ -132,9 +132,9 @@ class _Encoder:
             return {"graph": self._graph(value)}
         if isinstance(value, ConstantValue):
             return self._constant(value, where)
-        if isinstance(value, Layer):
-            return {"layer": self._layer(value, where)}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            if isinstance(value, Layer):
+                return {"layer": self._layer(value, where)}
             return self._record(value, where)
         raise DefinitionError(
             f"{where} cannot be saved",

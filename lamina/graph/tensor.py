@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, final
 
 import numpy as np
 
@@ -60,8 +60,7 @@ class Op:
     indices: Callable[[Tensor], tuple[Tensor, Dim]] | None = None
 
     def __post_init__(self) -> None:
-        # The first record of a name keeps it, so that no op of Lamina is replaced by accident.
-        OPS.setdefault(self.name, self)
+        OPS.add(self)
 
     def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
         # Ops are compared by identity: a copied or unpickled op is the registered op of this name.
@@ -74,8 +73,41 @@ class Op:
         return f"Op({self.name})"
 
 
-# The registry: every op by its name. Each record registers itself.
-OPS: dict[str, Op] = {}
+@final
+class Registry:
+    """Every op by its name. Each record adds itself when it is made.
+
+    Among records of one name the newest is found, so that a cell of a notebook may run again. But
+    none takes the name of an op of Lamina.
+    """
+
+    def __init__(self) -> None:
+        self._ops: dict[str, Op] = {}
+        self._own: dict[str, Op] = {}
+
+    def add(self, op: Op) -> None:
+        """Adds a record."""
+        if op.name not in self._own:
+            self._ops[op.name] = op
+
+    def seal(self) -> tuple[Op, ...]:
+        """Keeps the names of Lamina's ops from here on; returns these ops."""
+        is_own = {n: op for n, op in self._ops.items() if op.infer.__module__.startswith("lamina.")}
+        self._own = is_own
+        return tuple(is_own.values())
+
+    def own(self, name: str) -> Op | None:
+        """The op of Lamina that has a name; None if there is none, or it is somebody else's."""
+        return self._own.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ops
+
+    def __getitem__(self, name: str) -> Op:
+        return self._ops[name]
+
+
+OPS = Registry()
 
 
 def _op_named(name: str, module: str) -> Op:

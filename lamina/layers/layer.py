@@ -8,8 +8,11 @@ inference mode.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Generator, Hashable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
+from types import FunctionType
 from typing import Annotated, Any, Never, cast
 
 from lamina import shapes
@@ -26,7 +29,6 @@ from lamina.graph import (
     labelled,
     path_after,
     source_line,
-    topological,
     with_final_paths,
 )
 from lamina.graph.kinds import (
@@ -122,11 +124,29 @@ def is_frozen_record(layer: Layer) -> bool:
     return parameters is not None and parameters.frozen
 
 
+# Whether a network is being traced. Its shapes were checked when it was defined.
+_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
+# Shapes and dtypes of results, by the layer's fields and the operands' shapes and dtypes. Tracing a
+# layer that contains others applies them again; their `forward` need not run for the shape alone.
+_results: dict[Hashable, tuple[Shape, DType]] = {}
+_MOST_RESULTS = 1 << 12
+
+
+@contextmanager
+def shapes_known() -> Generator[None]:
+    """Layers applied inside take the shape of their result from an earlier application."""
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
 def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     """Shape and dtype of a layer's result, by running its `forward` in training mode."""
     layer: Layer = attributes["layer"]
     key = _key(layer, operands)
-    if key in _results:
+    if _tracing.get() and key in _results:
         return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     record = Record(dtype, training=True, operands=operands)
@@ -136,26 +156,15 @@ def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> 
             "forward must return a tensor",
             facts=(("expected", "Tensor"), ("found", type(result).__name__)),
         )
-    inner = [node for node in topological([result], operands) if node.op is LAYER]
-    depends_on_more = record.looked_back or any(
-        _key(node.attributes["layer"], node.operands) not in _results for node in inner
-    )
-    if key is not None and not depends_on_more:
+    if key is not None:
         if len(_results) >= _MOST_RESULTS:
             _results.clear()
         _results[key] = result.shape, result.dtype
     return result.shape, result.dtype
 
 
-# Shapes and dtypes of the results of Lamina's own layers, by the layer's fields and the operands'
-# shapes and dtypes. Tracing a layer that contains others applies them again; their `forward` then
-# need not run for the shape alone. Layers of users may depend on more than their fields.
-_results: dict[Hashable, tuple[Shape, DType]] = {}
-_MOST_RESULTS = 1 << 12
-
-
 def _key(layer: Layer, operands: Sequence[Tensor]) -> Hashable:
-    """A key of all that the shape of a layer's result depends on; None for unknown layers."""
+    """A key of all that the shape of a layer's result depends on; None if a field has no key."""
     record = _plain(layer)
     if record is None:
         return None
@@ -168,10 +177,10 @@ def _plain(value: Any) -> Hashable:
         items = [_plain(item) for item in cast(tuple[Any, ...], value)]
         return None if None in items else tuple(items)
     kind = type(cast(object, value))
-    if is_dataclass(value) and kind.__module__.startswith("lamina."):
+    if is_dataclass(value) and not isinstance(value, type):
         items = [_plain(getattr(value, field.name)) for field in fields(value)]
         return None if None in items else (kind, *items)
-    known = value is None or isinstance(value, bool | int | float | str)
+    known = value is None or isinstance(value, bool | int | float | str | FunctionType)
     return (kind, cast(Hashable, value)) if known else None
 
 

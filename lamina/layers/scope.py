@@ -145,7 +145,6 @@ class Record:
         seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
         random_streams: the number of random tensors, each with a stream of its own.
         operands: of the layer whose result's shape is being inferred; none while tracing.
-        looked_back: whether that layer used more of its operands than shapes and dtypes.
     """
 
     dtype: DType
@@ -161,7 +160,6 @@ class Record:
     step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
     random_streams: int = 0
     operands: tuple[Tensor, ...] = ()
-    looked_back: bool = False
 
 
 @final
@@ -270,7 +268,6 @@ class Scope:
     def _infer_earlier(self, layer: Part) -> str:
         """The prefix of an earlier layer, while the shape of this layer's result is inferred."""
         record = self._record
-        record.looked_back = True
         for tensor in topological(record.operands):
             if tensor.attributes.get("layer") is layer:
                 prefix = f"shared{len(record.layers)}"

@@ -21,7 +21,7 @@ from lamina.graph import (
     rewrite,
     topological,
 )
-from lamina.layers.layer import LAYER, Layer
+from lamina.layers.layer import LAYER, Layer, shapes_known
 from lamina.layers.scope import IndexLimit, Record, Scope
 from lamina.shapes import DType
 
@@ -113,7 +113,8 @@ class _Tracer:
                 record.layers[owner] = layer
                 before = len(record.updated)
                 try:
-                    result = layer.forward(Scope(record, owner), *operands)
+                    with shapes_known():
+                        result = layer.forward(Scope(record, owner), *operands)
                 except LaminaError as error:
                     raise located(error) from None
                 # New values of states, like the result, may contain layers.

@@ -14,7 +14,7 @@ from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, NonFiniteError
-from lamina.protocols import Clip, Loss, Optimizer, check_callbacks
+from lamina.protocols import Clip, Loss, Optimizer, check_callbacks, check_frozen
 from lamina.runtime import Parameters
 from lamina.training.batches import Recorded, joined
 from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
@@ -64,6 +64,7 @@ class Fit:
         self._drop_last, self._progress, self._resume = drop_last, progress, resume
         self._callbacks = callbacks
         check_callbacks(callbacks)
+        check_frozen(frozen)
         if drop_last and len(self._train) < batch_size:
             raise DataError(
                 "there are fewer examples than a batch holds, and the last one is dropped",

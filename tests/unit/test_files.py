@@ -251,6 +251,22 @@ def test_two_classes_of_one_name_cannot_be_saved(tmp_path: Path) -> None:
         lm.Model(chain(make()(), make()())).save(tmp_path / "model")
 
 
+def test_a_layer_in_a_field_that_is_no_dataclass_cannot_be_saved(tmp_path: Path) -> None:
+    class Plain(lm.Layer):
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return x
+
+    @dataclass(frozen=True)
+    class Outer(lm.Layer):
+        inner: lm.Layer
+
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return self.inner.forward(scope, x)
+
+    with pytest.raises(DefinitionError, match="inner cannot be saved"):
+        lm.Model(chain(Outer(Plain()))).save(tmp_path / "model")
+
+
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="could not be written"):
         lm.Model(chain(lm.Linear(2))).save(tmp_path / "missing" / "model")

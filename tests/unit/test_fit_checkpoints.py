@@ -19,6 +19,7 @@ from fit_cases import TEST, TRAIN, Array, fit, network, same
 import lamina as lm
 from lamina.errors import (
     DataError,
+    DefinitionError,
     FileFormatError,
     LaminaError,
 )
@@ -332,3 +333,10 @@ def test_ctrl_c_in_a_run_of_a_training_leaves_whole_steps(
     with again.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
         trainer.run(TRAIN, steps=done)
     assert same(model.parameters(), again.parameters())
+
+
+def test_frozen_patterns_are_checked_before_a_checkpoint_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    with pytest.raises(DefinitionError, match="given as a list of patterns"):
+        fit(lm.Model(network()), checkpoint=path, frozen=5)
+    assert not path.exists()

@@ -16,8 +16,10 @@ import pytest
 from lamina import ops
 from lamina.errors import InternalError, LaminaError, ShapeError
 from lamina.graph import (
+    OPS,
     ConstantValue,
     Graph,
+    Op,
     Origin,
     Tensor,
     bind_batch,
@@ -477,3 +479,25 @@ def test_code_that_is_typed_has_lines_too(name: str) -> None:
 
 def test_generated_code_is_not_the_users() -> None:
     assert source_from("<string>").startswith("test_graph.py:")
+
+
+# The registry ------------------------------------------------------------------------------------
+
+
+def record(name: str) -> Op:
+    known = OPS["exp"]
+    return Op(name, known.infer, known.gradient, known.reference, known.lowering)
+
+
+def test_no_record_takes_the_name_of_an_op_of_lamina() -> None:
+    known = OPS["exp"]
+    another = record("exp")
+    assert OPS["exp"] is known
+    assert OPS.own("exp") is known is not another
+
+
+def test_of_other_records_of_one_name_the_newest_is_found() -> None:
+    record("squared_in_a_notebook")
+    newest = record("squared_in_a_notebook")
+    assert OPS["squared_in_a_notebook"] is newest
+    assert OPS.own("squared_in_a_notebook") is None

@@ -136,8 +136,9 @@ def test_ops_and_tensors_are_unpickled_where_nothing_was_loaded() -> None:
     code = """
 import pickle, sys
 import lamina as lm
-from lamina.ops.registry import known
-relu, layer = known("relu"), lm.Linear(2)(lm.Input(3))
+import lamina.ops
+from lamina.graph import OPS
+relu, layer = OPS["relu"], lm.Linear(2)(lm.Input(3))
 print(pickle.dumps((relu, lm.Input(3))).hex(), pickle.dumps(layer).hex())
 """
     pair, layer = printed(code).split()

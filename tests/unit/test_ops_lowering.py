@@ -49,7 +49,7 @@ def first(numbers: Array) -> int:
 
 
 NUMPY: dict[str, Callable[..., Any]] = {
-    **{name: op.reference for name, op in OPS.items() if name in PRIMITIVES},
+    **{op.name: op.reference for op in ops.ALL if op.name in PRIMITIVES},
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,

@@ -164,9 +164,7 @@ def test_recurrent_networks_are_found_again(compiled: Counted) -> None:
     assert compiled.calls == 1
 
 
-def test_an_op_that_is_not_ours_is_compiled_each_time(
-    compiled: Counted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_op_that_is_not_ours_is_compiled_each_time(compiled: Counted) -> None:
     known = OPS["exp"]
     assert isinstance(known.lowering, Elementwise)
     own = Op("exp", known.infer, None, known.reference, known.lowering)

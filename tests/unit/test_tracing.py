@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.layers import layer as applying
 
 calls: list[bool] = []
 
@@ -61,25 +60,30 @@ def test_another_float_type_is_traced_anew_and_kept() -> None:
     assert sorted(calls) == [False, True]
 
 
-def test_layers_within_layers_run_once_for_each_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[str] = []
-    original = lm.Linear.forward
-
-    def counted(self: lm.Linear, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-        runs.append("run")
-        return original(self, scope, x)
+def test_layers_within_layers_run_once_for_each_mode() -> None:
+    @dataclass(frozen=True)
+    class Inner(lm.Layer):
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return Counted()(x)
 
     @dataclass(frozen=True)
     class Outer(lm.Layer):
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-            return lm.Linear(3)(x)
+        inner: Inner
 
-    monkeypatch.setattr(lm.Linear, "forward", counted)
-    monkeypatch.setattr(applying, "_results", {})
-    net = lm.Sequential(lm.Input(3), Outer())
-    assert len(runs) == 1
-    lm.Model(net, engine="interpreter")
-    assert len(runs) == 3
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return self.inner(x) + 1.0
+
+    net = lm.Sequential(lm.Input(3), Outer(Inner()))
+    assert calls == [True]
+    model = lm.Model(net, engine="interpreter")
+    model.fit(examples(), loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    assert sorted(calls) == [False, True, True]
+
+
+def test_a_definition_runs_forward_even_if_an_equal_layer_was_applied() -> None:
+    for _ in range(2):
+        lm.Sequential(lm.Input(3), Counted())
+    assert calls == [True, True]
 
 
 def test_a_layer_that_shares_parameters_is_checked_at_each_application() -> None:

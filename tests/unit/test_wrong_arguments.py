@@ -928,7 +928,6 @@ INTERNAL = {
     "Network.variables",
     "Training.batches_of",
     "Training.pieces",
-    "Training.placed",
     "Training.of",
     "Window.count",
 }
