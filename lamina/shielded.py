@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 # Faults of the thread itself: if they were blocked, the process would end without a message.
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
-# The number of handlers that may raise one directly after the other, less one.
+# How many more handlers may raise directly after the first one.
 _NESTED_LOOPS = 3
 
 

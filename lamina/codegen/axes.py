@@ -56,7 +56,7 @@ def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]
 
 
 def _mergeable(stages: Iterable[Stage], outer: Axis, inner: Axis) -> bool:
-    """Whether every index has the outer axis `inner.extent` times as often as the inner one."""
+    """Whether in every index the outer coefficient is `inner.extent` times the inner one."""
     for index in _indices(stages):
         coefficients = dict(index.terms)
         if coefficients.get(outer, 0) != coefficients.get(inner, 0) * inner.extent:

@@ -38,7 +38,7 @@ SEARCH_ROUNDS = 400
 SEARCH_EFFORT = 4_000_000
 # Up to this number of slots, lists are faster than arrays.
 MOST_IN_LISTS = 128
-# The block span of an arena in one block: larger than any offset.
+# The span of a block where the device sets no limit: larger than any offset.
 _UNLIMITED_SPAN = 1 << 62
 
 

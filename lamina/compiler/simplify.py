@@ -77,7 +77,7 @@ def _simplified(node: Tensor) -> Tensor:
 
 
 def _without_moved_contractions(graph: Graph) -> Graph:
-    """Computes products of matrices that are only used transposed in transposed order.
+    """Computes a product of matrices as its transpose if every user transposes it.
 
     In other contractions it is not certain that either operand can give the columns (n).
     """

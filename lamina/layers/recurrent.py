@@ -186,7 +186,7 @@ class RNN(_Recurrent):
         dropout: probability, between layers, as PyTorch's.
         bias: whether biases are added.
         truncate: cuts the gradients of the states after every `truncate` iterations (truncated
-            backpropagation through time); None: nowhere.
+            backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights, such as `lm.L2(1e-4)`.
         activation: `"tanh"` or `"relu"`.
@@ -233,7 +233,7 @@ class LSTM(_Recurrent):
         dropout: probability, between layers.
         bias: whether biases are added.
         truncate: cuts the gradients of the states after every `truncate` iterations (truncated
-            backpropagation through time); None: nowhere.
+            backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
 
@@ -280,7 +280,7 @@ class GRU(_Recurrent):
         dropout: probability, between layers.
         bias: whether biases are added.
         truncate: cuts the gradients of the states after every `truncate` iterations (truncated
-            backpropagation through time); None: nowhere.
+            backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
 

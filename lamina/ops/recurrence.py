@@ -496,8 +496,8 @@ def recurrence(
             element of each.
         constants: tensors that every iteration gets, such as weights.
         reverse: whether time runs backwards.
-        truncate: the number of iterations after which gradients go no further back (truncated
-            backpropagation, Williams and Peng 1990); None: they go all the way.
+        truncate: the gradients of states end after every `truncate` iterations, counted from
+            the first one (truncated backpropagation, Williams and Peng 1990); None: no truncation.
 
     Returns:
         The states after each iteration, and its further results, all with the time as first axis.

@@ -163,7 +163,7 @@ def _unguarded(load: Load) -> Load:
 
         return Rewrite(load=kept).index(index)
 
-    # A bound on which another one depends comes before it.
+    # In this order each bound follows the bounds that it depends on.
     for bound in sorted(load.bounds, key=lambda bound: len([*postorder(Position(bound.index))])):
         known.add(replace(bound, index=free(bound.index)))
     return replace(load, index=free(load.index), bounds=tuple(known))

@@ -120,7 +120,7 @@ def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
             found = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
-            # Two stand for more, as there may be as many as anchors.
+            # At most two are kept: it only matters whether there are several.
             consumers[node] = set(islice(found, 2))
     sliced_tensors = _only_sliced(context.nodes, users)
     return {

@@ -28,7 +28,7 @@ class NotOneStep(Exception):
 
 
 class _NestedTooDeepError(Exception):
-    """A scalar must be pulled before the pulls under way can continue."""
+    """Pulls are nested too deep; `wanted` is the tensor to pull first, and its coordinates."""
 
     def __init__(self, node: Tensor, coordinates: Coordinates) -> None:
         super().__init__()

@@ -58,7 +58,8 @@ IMAGE_SHARE = 3
 ITEMS_OF_FEW_TILES = 16
 # The fewest k that are summed before sums go back to memory.
 SHORTEST_CHUNK = 256
-# col2im loads and stores sums more often: gathering may do this many times its work.
+# Implicit GEMM is taken up to this ratio of its work to col2im's, because col2im loads and stores
+# sums more often.
 GATHERING_PAYS = 1.25
 
 

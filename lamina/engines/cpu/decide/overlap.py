@@ -14,7 +14,8 @@ import numpy as np
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 
-# The first number of each buffer, and the one after its last, in the numbering of a program.
+# For each buffer its range of numbers, the end excluded. Buffers that overlap in memory have ranges
+# that overlap.
 Extents = Mapping[str, tuple[int, int]]
 
 

@@ -23,8 +23,7 @@ from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Step
 from lamina.records import frozen_dataclass
 
-# Operands of at least this many bytes give their memory back one step earlier, at the price of a
-# barrier.
+# From this size on a barrier is added, so that the operand's memory is free one step earlier.
 _WORTH_WAITING_BYTES = 1 << 20
 # Kinds of buffers that do not change while a program runs that does not write them.
 _LASTING = ("parameter", "state", "constant")

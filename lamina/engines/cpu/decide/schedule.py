@@ -90,7 +90,7 @@ class LoopSchedule:
 
     @property
     def prepacked(self) -> PackedRight | None:
-        """The layout of an operand that is packed before the step: a loop has none."""
+        """None: a loop has no prepacked operand."""
         return None
 
     def __str__(self) -> str:
@@ -264,7 +264,7 @@ class FusedSum:
 
     @property
     def prepacked(self) -> PackedRight | None:
-        """The layout of an operand that is packed before the step: a loop has none."""
+        """None: a loop has no prepacked operand."""
         return None
 
     def __str__(self) -> str:

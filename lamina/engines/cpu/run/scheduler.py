@@ -58,7 +58,7 @@ from lamina.engines.cpu.slices import MOST_CHUNKS
 OWNER_SPINS, HELPER_SPINS, SPINS_WHEN_BUSY = 2000, 8000, 100
 # A thread that has not yielded for this many periods has done something other than running jobs.
 _IDLE_PERIODS = 8
-# A helper without a slice of its own first lets others begin with theirs.
+# A helper without a slice spins so often before it steals, so that others begin with their slices.
 _SPINS_WITHOUT_SLICE = 32
 
 # The state of claims, as offsets in bytes: fields that helpers write have their own cache lines.
