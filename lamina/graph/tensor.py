@@ -92,9 +92,9 @@ class Registry:
 
     def seal(self) -> tuple[Op, ...]:
         """Keeps the names of Lamina's ops from here on; returns these ops."""
-        is_own = {n: op for n, op in self._ops.items() if op.infer.__module__.startswith("lamina.")}
-        self._own = is_own
-        return tuple(is_own.values())
+        names = [n for n, op in self._ops.items() if op.infer.__module__.startswith("lamina.")]
+        self._own = {name: self._ops[name] for name in names}
+        return tuple(self._own.values())
 
     def own(self, name: str) -> Op | None:
         """The op of Lamina that has a name; None if there is none, or it is somebody else's."""

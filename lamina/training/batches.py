@@ -13,7 +13,7 @@ from lamina.data import Dataset
 from lamina.derive import BatchGraph, default_targets
 from lamina.engines.engine import Memory
 from lamina.engines.room import need_of, require_room
-from lamina.errors import DefinitionError, DTypeError, ReleasedError
+from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError
 from lamina.program.program import Buffer, Program
 from lamina.protocols import Loss, Spec
 from lamina.records import frozen_dataclass
@@ -257,3 +257,13 @@ def batches_of_rows(rows: Array, size: int) -> list[Array]:
     whole = len(rows) // size * size
     groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
     return [group for group in groups if group.size]
+
+
+def no_whole_batch(dataset: Dataset, batch_size: int, where: str = "") -> DataError:
+    """The error for fewer examples than a batch holds, where smaller batches are dropped."""
+    return DataError(
+        "there are fewer examples than a batch holds, and the last one is dropped",
+        facts=(("examples", str(len(dataset))), ("batch", str(batch_size))),
+        where=where,
+        advice="Leave drop_last out, or take a smaller batch_size.",
+    )

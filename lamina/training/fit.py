@@ -13,10 +13,10 @@ import numpy as np
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.engine import Memory
-from lamina.errors import DataError, DefinitionError, NonFiniteError
+from lamina.errors import DefinitionError, NonFiniteError
 from lamina.protocols import Clip, Loss, Optimizer, check_callbacks, check_frozen
 from lamina.runtime import Parameters
-from lamina.training.batches import Recorded, joined
+from lamina.training.batches import Recorded, joined, no_whole_batch
 from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
 from lamina.training.evaluation import Evaluation, summary
 from lamina.training.history import VALIDATION, History
@@ -66,12 +66,7 @@ class Fit:
         check_callbacks(callbacks)
         check_frozen(frozen)
         if drop_last and len(self._train) < batch_size:
-            raise DataError(
-                "there are fewer examples than a batch holds, and the last one is dropped",
-                facts=(("examples", str(len(self._train))), ("batch", str(batch_size))),
-                where="fit",
-                advice="Leave drop_last out, or take a smaller batch_size.",
-            )
+            raise no_whole_batch(self._train, batch_size, where="fit")
         if resume and checkpoint is None:
             raise DefinitionError(
                 "there is nothing to resume from",

@@ -18,7 +18,7 @@ from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.derive import training_graph
 from lamina.engines.engine import Memory
-from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
@@ -36,7 +36,7 @@ from lamina.runtime.parameters import (
 )
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, bind
-from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined
+from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined, no_whole_batch
 from lamina.training.interrupt import Interrupt, held_interrupts
 
 # The native loop returns about this often, to show progress and notice Ctrl-C.
@@ -308,11 +308,7 @@ class Training(BatchRunner):
         """The batches after the training steps done so far, as arrays (steps, batch) of rows."""
         each = _steps_in(self.batches_of(dataset, seed, 0, drop_last=drop_last))
         if not each:
-            raise DataError(
-                "there are fewer examples than a batch holds, and the last one is dropped",
-                facts=(("examples", str(len(dataset))), ("batch", str(self.batch_size))),
-                advice="Leave drop_last out, or take a smaller batch_size.",
-            )
+            raise no_whole_batch(dataset, self.batch_size)
         epoch, skipped = divmod(self.steps_done, each)
         return self._batches_from(dataset, steps, seed, epoch, skipped, drop_last=drop_last)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import re
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from network_cases import here
 
 from lamina import ops
 from lamina.errors import InternalError, LaminaError, ShapeError
@@ -47,14 +47,6 @@ def value_of(tensor: Tensor, **feeds: np.ndarray) -> np.ndarray:
     batch = len(next(iter(feeds.values())))
     graph = bind_batch(Graph(tuple(leaves), (("y", tensor),)), batch)
     return evaluate(graph, feeds)[0]["y"]
-
-
-def here() -> int:
-    """The number of the line that calls this."""
-    frame = inspect.currentframe()
-    assert frame is not None
-    assert frame.f_back is not None
-    return frame.f_back.f_lineno
 
 
 # Text ---------------------------------------------------------------------------------------------

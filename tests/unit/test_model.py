@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fit_cases import same
 from model_cases import Array, network, normal
 
 import lamina as lm
@@ -19,12 +20,6 @@ from lamina.runtime import compile_for_batch
 
 def forward(p: dict[str, Array], x: Array) -> Array:
     return np.tanh(x @ p["1.weight"].T + p["1.bias"]) @ p["3.weight"].T + p["3.bias"]
-
-
-def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
-    return left.keys() == right.keys() and all(
-        left[name].tobytes() == right[name].tobytes() for name in left
-    )
 
 
 # Prediction ---------------------------------------------------------------------------------------
