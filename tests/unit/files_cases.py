@@ -41,17 +41,11 @@ def chain(*layers: Any) -> lm.Network:
     return lm.Sequential(lm.Input(6), *layers)
 
 
-# What is no model file ----------------------------------------------------------------------------
-
-
 def refused(path: Path, **how: Any) -> FileFormatError:
     with pytest.raises(FileFormatError) as caught:
         lm.load(path, **how)
     assert str(path) in caught.value.where
     return caught.value
-
-
-# Hostile files: the checksum is right, the contents are not ---------------------------------------
 
 
 Metadata = dict[str, Any]

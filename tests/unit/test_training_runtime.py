@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_cases import DATA, X, Y, labels, losses_of, network, normal, same, training
+from fit_cases import same
+from training_cases import DATA, X, Y, labels, losses_of, network, normal, training
 
 import lamina as lm
 import lamina.model

@@ -86,9 +86,6 @@ class Counting:
         assert (self.sums[:, 0] == ITEMS * count * (count + 1) // 2).all()
 
 
-# Processes ----------------------------------------------------------------------------------------
-
-
 COMMON = """
 import os, sys, threading, time
 import numpy as np

@@ -34,15 +34,6 @@ def training(model: lm.Model, batch_size: int = 8, **how: Any) -> Any:
     return model.training(batch_size=batch_size, **how)
 
 
-def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
-    return left.keys() == right.keys() and all(
-        left[name].tobytes() == right[name].tobytes() for name in left
-    )
-
-
-# The deferred loss --------------------------------------------------------------------------------
-
-
 def losses_of(read: Callable[[Any], None]) -> list[float]:
     """Losses of three steps, each given to `read` as soon as it is made."""
     with training(lm.Model(network())) as trainer:
@@ -51,9 +42,6 @@ def losses_of(read: Callable[[Any], None]) -> list[float]:
             kept.append(trainer.step(normal(8, 4, seed=number), labels(8)))
             read(kept[-1])
     return [float(loss) for loss in kept]
-
-
-# What is refused before anything changes ----------------------------------------------------------
 
 
 X, Y = normal(8, 4), labels(8)
