@@ -79,7 +79,7 @@ class Fit:
             self._checkpoint = Checkpoint(checkpoint, parameters, self._terms())
 
     def _terms(self) -> dict[str, Any]:
-        """The options that a resumed fit must have in common with the one that it continues."""
+        """The options that must be equal in a resumed fit and in the fit that it continues."""
         return {
             "optimizer": kind_of_optimizer(self._optimizer),
             "frozen": list(self._frozen),
@@ -96,7 +96,7 @@ class Fit:
 
         Raises:
             NonFiniteError: naming the training step at which the loss became NaN or infinite; the
-                model is put back to the end of the last good epoch.
+                model is restored to the end of the last good epoch.
         """
         with self._training() as training:
             history = self._begin(training)
@@ -119,7 +119,7 @@ class Fit:
         )
 
     def _begin(self, training: Training) -> History:
-        """The history so far: that of the checkpoint, if there is one to resume from."""
+        """The history in the checkpoint if the fit is resumed, otherwise an empty one."""
         if self._checkpoint is None:
             return History()
         if not self._checkpoint.exists:
@@ -213,7 +213,7 @@ class Fit:
             rate = float(piece.examples.sum()) / max(now - before, 1e-6)
             shown.advance(len(piece.losses), summary(piece, self._metrics), rate)
             before = now
-        # The loss of the last training step is from before its update, which may have overflowed.
+        # The loss of the last training step was computed before its update, which may overflow.
         parameters = self._parameters
         for name, value in parameters.read(list(parameters.variables)).items():
             if not np.isfinite(value).all():
@@ -240,11 +240,11 @@ def _first_fault(dataset: Dataset) -> str:
 
 def _non_finite(what: str, epoch: int, step: int, steps: int, dataset: Dataset) -> NonFiniteError:
     return NonFiniteError(
-        f"{what} in step {epoch * steps + step + 1}",
+        f"{what} in training step {epoch * steps + step + 1}",
         facts=(
-            ("epoch", f"{epoch + 1}, its step {step + 1} of {steps}"),
+            ("epoch", f"{epoch + 1}, training step {step + 1} of {steps}"),
             ("data", _first_fault(dataset)),
-            ("model", "put back to where it was before this epoch"),
+            ("model", "restored to its state before this epoch"),
         ),
         where="fit",
         advice="Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "

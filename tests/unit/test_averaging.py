@@ -130,7 +130,7 @@ def test_a_training_without_averages_says_so() -> None:
             training.averaged_parameters()
     assert str(error.value) == (
         "in averaged_parameters: the optimizer of this training keeps no averages\n"
-        "  Wrap it in one that does: lm.EMA(lm.Adam(1e-3), decay=0.999)."
+        "  Wrap it in EMA or SWA: lm.EMA(lm.Adam(1e-3), decay=0.999)."
     )
 
 
@@ -214,7 +214,7 @@ def test_an_average_of_an_average_is_refused() -> None:
     text = str(error.value)
     assert text.startswith("in EMA (test_averaging.py:")
     assert text.endswith(
-        "the optimizer that is averaged keeps an average already\n"
+        "the wrapped optimizer keeps an average already\n"
         "  parameter  1.bias\n"
         "  optimizer  SWA\n"
         "  One of EMA and SWA is enough."

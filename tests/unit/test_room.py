@@ -264,7 +264,7 @@ def test_a_data_set_that_does_not_fit_is_refused(leave: Callable[[int], None]) -
         "  needed      192 B\n"
         "  needed for  examples: 192 B\n"
         "  largest     input input0 f32[8, 4], 128 B\n"
-        "  Give fewer examples at a time, or go through the batches with step."
+        "  Pass fewer examples at a time, or pass each batch to Training.step."
     )
 
 
