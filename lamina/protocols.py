@@ -17,7 +17,7 @@ Loss = Callable[[Any, Any], Tensor]
 Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Spec = tuple[Shape, DType]
 
-# The state of an optimizer that holds the average of a parameter over steps has this name.
+# The name of the optimizer state that holds the average of a parameter over training steps.
 AVERAGE = "average"
 
 
@@ -46,7 +46,7 @@ class Optimizer(Protocol):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The new parameter and the new state; `step` (0-d int64) counts finished steps."""
+        """The new parameter and state; `step` (0-d int64) counts finished training steps."""
         ...
 
 
@@ -54,7 +54,7 @@ class Metric(Protocol):
     """A measure reported in addition to the loss; see `lamina.training.metrics`."""
 
     def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
-        """Sums over the batch, which add up over batches."""
+        """Sums over a batch; the sums of several batches can be added."""
         ...
 
 
@@ -83,7 +83,7 @@ BatchSize = Annotated[int, _BatchSize()]
 
 
 def check_loss(loss: object, outputs: int) -> None:
-    """Raises DefinitionError if it is no loss, or not for this number of outputs."""
+    """Raises DefinitionError if it is not a loss, or not for this number of outputs."""
     if isinstance(loss, type) or not callable(loss):
         raise _wrong_part("loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss)
     # Lamina's losses have `target`; most of them compare one output with one target.

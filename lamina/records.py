@@ -40,7 +40,7 @@ def frozen_dataclass(
     """
 
     def made(cls: Any) -> Any:
-        # Without a docstring, dataclass would write the signature into it, and need __init__.
+        # Without a docstring, dataclass would make one of the signature, and need __init__.
         cls.__doc__ = cls.__doc__ or cls.__name__
         _state.defining = True
         try:

@@ -50,7 +50,7 @@ def message_of(error: Exception, user_file: str = "") -> str:
     if isinstance(error, SyntaxError) and error.filename == user_file:
         return _quoted(f"{name} in {user_file}:{error.lineno}: {error.msg}", error.text)
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        return ""  # the reader of the pipe is gone: click handles this
+        return ""  # the reader of the pipe has ended: click handles this
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)

@@ -27,7 +27,7 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
 
     Raises:
         DTypeError: for a dtype that is refused, with the conversion to write.
-        DataError: for nested lists that make no array.
+        DataError: for nested lists of uneven lengths.
         DefinitionError: for Lamina's own tensors.
     """
     plain = type(value) is np.ndarray  # the usual case
@@ -64,7 +64,7 @@ def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
         arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
         raise DataError(
-            f"the network has another number of {name}s",
+            f"the number of {name}s is not the network's",
             facts=(("expected", str(count)), ("found", str(len(arrays)))),
             advice=f"Give a tuple with one array for each {name}.",
         )

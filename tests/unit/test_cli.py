@@ -321,7 +321,7 @@ def test_check_finds_a_loss_that_does_not_fit():
         ("net = 3\n", "found     net = 3"),
         (
             "import lamina as lm\nmodel = lm.Sequential(lm.Input(2), lm.Linear(1))\n",
-            "model would do: call it net.",
+            "model: name the network net.",
         ),
         (TABLE + "loss = lm.MSE\n", "loss = lm.MSE(...)"),
         (TABLE + "optimizer = 0.1\n", "optimizer has a wrong value"),

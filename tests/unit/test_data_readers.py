@@ -415,7 +415,7 @@ class TestUnknown:
         image.new("L", (3, 2)).save(tmp_path / "cats" / "a.png")
         os.mkfifo(tmp_path / "cats" / "x.png")
         assert str(fault(tmp_path, DataError)) == (
-            f"in {tmp_path / 'cats' / 'x.png'}: this is not a file\n"
+            f"in {tmp_path / 'cats' / 'x.png'}: this is not a regular file\n"
             "  expected  a file\n"
             "  found     a pipe, socket or device\n"
             "  Name one file."

@@ -296,14 +296,14 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refused(tmp_path).problem == "the file cannot be read: this is not a file"
+    assert refused(tmp_path).problem == "the file cannot be read: this is not a regular file"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     error = refused(tmp_path / "pipe")
-    assert error.problem == "the file cannot be read: this is not a file"
+    assert error.problem == "the file cannot be read: this is not a regular file"
     assert error.facts[1] == ("found", "a pipe, socket or device")
 
 

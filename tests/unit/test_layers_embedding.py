@@ -139,7 +139,7 @@ def test_the_error_about_an_index_says_where_and_what_to_do() -> None:
     with pytest.raises(DataError) as error:
         model.predict(x)
     assert "found     -3 at example 11 of input 0" in str(error.value)
-    assert "and give what has no number one of its own." in str(error.value)
+    assert "and give unknown values a number of their own." in str(error.value)
 
 
 def test_parts_of_an_input_are_checked_each_by_its_own_layer() -> None:

@@ -179,10 +179,10 @@ def test_a_network_applied_to_another_shape_is_refused() -> None:
         inner(lm.Input(5))
     assert str(caught.value) == (
         f"in {FILE}:{raised_line(caught)}: "
-        "input 0 of the network that is applied has another shape\n"
+        "input 0 of the applied network has another shape\n"
         "  expected  [batch, 4]\n"
         "  found     f32[batch, 5]   from net/0:Input\n"
-        f"  It was made at {FILE}:{line}; its layers hold for that shape."
+        f"  The network was defined for that shape, at {FILE}:{line}."
     )
 
 
