@@ -164,7 +164,7 @@ class Network:
         """`"net/1:Linear"`, for a tensor of the definition.
 
         Raises:
-            UnknownNameError: if it is no tensor of this network, or a constant.
+            UnknownNameError: if it is not a tensor of this network, or is a constant.
         """
         if node not in self._names:
             raise UnknownNameError(
@@ -226,7 +226,7 @@ class Network:
             part: a network whose layers with parameters are layers of this one, the same objects.
 
         Raises:
-            DefinitionError: if it is no network, or has a layer that this network does not have.
+            DefinitionError: if it is not a network, or has a layer that this network does not have.
             ShapeError: if a parameter has another shape there.
 
         Example:

@@ -85,7 +85,9 @@ BatchSize = Annotated[int, _BatchSize()]
 def check_loss(loss: object, outputs: int) -> None:
     """Raises DefinitionError if it is not a loss, or not for this number of outputs."""
     if isinstance(loss, type) or not callable(loss):
-        raise _wrong_part("loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss)
+        raise _wrong_part(
+            "a loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss
+        )
     # Lamina's losses have `target`; most of them compare one output with one target.
     if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
         raise DefinitionError(
@@ -108,11 +110,11 @@ def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionEr
 
 
 def check_optimizer(optimizer: object, where: str = "") -> None:
-    """Raises DefinitionError if it is no optimizer."""
+    """Raises DefinitionError if it is not an optimizer."""
     # `update` alone does not make an optimizer: dicts have it too.
     methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
     if isinstance(optimizer, type) or not all(map(callable, methods)):
-        raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer, where)
+        raise _wrong_part("an optimizer", "lm.Adam(1e-3)", optimizer, where)
 
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
@@ -140,7 +142,7 @@ def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
 
 
 def check_frozen(frozen: object) -> None:
-    """Raises DefinitionError if it is no sequence of patterns."""
+    """Raises DefinitionError if it is not a sequence of patterns."""
     listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
     if not all(isinstance(one, str) for one in listed):
         raise DefinitionError(
@@ -151,32 +153,32 @@ def check_frozen(frozen: object) -> None:
 
 
 def check_metrics(metrics: object) -> None:
-    """Raises DefinitionError if it is no sequence of metrics."""
+    """Raises DefinitionError if it is not a sequence of metrics."""
     if not isinstance(metrics, list | tuple):
-        raise _wrong_part("list of metrics", "[lm.Accuracy()]", metrics)
+        raise _wrong_part("a list of metrics", "[lm.Accuracy()]", metrics)
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
-            raise _wrong_part("metric", "lm.Accuracy()", metric)
+            raise _wrong_part("a metric", "lm.Accuracy()", metric)
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Raises DefinitionError if it is no sequence of functions."""
+    """Raises DefinitionError if it is not a sequence of functions."""
     listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
     if not all(callable(one) for one in listed):
         expected = "[a function of the history]"
-        raise _wrong_part("list of callbacks", expected, cast(object, callbacks))
+        raise _wrong_part("a list of callbacks", expected, cast(object, callbacks))
 
 
 def check_clip(clip: object) -> None:
     """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
-        raise _wrong_part("function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
+        raise _wrong_part("a function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
 
 
 def _wrong_part(part: str, expected: str, found: object, where: str = "") -> DefinitionError:
     made = isinstance(found, type)
     return DefinitionError(
-        f"this is no {part}",
+        f"this is not {part}",
         facts=(("expected", expected), ("found", repr(found))),
         where=where or part.split()[-1],
         advice=f"Make one of the class: {found.__name__}(...)." if made else "",

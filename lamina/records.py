@@ -199,5 +199,5 @@ def _delete(self: object, name: str) -> None:
 
 
 def _is_frozen(self: Any, name: str) -> bool:
-    """Subclasses that are no dataclasses themselves may have attributes of their own."""
+    """Subclasses that are not dataclasses themselves may have attributes of their own."""
     return "__dataclass_fields__" in self.__class__.__dict__ or name in self.__dataclass_fields__

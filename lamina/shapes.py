@@ -97,7 +97,7 @@ def as_dtype(value: DTypeLike) -> DType:
 
 
 def _type_name(value: object) -> str:
-    """The name of a dtype; for anything else a short text that is no name."""
+    """The name of a dtype; for anything else a short text that is not a name."""
     if isinstance(value, str):
         return value
     if isinstance(value, type) and value in _PYTHON_TYPES:

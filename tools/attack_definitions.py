@@ -43,7 +43,7 @@ from lamina.shapes import as_dtype, float64, size_of, static
 Json = Any
 Array = np.ndarray
 BATCH = 3
-# Networks of more elements are compiled, and not run: to be large is no fault.
+# Networks of more elements are compiled and not run: their size is not a fault.
 LARGEST_RUN = 1 << 18
 
 
@@ -280,11 +280,11 @@ def _change(owner: Any, key: Any, chance: random.Random, whole: Json) -> None:
 
 
 def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> str:
-    """What becomes of a file, in a word.
+    """The outcome of loading and running a file, in a word.
 
     Raises:
         AssertionError: if an engine's results are not those of the oracle.
-        Exception: whatever else is raised that is no clear error.
+        Exception: for any other exception, which is not a clear error.
     """
     try:
         model = lm.load(path, engine="interpreter")

@@ -75,7 +75,7 @@ class Folder:
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise RefusedError(f"{self.path / name} is no file")
+                raise RefusedError(f"{self.path / name} is not a file")
             if _EXAMINED:
                 _require_own(status, self.path / name)
         except BaseException:
@@ -194,7 +194,7 @@ def _link(name: str, folder: int, path: str) -> str:
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError:
-        raise RefusedError(f"{path}/{name} is no folder") from None
+        raise RefusedError(f"{path}/{name} is not a folder") from None
 
 
 def _require_trusted(descriptor: int, path: str) -> bool:

@@ -107,7 +107,7 @@ class Access:
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
         code = self._code
-        # With a number of lanes that is no power of two, LLVM reads masked-out lanes (22.1, AVX2).
+        # Unless the number of lanes is a power of two, LLVM 22.1 reads masked-out lanes on AVX2.
         wide = type.wide(1 << (type.lanes - 1).bit_length())
         mask = code.padded(mask, wide.lanes, False)
         loaded = code.masked_load(address, mask, wide)

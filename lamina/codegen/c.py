@@ -38,7 +38,7 @@ _INFIX = {
 }
 _SIGNED_INFIX = {"ashr": ">>"}
 _RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# Relations of floats that are no single operator.
+# Relations of floats that are not a single operator.
 _FLOAT_RELATIONS = {
     "ord": "({0} == {0}) & ({1} == {1})",
     "uno": "({0} != {0}) | ({1} != {1})",

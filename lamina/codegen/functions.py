@@ -530,7 +530,7 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     """X to the power y: exp(y log |x|) with the sign of an odd power, in float64 if available.
 
     The special cases are those of C and IEEE 754: anything to the power 0 and 1 to any power is
-    1; a negative number to a power that is no integer is NaN.
+    1; a negative number to a power that is not an integer is NaN.
     """
     if x.type.element == "float" and code.module.doubles:
         wide = (code.convert("fpext", operand, "double") for operand in (x, y))

@@ -310,7 +310,7 @@ def windows_of(x: Tensor, along: Sequence[Window]) -> tuple[Window, ...]:
     """The windows along the last axes of a tensor, as the user passed them.
 
     Raises:
-        DefinitionError: if it is no sequence of windows, or has more than the tensor has axes.
+        DefinitionError: if it is not a sequence of windows, or has more than the tensor has axes.
     """
     entries = entries_of([along] if isinstance(along, Window) else along)
     if entries is None or len(entries) > x.rank:

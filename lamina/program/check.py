@@ -98,7 +98,7 @@ def _check_constants(program: Program) -> None:
     """Each constant buffer has a value of its dtype and shape, and nothing else has."""
     for name in program.constants:
         if name not in program.buffers or program.buffers[name].kind != "constant":
-            raise InternalError("has a value, and is no constant buffer", where=name)
+            raise InternalError("has a value, but is not a constant buffer", where=name)
     for buffer in program.of_kind("constant"):
         value = program.constants.get(buffer.name)
         if value is None:

@@ -72,7 +72,7 @@ class _Digit:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom whose value is the same in both indices; None if it is no single atom."""
+        """The atom whose value is the same in both indices; None if it is not a single atom."""
         one, other = self.terms
         alone = one == other and len(one) == 1 and not self.is_shifted
         return one[0][0] if alone else None

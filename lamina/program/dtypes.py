@@ -144,7 +144,7 @@ class _Checker:
     def check_stage(self, stage: Stage) -> None:
         """Checks the combination of a stage, and defines its local."""
         if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
-            self.refuse(f"a key is no integer: {stage.key}")
+            self.refuse(f"a key is not an integer: {stage.key}")
         if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
             self.refuse(f"positions cannot be {stage.dtype}: {stage}")
         if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:

@@ -72,13 +72,13 @@ def decode(data: bytes) -> Program:
     """The program that was encoded.
 
     Raises:
-        FileFormatError: if the bytes are no program, or one that breaks a rule.
+        FileFormatError: if the bytes are not a program, or the program breaks a rule.
     """
     try:
         program = _decoded(data)
         verify(program)
     except _NONSENSE as error:
-        raise FileFormatError(f"this is no program: {error}") from None
+        raise FileFormatError(f"this is not a program: {error}") from None
     _note_checksum(program, data)
     return program
 

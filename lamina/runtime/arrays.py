@@ -31,7 +31,7 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
         DefinitionError: for Lamina's own tensors.
     """
     plain = type(value) is np.ndarray  # the usual case
-    array: Array = value if plain else to_array(value, f"{name} makes no array")
+    array: Array = value if plain else to_array(value, f"{name} cannot be converted to an array")
     if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
         if kind in "fiub" and (wanted.is_float or kind != "f"):

@@ -203,7 +203,7 @@ def test_bad_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("optimizer", [0.999, lm.Adam])
 def test_what_is_averaged_is_an_optimizer(optimizer: Any) -> None:
-    with pytest.raises(DefinitionError, match="in optimizer: this is no optimizer"):
+    with pytest.raises(DefinitionError, match="in optimizer: this is not an optimizer"):
         lm.EMA(optimizer)
 
 

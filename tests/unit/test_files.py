@@ -326,14 +326,14 @@ def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
         f"in {tmp_path / 'model'}: this is not a model file of Lamina\n"
         "  expected  lamina-model-1\n"
         "  found     None\n"
-        "  lm.load reads what Model.save wrote."
+        "  lm.load reads files that Model.save or a checkpoint of fit has written."
     )
 
 
 def test_a_layer_of_ones_own_must_be_passed(tmp_path: Path) -> None:
     lm.Model(chain(Own(1.0))).save(tmp_path / "model")
     error = refused(tmp_path / "model")
-    assert error.problem == "the network contains a Own, which is not among Lamina's layers"
+    assert error.problem == "the network contains a Own, which is not a layer of Lamina"
     assert error.advice == "If it is your own, pass its class: lm.load(path, layers=[Own])."
 
 

@@ -248,7 +248,7 @@ def test_nan_in_the_data_is_noticed_and_changes_nothing() -> None:
     x[17, 2] = np.nan
     model = lm.Model(network())
     before = model.parameters()
-    with pytest.raises(NonFiniteError, match="the loss became nan in step"):
+    with pytest.raises(NonFiniteError, match="the loss became nan in training step"):
         fit(model, (x, TRAIN.targets))
     assert same(model.parameters(), before)
 
@@ -303,7 +303,7 @@ def test_a_terminal_may_be_kept_quiet(
     assert capfd.readouterr() == ("", "")
 
 
-# What is refused before the first step ------------------------------------------------------------
+# What is refused before training begins -----------------------------------------------------------
 
 
 X, Y = TRAIN.inputs, TRAIN.targets

@@ -241,7 +241,7 @@ def test_a_tensor_has_no_truth_value() -> None:
 @pytest.mark.parametrize(
     ("call", "problem", "advice"),
     [
-        (np.exp, "exp() needs numbers, and a tensor holds no data yet", ": lm.ops.exp."),
+        (np.exp, "exp() needs numbers, but a tensor holds no data yet", ": lm.ops.exp."),
         (np.mean, "mean() needs numbers", ": lm.ops.mean."),
         (lambda x: np.clip(x, 0, 1), "clip() needs numbers", ": lm.ops.clip."),
         (lambda x: np.concatenate([x, x]), "concatenate() needs numbers", ": lm.ops.concat."),

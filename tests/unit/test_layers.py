@@ -168,7 +168,9 @@ def test_reshape_to_another_number_of_elements_is_refused() -> None:
 
 @pytest.mark.parametrize("dimensions", [(0,), (-2,), (-1, -1), (2.0,)])
 def test_reshape_checks_its_dimensions(dimensions: tuple[int, ...]) -> None:
-    with pytest.raises(DefinitionError, match="these are no dimensions of an example") as error:
+    with pytest.raises(
+        DefinitionError, match="these are not the dimensions of an example"
+    ) as error:
         lm.Reshape(*dimensions)
     assert str(error.value).startswith("in Reshape (test_layers.py:")
 

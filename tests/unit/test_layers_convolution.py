@@ -147,7 +147,7 @@ def test_the_largest_of_a_window_may_be_infinite_or_no_number() -> None:
 _NUMBERS = "must be a whole number, or one for each of 2 axes"
 _PAIRS = "padding must be a whole number, or for each of 2 axes one or a pair"
 _GROUPS = "the channels cannot be divided into groups"
-_MULTIPLES = "Both the channels given and those made must be multiples of groups."
+_MULTIPLES = "The channels of the input and of the result must be multiples of groups."
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
                 "output_padding  (2, 2)",
                 "stride          (2, 3)",
                 "dilation        1",
-                "to the same one.",
+                "output_padding chooses one of them.",
             ],
         ),
         (
@@ -305,9 +305,9 @@ ImageError = tuple[type[LaminaError], list[str]]
             (
                 ShapeError,
                 [
-                    "nothing is left of the result",
+                    "the result would be empty",
                     "padding  3",
-                    "The padding is cropped from the result: give less.",
+                    "The padding is cropped from the result: use a smaller one.",
                 ],
             ),
         ),

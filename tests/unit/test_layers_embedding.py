@@ -251,7 +251,7 @@ def test_positions_need_their_axes_and_floats(layer: Layer) -> None:
         (lambda: lm.Embedding(0, 3), "count must be a whole number of at least 1"),
         (lambda: lm.Embedding(3, 0), "features must be a whole number of at least 1"),
         (lambda: lm.Embedding(3, 2, -1), "padding must be a whole number of at least 0"),
-        (lambda: lm.Embedding(3, 2, 3), "padding is none of the indices"),
+        (lambda: lm.Embedding(3, 2, 3), "padding is out of the range of indices"),
         (lambda: lm.OneHot(2.5), "classes must be a whole number of at least 1"),
     ],
 )

@@ -75,7 +75,7 @@ def test_lengths_out_of_range_are_refused(wrong: int) -> None:
     assert lines[1:] == [
         "  expected  0..5",
         f"  found     {wrong} at example 3 of input 1",
-        "  The sequences have room for 5 steps; 0 is the length of an empty one.",
+        "  The sequences have 5 positions; 0 is the length of an empty sequence.",
     ]
 
 

@@ -169,7 +169,9 @@ def test_a_layer_that_was_not_applied_before_cannot_share() -> None:
     x = lm.Input(8)
     with pytest.raises(DefinitionError) as error:
         lm.TiedLinear(lm.Linear(3))(lm.Linear(3)(x))
-    assert "shares parameters with Linear, and does not come after it" in str(error.value)
+    assert "it shares parameters with Linear, but its operands do not depend on that layer" in str(
+        error.value
+    )
     assert "Apply Linear, the same object" in str(error.value)
     assert "net/2:TiedLinear" in str(error.value)
 

@@ -180,7 +180,7 @@ def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ..
     program = program_of(large_rows(), largest_block=8192)
     changed = Plan(blocks, program.plan.largest_live_bytes, program.plan.allocations)
     data = encode(Program("x", program.buffers, program.steps, program.outputs, {}, changed))
-    with pytest.raises(FileFormatError, match="this is no program"):
+    with pytest.raises(FileFormatError, match="this is not a program"):
         decode(data)
 
 

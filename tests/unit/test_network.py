@@ -129,7 +129,7 @@ def test_a_layer_that_is_applied_to_two_shapes_is_refused_when_written_down() ->
         f"in net/3:Linear ({FILE}:{line}): the parameter 'weight' is used in two shapes\n"
         "  first  [3, 4]\n"
         "  now    [3, 5]\n"
-        "  A layer that is used twice shares its parameters; make two layers."
+        "  A layer that is used twice has one set of parameters: make two layers."
     )
 
 

@@ -207,7 +207,7 @@ def test_a_tensor_given_to_a_layer_by_name_is_refused() -> None:
         "a layer takes its tensors as positional arguments\n"
         "  expected  layer(x, ...)\n"
         "  found     layer(..., mask=...)\n"
-        "  Leave the name out, layer(x, mask), or give an option where the layer is made: "
+        "  Pass tensors without names, layer(x, mask), and options when the layer is made: "
         "MultiHeadAttention(...)."
     )
 

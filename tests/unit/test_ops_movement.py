@@ -222,7 +222,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], list[str]]] = [
     (
         lambda: ops.transpose(tensor(2, 3), (0, 0)),
         ShapeError,
-        ["the axes are no permutation", "(0, 0)"],
+        ["the axes are not a permutation", "(0, 0)"],
     ),
     (
         lambda: tensor(2, 3) + tensor(2, 4),

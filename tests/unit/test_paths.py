@@ -120,7 +120,7 @@ def test_optimizers_by_path_are_a_dict(patterns: Any) -> None:
 @pytest.mark.parametrize("wrong", [0.1, lm.Adam])
 def test_what_stands_by_a_pattern_is_an_optimizer(wrong: Any) -> None:
     for how in ({"patterns": {"1.*": wrong}, "default": lm.Adam()}, {"default": wrong}):
-        with pytest.raises(DefinitionError, match=r"in ByPath .*: this is no optimizer"):
+        with pytest.raises(DefinitionError, match=r"in ByPath .*: this is not an optimizer"):
             lm.ByPath(**{"patterns": {}, **how})
 
 

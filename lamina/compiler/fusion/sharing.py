@@ -78,7 +78,7 @@ def _is_worth_storing(
 
 @final
 class _Demand:
-    """How often tensors are needed, if all tensors that are no anchors yet are computed again.
+    """How often tensors are needed, if all tensors that are not anchors yet are computed again.
 
     Args:
         context: holds the graph.

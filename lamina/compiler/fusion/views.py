@@ -17,7 +17,7 @@ from lamina.shapes import size_of, static
 def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:
     """The operands that are read through views: all of contractions, and those of recurrences.
 
-    The initial states of a recurrence are no views.
+    The initial states of a recurrence are not views.
     """
     if isinstance(node.op.lowering, Contracting):
         return node.operands
@@ -46,7 +46,7 @@ def reached_ends(
     Args:
         nodes: where the paths begin.
         is_end: whether a path ends at a tensor.
-        onward: the next tensors after one that is no end.
+        onward: the next tensors after one that is not an end.
     """
     found: set[Tensor] = set()
     seen: set[Tensor] = set()

@@ -40,7 +40,7 @@ def lower_contraction(
         contractions: the contractions among the members.
 
     Raises:
-        NotOneStep: if there is a second contraction or a reduction, or an operand is no view.
+        NotOneStep: if there is a second contraction or a reduction, or an operand is not a view.
     """
     node = contractions[0]
     if len(contractions) > 1 or any(isinstance(m.op.lowering, Reduction) for m in members):

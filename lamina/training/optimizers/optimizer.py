@@ -94,7 +94,7 @@ def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Ten
 
 def _no_rate(optimizer: Optimizer, found: str) -> DefinitionError:
     return DefinitionError(
-        "the function of the training step gives no learning rate",
+        "the function of the training step does not return a learning rate",
         facts=(("expected", "a number, or a tensor made from its argument"), ("found", found)),
         where=origin_text(optimizer),
         advice="Use numbers, + - * / **, and lm.ops: 0.1 * 0.5 ** lm.ops.floor(step / 10).",

@@ -30,7 +30,7 @@ _TRIAL_RUNS, _BAD_TRIAL_RUNS = 10, 5
 FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 256
 # For longer jobs one thread alone is never tried.
 LONG_SECONDS = 0.005
-# A longer time between two decisions is no measurement of threads: the process was stopped, the
+# A longer time between two decisions is not a measurement of threads: the process was stopped, the
 # machine was asleep, or the job is a long one.
 _STOPPED_SECONDS = 1.0
 # The weight of a candidate's earlier measurements after a trial has begun.
@@ -118,7 +118,7 @@ class ThreadChoice:
         if not 0 < ticks < _STOPPED_SECONDS * self._second:
             return
         if self._first:
-            # The first run is no measurement: its memory was not in the caches yet.
+            # The first run is not a measurement: its memory was not in the caches yet.
             self._first = False
         elif self.trial:
             self._credit -= max(ticks - other.mean() * self.runs, 0.0)
