@@ -1,7 +1,7 @@
 """Ops that put elements in another order or shape: reshape, transpose, flip.
 
-Like slices, pads and joins, they compute nothing and cost nothing by themselves: each becomes index
-arithmetic in the loads of the ops that read its result.
+Like slices, pads and joins, they compute nothing. Each becomes index arithmetic in the loads of the
+ops that read its result.
 """
 
 from __future__ import annotations

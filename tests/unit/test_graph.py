@@ -293,8 +293,8 @@ def test_an_open_batch_size_is_no_number() -> None:
         x / cast(Any, x.shape[0])
     assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
         "in test_graph.py:N: the batch size is not known while a network is defined\n"
-        "  ops.mean(x, 0) averages over it; ops.element_count(x, 0, 'float32') is the number as "
-        "a tensor."
+        "  ops.mean(x, 0) averages over the batch; ops.element_count(x, 0, 'float32') is the batch "
+        "size as a tensor."
     )
 
 

@@ -412,7 +412,7 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
         ),
         (
             lambda: ops.conv(X, weight(4, 3, 3, 3), (1, 1), NONE, (1, 1)),
-            ["conv: 3 channels are expected, and there are 4", "weight  f32[4, 3, 3, 3]"],
+            ["conv: expected 3 channels, found 4", "weight  f32[4, 3, 3, 3]"],
         ),
         (
             lambda: ops.conv(X, weight(4, 4, 3, 3, dtype=float64), (1, 1), NONE, (1, 1)),
@@ -420,12 +420,12 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
         ),
         (
             lambda: ops.conv_transpose(X, weight(5, 4, 3, 3), (8, 8), (1, 1), NONE, (1, 1)),
-            ["conv_transpose: 5 channels are expected, and there are 4"],
+            ["conv_transpose: expected 5 channels, found 4"],
         ),
         (
             lambda: ops.conv_transpose(X, weight(4, 4, 3, 3), (8, 9), (1, 1), NONE, (1, 1)),
             [
-                "no convolution of the result has the shape of the tensor",
+                "the convolution of the result does not have the shape of the tensor",
                 "extents of the result  (8, 9)",
                 "a convolution of it    (6, 7)",
                 "and up to stride - 1 more.",
@@ -434,7 +434,7 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
         (
             lambda: ops.window_max(X, [Window(2, before=2)]),
             [
-                "window_max: there must be an element in every window",
+                "window_max: a window may contain nothing but padding",
                 "padding  2 before and 0 after",
                 "Pad by at most half of the window.",
             ],

@@ -310,8 +310,8 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.sum(X, axis=1), DefinitionError, "Here it is called axes."),
     (lambda: ops.argmax(X, dim=1), DefinitionError, "Here it is called axis."),
     (lambda: ops.sum(X, 1, keepdim=True), DefinitionError, "Here it is called keepdims."),
-    (lambda: ops.matmul(X[:, :, :1], X[0]), ShapeError, "belong together differ, 1 against 3"),
-    (lambda: ops.dot(X[0, :, :1], ROW), ShapeError, "belong together differ, 1 against 3"),
+    (lambda: ops.matmul(X[:, :, :1], X[0]), ShapeError, "must be equal differ, 1 against 3"),
+    (lambda: ops.dot(X[0, :, :1], ROW), ShapeError, "must be equal differ, 1 against 3"),
     (lambda: ops.softmax(), DefinitionError, "missing a required argument: 'x'"),
     (
         lambda: ops.take(ops.reshape(X[:0], (0,)), [0]),
