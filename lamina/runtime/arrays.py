@@ -64,7 +64,7 @@ def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
         arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
         raise DataError(
-            f"the number of {name}s is not the network's",
+            f"the network has another number of {name}s",
             facts=(("expected", str(count)), ("found", str(len(arrays)))),
             advice=f"Give a tuple with one array for each {name}.",
         )

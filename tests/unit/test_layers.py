@@ -291,7 +291,7 @@ def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
         lm.GaussianSample()(lm.Input(3), lm.Input(1))
     assert "GaussianSample needs a variance for each mean" in str(error.value)
     assert "log_variance  f32[batch, 1]" in str(error.value)
-    with pytest.raises(DTypeError, match="GaussianSample calculates with floats"):
+    with pytest.raises(DTypeError, match="GaussianSample takes floats"):
         lm.GaussianSample()(lm.Input(3), lm.Input(3, dtype="int64"))
 
 
@@ -305,7 +305,7 @@ def test_random_layers_check_what_they_are_given() -> None:
     with pytest.raises(ShapeError, match="SpatialDropout needs an axis of channels"):
         lm.SpatialDropout(0.1)(lm.Input())
     for layer in RANDOM:
-        with pytest.raises(DTypeError, match=f"{type(layer).__name__} calculates with floats"):
+        with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
             layer(lm.Input(3, dtype="int64"))
 
 

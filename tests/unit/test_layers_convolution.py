@@ -262,13 +262,13 @@ ImageError = tuple[type[LaminaError], list[str]]
             lm.Conv2d(4, 3),
             (1, 28, 28),
             "uint8",
-            (DTypeError, ["Conv2d calculates with floats", "add lm.Rescale(1.0) before it"]),
+            (DTypeError, ["Conv2d takes floats", "add lm.Rescale(1.0) before it"]),
         ),
         (
             lm.GlobalAvgPool(),
             (3, 4),
             "int64",
-            (DTypeError, ["GlobalAvgPool calculates with floats"]),
+            (DTypeError, ["GlobalAvgPool takes floats"]),
         ),
         (
             lm.Conv2d(4, 3, groups=2),

@@ -242,7 +242,7 @@ def test_positions_need_their_axes_and_floats(layer: Layer) -> None:
     assert "needs an axis of positions and one of features" in str(shape_error.value)
     with pytest.raises(DTypeError) as dtype_error:
         layer(lm.Input(4, 3, dtype="int64"))
-    assert "calculates with floats" in str(dtype_error.value)
+    assert "takes floats" in str(dtype_error.value)
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_other_features_than_the_shared_weights_have_are_refused() -> None:
         lm.TiedLinear(embedding)(lm.Linear(WIDTH + 1)(embedding(tokens)))
     assert f"expected  [batch, ..., {WIDTH}]" in str(error.value)
     assert f"Add lm.Linear({WIDTH}) before it." in str(error.value)
-    with pytest.raises(DTypeError, match="TiedLinear calculates with floats"):
+    with pytest.raises(DTypeError, match="TiedLinear takes floats"):
         lm.TiedLinear(embedding)(lm.ops.cast(embedding(tokens), "int64"))
 
 

@@ -199,7 +199,7 @@ def test_another_number_of_inputs_is_refused(given: object, found: str) -> None:
     with pytest.raises(DataError) as caught:
         lm.Model(network()).predict(given)
     assert str(caught.value) == (
-        "the number of inputs is not the network's\n"
+        "the network has another number of inputs\n"
         "  expected  1\n"
         f"  found     {found}\n"
         "  Give a tuple with one array for each input."
