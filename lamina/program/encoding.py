@@ -2,8 +2,8 @@
 
 A program is written as a list of rows without repetitions: numbers and texts literally, tuples
 and records as the number of their kind and the numbers of earlier rows. The bytes depend on the
-program's contents alone, so that their checksum identifies it in every process. Reading makes
-tuples and the records that are listed here, and nothing else: no code comes out of a file.
+program's contents alone, so that their checksum identifies it in every process. Reading makes only
+tuples and the records that are listed here, so a file cannot contain code.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _decoded(data: bytes) -> Program:
         if (named[constant].shape, named[constant].dtype) != (shape, as_dtype(dtype)):
             raise ValueError(f"{constant} has another shape than its buffer")
         size = int(np.prod(shape, dtype=np.int64))
-        # A copy, which is aligned as arrays are.
+        # A copy is aligned like other arrays.
         array = np.frombuffer(data, as_dtype(dtype).numpy, size, end).reshape(shape).copy()
         array.flags.writeable = False
         constants[constant] = array

@@ -181,7 +181,7 @@ def test_tensors_are_no_data() -> None:
     for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
         with pytest.raises(DefinitionError) as caught:
             call(x)
-        assert caught.value.problem.startswith("data is an array, but this is a symbolic tensor, which")
+        assert caught.value.problem.startswith("data is an array, but this is a symbolic tensor")
         assert str(caught.value).endswith("and tensors to the network: model.network(x).")
 
 
