@@ -43,7 +43,7 @@ class Cost:
 
     @property
     def bytes(self) -> int:
-            """The bytes between buffers and processor if each element is moved once."""
+        """The bytes between buffers and processor if each element is moved once."""
         return self.read_bytes + self.written_bytes
 
 
