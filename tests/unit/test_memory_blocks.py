@@ -149,7 +149,7 @@ def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
         "  buffer  temporary b0 f64[1000], 8,000 bytes\n"
         "  limit   7,936 bytes in one block\n"
         "  Take a smaller batch (Network.max_batch_size returns the largest that fits), "
-        "or another engine: not all have such a limit."
+        "or another engine: some have no such limit."
     )
 
 
