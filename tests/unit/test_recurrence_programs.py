@@ -275,7 +275,7 @@ def test_a_recurrence_needs_a_sequence_and_a_positive_truncation() -> None:
     x = Leaves()
     text = error_of(summing, [x.add(3)], [])
     assert "a recurrence needs a sequence" in text
-    assert "ops.arange(n) will do" in text
+    assert "for example ops.arange(n)" in text
     assert "truncate must be a whole number of at least 1" in error_of(
         summing, [x.add(3)], [x.add(4, 3)], truncate=0
     )
