@@ -120,7 +120,7 @@ def test_systems_without_a_way_to_wait_have_one_thread(monkeypatch: pytest.Monke
         "several threads are not supported on this system\n"
         "  expected  LAMINA_THREADS=1\n"
         "  found     '2'\n"
-        "  They wait for each other on futexes or POSIX condition variables."
+        "  Threads wait for each other on futexes or POSIX condition variables."
     )
 
 
