@@ -231,8 +231,8 @@ def _largest_tile_m(
     if left.stride == 1 and left.k_stride * itemsize % LINE_BYTES == 0:
         # A power of two: tiles do not share cache lines.
         return 1 << (largest.bit_length() - 1)
-    # Rows a page multiple apart map to the same sets of the L1 cache. The right operand needs part
-    # of it, too.
+    # Rows a page multiple apart map to the same sets of the L1 cache. The right operand needs some
+    # sets, too.
     stride = gcd(left.stride * itemsize, _PAGE)
     return min(largest, max(3 * processor.level1_bytes // (4 * stride), 4))
 

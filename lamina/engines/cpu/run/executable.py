@@ -32,8 +32,8 @@ from lamina.shapes import Array
 if TYPE_CHECKING:
     from lamina.engines.cpu.decide.schedule import Schedule
 
-# Larger inputs of a single run are read in place, smaller ones are copied: NumPy returns the address
-# of an array in the time of copying this many bytes.
+# Larger inputs of a single run are read in place, smaller ones are copied: asking NumPy for the
+# address of an array takes as long as copying this many bytes.
 COPIED_BYTES = 4096
 # Kinds of buffers in memory outside of a program, which exists longer than the program.
 _OUTSIDE = ("parameter", "state")
