@@ -10,7 +10,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, Whole
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, Shape, as_whole
+from lamina.shapes import Array, DType, Shape, as_whole
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
 Loss = Callable[[Any, Any], Tensor]
@@ -53,9 +53,72 @@ class Optimizer(Protocol):
 class Metric(Protocol):
     """A measure reported in addition to the loss; see `lamina.training.metrics`."""
 
+    @property
+    def name(self) -> str:
+        """Its key in results and histories."""
+        ...
+
     def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
         """Sums over the batch, which add up over batches."""
         ...
+
+    def result(self, sums: Mapping[str, Array]) -> float | Array:
+        """The metric, from the sums over all batches."""
+        ...
+
+
+@frozen_dataclass
+class TrainingOptions:
+    """How parameters are trained: everything that decides a training step but network and data.
+
+    Attributes:
+        loss: a loss, or any function of (prediction, target) tensors.
+        optimizer: updates the parameters from their gradients.
+        metrics: measured on each batch.
+        clip: clips the gradients, if it is not None.
+        frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
+
+    Raises:
+        DefinitionError: if one of them is of the wrong kind.
+    """
+
+    loss: Loss
+    optimizer: Optimizer
+    metrics: Sequence[Metric] = ()
+    clip: Clip | None = None
+    frozen: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        check_optimizer(self.optimizer)
+        check_metrics(self.metrics)
+        check_clip(self.clip)
+        check_frozen(self.frozen)
+
+
+def options_or_none(
+    loss: Loss | None,
+    optimizer: Optimizer | None,
+    clip: Clip | None,
+    frozen: Sequence[str],
+    where: str,
+) -> TrainingOptions | None:
+    """The options of a training step; None, for a forward pass, without loss and optimizer.
+
+    Raises:
+        DefinitionError: for a loss without an optimizer, or an optimizer without a loss; names
+            the function `where`.
+    """
+    if loss is None and optimizer is None:
+        return None
+    if loss is None or optimizer is None:
+        raise DefinitionError(
+            "a training step needs both a loss and an optimizer",
+            facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
+            where=where,
+            advice="Give both, or neither for inference.",
+        )
+    return TrainingOptions(loss, optimizer, clip=clip, frozen=frozen)
 
 
 class _BatchSize(Kind):
@@ -82,10 +145,14 @@ _EXAMPLES = Whole(1)
 BatchSize = Annotated[int, _BatchSize()]
 
 
-def check_loss(loss: object, outputs: int) -> None:
-    """Raises DefinitionError if it is no loss, or not for this number of outputs."""
+def check_loss(loss: object) -> None:
+    """Raises DefinitionError if it is no loss."""
     if isinstance(loss, type) or not callable(loss):
         raise _wrong_part("loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss)
+
+
+def check_outputs(loss: object, outputs: int) -> None:
+    """Raises DefinitionError if a loss is not for this number of outputs of a network."""
     # Lamina's losses have `target`; most of them compare one output with one target.
     if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
         raise DefinitionError(
@@ -95,16 +162,6 @@ def check_loss(loss: object, outputs: int) -> None:
             advice="Write a function: lambda outputs, targets: lm.MSE()(outputs[0], targets[0]) "
             "+ lm.MSE()(outputs[1], targets[1]).",
         )
-
-
-def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionError:
-    """The error for a loss without an optimizer, or an optimizer without a loss."""
-    return DefinitionError(
-        "a training step needs both a loss and an optimizer",
-        facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
-        where=where,
-        advice="Give both, or neither for inference.",
-    )
 
 
 def check_optimizer(optimizer: object, where: str = "") -> None:

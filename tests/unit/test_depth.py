@@ -42,6 +42,7 @@ from lamina.graph import (
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
+from lamina.protocols import TrainingOptions
 from lamina.shapes import float32, int64
 
 # So many levels, and so many calls of Python functions to get through them.
@@ -324,7 +325,9 @@ def test_all_that_compares_steps_grows_with_their_number(
         network, loss = build(levels), lm.CrossEntropy()
         targets = default_targets(network, loss, float32)
         optimizer = lm.SGD(0.1, momentum=0.9)
-        graph = training_graph(network, loss, optimizer, targets, dtype=float32).graph
+        graph = training_graph(
+            network, TrainingOptions(loss, optimizer), targets, dtype=float32
+        ).graph
         count, before = 0, sys.gettrace()
         sys.settrace(traced)
         try:

@@ -24,6 +24,7 @@ from lamina.graph import OPS, Graph, Op, apply, leaf
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.program import Program
 from lamina.program.target import Target
+from lamina.protocols import TrainingOptions
 from lamina.shapes import as_dtype, float32
 
 
@@ -50,7 +51,8 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
 def step_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> BatchGraph:
     loss = loss or lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
-    return training_graph(net, loss, optimizer or lm.Adam(1e-3), targets, dtype=float32)
+    options = TrainingOptions(loss, optimizer or lm.Adam(1e-3))
+    return training_graph(net, options, targets, dtype=float32)
 
 
 def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:
