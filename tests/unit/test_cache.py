@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +25,11 @@ from cache_cases import (
     unused,
 )
 
+import lamina as lm
 from lamina import cache
 from lamina.cache import Sources, cached, find, folder, folders, keep, key_of
+from lamina.compiler.program_cache import SOURCES as PROGRAM_SOURCES
+from lamina.engines.cpu.compilation import SOURCES as CODE_SOURCES
 
 # Entries ------------------------------------------------------------------------------------------
 
@@ -64,6 +67,25 @@ def test_sources_that_are_written_as_they_were_have_not_changed(
     assert one.are_unchanged
     (package / "__init__.py").write_text("NEW = True")
     assert not other.are_unchanged
+
+
+@pytest.mark.parametrize(
+    ("sources", "roots"),
+    [
+        pytest.param(PROGRAM_SOURCES, ("graph", "ops", "compiler", "program"), id="programs"),
+        pytest.param(CODE_SOURCES, ("program", "codegen", "engines/cpu"), id="machine code"),
+    ],
+)
+def test_the_key_covers_every_package_that_decides_an_entry(
+    sources: Sources, roots: Sequence[str]
+) -> None:
+    lamina = Path(lm.__file__).parent
+    found = {
+        ".".join(("lamina", *file.parent.relative_to(lamina).parts))
+        for root in roots
+        for file in (lamina / root).rglob("__init__.py")
+    }
+    assert found | {"lamina"} == set(sources.packages)
 
 
 def test_what_was_made_once_is_found_again() -> None:

@@ -375,7 +375,7 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    monkeypatch.setattr("lamina.engines.cpu.compilation._SOURCES.checksum", "")
+    monkeypatch.setattr("lamina.engines.cpu.compilation.SOURCES.checksum", "")
     compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR)
     assert not list(tmp_path.rglob("*.object"))
 

@@ -21,13 +21,13 @@ from thread_pool_cases import (
 
 from lamina.codegen.llvm import Module, typed
 from lamina.codegen.values import I64, POINTER, constant
+from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.native import scheduler, waiting
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase
+from lamina.engines.cpu.native.slices import slices
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run import scheduler, waiting
 from lamina.engines.cpu.run import thread_pool as pools
-from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase
-from lamina.engines.cpu.run.machine_code import Library, compiled
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
-from lamina.engines.cpu.slices import slices
 from lamina.shapes import Array
 
 
@@ -100,7 +100,7 @@ def reading() -> int:
 def test_threads_that_ask_for_short_slices_stay_as_nice_as_they_were() -> None:
     code = (
         "import os, platform\n"
-        "from lamina.engines.cpu.run.waiting import ask_for_short_slices\n"
+        "from lamina.engines.cpu.native.waiting import ask_for_short_slices\n"
         "os.nice(7)\n"
         "ask_for_short_slices(platform.machine())\n"
         "assert os.getpriority(os.PRIO_PROCESS, 0) >= 7\n"

@@ -182,7 +182,7 @@ def test_another_version_of_the_sources_compiles_anew(
     compiled: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
-    monkeypatch.setattr(program_cache._SOURCES, "checksum", "another")
+    monkeypatch.setattr(program_cache.SOURCES, "checksum", "another")
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
 
@@ -194,7 +194,7 @@ def test_nothing_is_kept_where_it_could_not_be_found(
     if without == "the cache":
         monkeypatch.setenv("LAMINA_CACHE", "off")
     else:
-        monkeypatch.setattr(program_cache._SOURCES, "checksum", "")
+        monkeypatch.setattr(program_cache.SOURCES, "checksum", "")
     for _ in range(2):
         compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2

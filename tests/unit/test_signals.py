@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.engines.cpu import llvm
+from lamina.engines.cpu.machine_code import assemble, listing
+from lamina.engines.cpu.native import jobs
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run import jobs, llvm
-from lamina.engines.cpu.run.machine_code import assemble, listing
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.host import HostArena, HostMemory
 from lamina.engines.interpreter import engine as interpreter

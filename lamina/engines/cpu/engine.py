@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from lamina.engines import machine_memory
+from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
-from lamina.engines.cpu.run.machine_code import listing
 from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.host import (

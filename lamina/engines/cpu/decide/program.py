@@ -24,8 +24,8 @@ from lamina.engines.cpu.decide.schedule import (
 )
 from lamina.engines.cpu.decide.work import sliced
 from lamina.engines.cpu.decide.workers import workers_of, works_of
+from lamina.engines.cpu.native.slices import SLICE_CYCLES
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.slices import SLICE_CYCLES
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Step
 

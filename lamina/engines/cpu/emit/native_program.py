@@ -15,9 +15,9 @@ from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import Schedule
 from lamina.engines.cpu.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram, write_kernels
 from lamina.engines.cpu.emit.workspaces import SLOTS
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
