@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
 
-from lamina.codegen.builder import Block, Builder
+from lamina.codegen.builder import BasicBlock, Builder
 from lamina.codegen.values import Value
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Gathered, Index
@@ -42,7 +42,7 @@ class _Level:
     axes: dict[Axis, Value] = field(default_factory=dict[Axis, Value])
     locals: dict[str, Value] = field(default_factory=dict[str, Value])
     known: dict[object, Value] = field(default_factory=dict[object, Value])
-    inner_before: Block | None = None
+    inner_before: BasicBlock | None = None
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Nest:
         self._levels[0].axes[axis] = value
 
     @contextmanager
-    def level(self, before: Block | None) -> Generator[None]:
+    def level(self, before: BasicBlock | None) -> Generator[None]:
         """A level inside the current one; `before` is the block for code before it."""
         self._levels[-1].inner_before = before
         self._levels.append(_Level())

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar, final
 
 from lamina.codegen.access import Access
-from lamina.codegen.builder import Block, Builder, OpenLoop
+from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, element, random_words
@@ -65,7 +65,9 @@ class Points(Generic[Code]):
         self._nest.fix(axis, value)
 
     @contextmanager
-    def bound(self, axis: Axis, value: Value, *, before: Block | None = None) -> Generator[None]:
+    def bound(
+        self, axis: Axis, value: Value, *, before: BasicBlock | None = None
+    ) -> Generator[None]:
         """Inside, the axis has this value; `before` is the block for code before it."""
         with self._nest.level(before):
             self._nest.bind(axis, value)
@@ -79,7 +81,7 @@ class Points(Generic[Code]):
         lanes: int,
         *,
         multiple: int = 1,
-        before: Block | None = None,
+        before: BasicBlock | None = None,
     ) -> Generator[None]:
         """Inside, the axis runs along the lanes of vectors, from `first` on.
 

@@ -342,7 +342,7 @@ def test_all_that_compares_steps_grows_with_their_number(
     assert lines(48) < 4.6 * lines(12)
 
 
-# Groups and slots ---------------------------------------------------------------------------------
+# Groups and regions -------------------------------------------------------------------------------
 
 
 def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
@@ -411,13 +411,13 @@ def test_many_leaves_that_swap_their_values_are_swapped() -> None:
 
 def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
-    slots: list[memory._Slot] = []
+    regions: list[memory._Region] = []
     for number in range(200):
         first = int(random.integers(80))
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
         lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
-        slots.append(memory._Slot([lifetime], buffer.bytes, 64 if number % 2 else 4))
-    space = memory._AddressRange(tuple(slots), memory._UNLIMITED_SPAN, 64)
+        regions.append(memory._Region([lifetime], buffer.bytes, 64 if number % 2 else 4))
+    space = memory._AddressRange(tuple(regions), memory._UNLIMITED_SPAN, 64)
     found: list[object] = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)

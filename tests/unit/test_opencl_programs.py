@@ -18,7 +18,7 @@ from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.kernels import module_for
-from lamina.engines.gpu.launches import Gather, Launch, Launches, Repeated, Traits
+from lamina.engines.gpu.launches import Gather, Launch, Launches, RepeatedLaunches, Traits
 from lamina.errors import EngineError, InternalError
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
@@ -58,7 +58,7 @@ LAUNCHES = Launches(
         Launch("keep", ("t", "s", "empty"), 6, 1),
         Launch("last", ("y", "t", "p"), 3, 2),
     ),
-    (Repeated(0, 1, 2),),
+    (RepeatedLaunches(0, 1, 2),),
     (Gather("take", "x", 6),),
 )
 C = np.arange(6, dtype="float32")

@@ -29,7 +29,7 @@ from lamina.engines.cpu.decide.schedule import (
     PREPACKED,
     GemmSchedule,
     LoopSchedule,
-    Nest,
+    NestSchedule,
     Schedule,
     StepSchedule,
     WindowSchedule,
@@ -98,7 +98,7 @@ def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
         yield LoopSchedule(tuple(nest_of(one, processor) for one in split.loops), locals_, _BLOCKS)
 
 
-def _nests(loop: Loop, processor: Processor) -> Iterator[Nest]:
+def _nests(loop: Loop, processor: Processor) -> Iterator[NestSchedule]:
     """Vectors along each axis, of the usual width and of two lanes."""
     for number, vectors in enumerate(possible_vectors(loop, processor)):
         nest = nest_with(loop, vectors)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.stages import Style, fitting_lanes, is_window
 from lamina.codegen.strides import stride_along
-from lamina.engines.cpu.decide.schedule import LoopSchedule, Nest
+from lamina.engines.cpu.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.cpu.decide.split_reductions import BLOCKS, long_reductions, split_loop
 from lamina.engines.cpu.decide.vectors import lanes_for, widened
 from lamina.engines.cpu.processor import Processor
@@ -74,27 +74,27 @@ def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
     return LoopSchedule(nests, long, BLOCKS if long else 0)
 
 
-def nest_of(loop: Loop, processor: Processor) -> Nest:
+def nest_of(loop: Loop, processor: Processor) -> NestSchedule:
     """The cheapest way to run a loop nest with neighbouring axes merged."""
     nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
     return min(nests, key=lambda nest: nest.cycles)
 
 
-def nest_of_columns(loop: Loop, width: int) -> Nest:
+def nest_of_columns(loop: Loop, width: int) -> NestSchedule:
     """A loop over one axis, in vectors of `width` lanes, each of which is a work item."""
     loop = merged_axes(loop)
     (axis,) = loop.axes
     return nest_with(loop, Vectors(axis, False, width))
 
 
-def nest_with(loop: Loop, vectors: Vectors) -> Nest:
+def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
     """How a loop, neighbouring axes merged, is run with these vectors."""
     lane, within = vectors.lane, vectors.within
     # The loop over vectors is innermost, so that memory is read in its order.
     order = [axis for axis in loop.axes if axis != lane and axis not in within]
     order += [lane] if lane is not None else []
     order += within
-    return Nest(
+    return NestSchedule(
         tuple(order),
         lane,
         vectors.lanes,

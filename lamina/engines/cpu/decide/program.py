@@ -17,7 +17,7 @@ from lamina.engines.cpu.decide.prepacking import PrepackRequest, prepackings_of
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,
     GemmSchedule,
-    Nest,
+    NestSchedule,
     Schedule,
     StepSchedule,
     WindowSchedule,
@@ -64,7 +64,7 @@ class _Deciding:
         self._signatures = signatures
         # By steps without names, and whether their right operands may be prepacked.
         self._known: dict[tuple[Step, bool], StepSchedule] = {}
-        self._nests: dict[tuple[Step, int], Nest] = {}
+        self._nests: dict[tuple[Step, int], NestSchedule] = {}
 
     def schedule(self) -> Schedule:
         program, steps = self._program, self._program.steps
@@ -119,7 +119,7 @@ class _Deciding:
         """Whether a step cannot run unless its operand is prepacked."""
         return number in self._forced or isinstance(schedule, WindowSchedule)
 
-    def _of_columns(self, number: int, width: int) -> Nest:
+    def _of_columns(self, number: int, width: int) -> NestSchedule:
         """How a loop of column sums runs, with a work item for each `width` columns."""
         (step,), _ = self._signatures.numbered(self._program.steps[number])
         assert isinstance(step, Loop)

@@ -20,7 +20,7 @@ from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,
     LoopSchedule,
-    Nest,
+    NestSchedule,
     Prepacking,
     Schedule,
     StepSchedule,
@@ -30,7 +30,7 @@ from lamina.engines.cpu.emit.context import Context, WrittenKernel
 from lamina.engines.cpu.emit.contractions import emit_contraction
 from lamina.engines.cpu.emit.loops import emit_loops, emit_nest
 from lamina.engines.cpu.emit.prepacking import emit_prepacking
-from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
+from lamina.engines.cpu.emit.workspaces import HEADER, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
@@ -103,12 +103,12 @@ class WrittenProgram:
     sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
     placed: dict[str, int] = field(default_factory=dict[str, int])
     # The length of the table.
-    words: int = len(SLOTS)
+    words: int = len(HEADER)
 
     def add_section(self, names: tuple[str, ...]) -> None:
         """Appends a section."""
         self.sections.append(names)
-        self.words += len(SLOTS) + len(names)
+        self.words += len(HEADER) + len(names)
 
 
 def write_kernels(
@@ -298,7 +298,7 @@ def _prepacking(
 def _kernels(
     names: Sequence[str],
     schedule: StepSchedule,
-    nests: Sequence[Nest],
+    nests: Sequence[NestSchedule],
     context: Context,
     signature: StepSignature,
 ) -> list[WrittenKernel]:

@@ -14,7 +14,7 @@ from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import Schedule
 from lamina.engines.cpu.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram, write_kernels
-from lamina.engines.cpu.emit.workspaces import SLOTS
+from lamina.engines.cpu.emit.workspaces import HEADER
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import Processor
@@ -96,7 +96,7 @@ def _table(program: Program, written: WrittenProgram) -> tuple[int, ...]:
     numbers = {name: number for number, name in enumerate(names)}
     entries: list[int] = []
     for section in written.sections:
-        entries += range(-len(SLOTS), 0)
+        entries += range(-len(HEADER), 0)
         entries += (numbers[name] for name in section)
     return tuple(entries)
 
@@ -132,7 +132,7 @@ def _entry(
         for call in calls[first:last]:
             number, slices = numbers[call.function], call.slices
             items, share = slices.work.items, slices.count
-            # A kernel that all threads share gives each thread the slice of the same slot always.
+            # A kernel that all threads share always gives a slot the same slice.
             slot = offset if share < threads else 0
             kernels.append(Kernel(number, call.section, items, slices.at_once, share, slot))
             offset = (offset + share) % threads

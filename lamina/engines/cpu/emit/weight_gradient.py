@@ -222,19 +222,19 @@ class WeightGradient(WindowWriter):
                 with points.bound(self._outer, outer):
                     left = self._image_start(points)
                 left = address(code, left, [(start, strides[image.positions[0]])], self._element)
-                slot = outer_stride(self._windowed) or 0
+                image_stride = outer_stride(self._windowed) or 0
             else:
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
                     target = address(code, own, [(past, size)], self._element)
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
-                left, slot = code.offset(own, skipped, self._element), size
+                left, image_stride = code.offset(own, skipped, self._element), size
             count = self._schedule.images * block * run
             right, right_stride = self._right_of_chunk(points, panel, own, n_start, first, count)
         loops = merged(
             [
-                (self._schedule.images, slot),
+                (self._schedule.images, image_stride),
                 (block, strides[image.positions[0]]),
                 *((axis.extent, strides[axis]) for axis in image.positions[1:]),
             ]

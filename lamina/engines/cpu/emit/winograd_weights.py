@@ -12,7 +12,7 @@ from lamina.engines.cpu.decide.winograd import PackedWeights, Taps
 from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.packing import RightPanel
-from lamina.engines.cpu.emit.transforms import Listed, along_both
+from lamina.engines.cpu.emit.transforms import ListedSquare, along_both
 from lamina.engines.cpu.emit.zeros import columns_set
 from lamina.records import frozen_dataclass
 
@@ -75,7 +75,7 @@ def _transform(
             loaded.append(code.load(weight, vector))
             found = code.select(code.compare("oeq", loaded[-1], none), one, found)
         with_zeros.append(found)
-        square = Listed(loaded, taps.window)
+        square = ListedSquare(loaded, taps.window)
         rows = along_both(code, FILTERINGS[taps.window].weight_transform, square)
         for index, value in enumerate(value for row in rows for value in row):
             code.store(value, code.offset(here, index * matrix_stride + skipped, kind))

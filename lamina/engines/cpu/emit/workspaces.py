@@ -15,8 +15,8 @@ from lamina.codegen.values import I64, POINTER, Value
 
 _ALIGNMENT = 64
 # Every section of the table of addresses begins with these entries; buffers follow.
-SLOTS = ("own", "own bytes", "iteration")
-_OWN, _OWN_BYTES, _ITERATION = range(len(SLOTS))
+HEADER = ("own", "own bytes", "iteration")
+_OWN, _OWN_BYTES, _ITERATION = range(len(HEADER))
 
 
 @final
