@@ -17,16 +17,7 @@ from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, element, random_words
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import (
-    Apply,
-    Literal,
-    Load,
-    Local,
-    Position,
-    Scalar,
-    Within,
-    indices_of,
-)
+from lamina.program.scalar import Apply, Literal, Load, Local, Position, Scalar, Within, indices_of
 from lamina.program.steps import Store
 
 Code = TypeVar("Code", bound=Builder, covariant=True)

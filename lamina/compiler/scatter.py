@@ -23,15 +23,7 @@ from lamina.program.index import (
 from lamina.program.program import Buffer, Repeat
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Position, Scalar, indices
-from lamina.program.steps import (
-    Loop,
-    SegmentSum,
-    Sort,
-    Step,
-    Store,
-    Write,
-    position_dtype,
-)
+from lamina.program.steps import Loop, SegmentSum, Sort, Step, Store, Write, position_dtype
 from lamina.records import frozen_dataclass
 from lamina.shapes import int64, size_of
 

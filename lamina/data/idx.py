@@ -15,13 +15,7 @@ import numpy as np
 
 from lamina.calls import checked
 from lamina.data.dataset import Dataset
-from lamina.data.untrusted import (
-    RESTORE,
-    PathLike,
-    read_at_most,
-    reading,
-    require_plausible,
-)
+from lamina.data.untrusted import RESTORE, PathLike, read_at_most, reading, require_plausible
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.shapes import Array, shape_text, size_of

@@ -12,12 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from thread_pool_cases import (
-    Counting,
-    addresses,
-    assert_prints,
-    run_script,
-)
+from thread_pool_cases import Counting, addresses, assert_prints, run_script
 
 from lamina.codegen.llvm import Module, typed
 from lamina.codegen.values import I64, POINTER, constant

@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from files_cases import (
-    Array,
-    chain,
-    functional,
-    metadata_of,
-    normal,
-    refused,
-)
+from files_cases import Array, chain, functional, metadata_of, normal, refused
 
 import lamina as lm
 from lamina import ops

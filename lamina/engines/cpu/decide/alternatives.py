@@ -14,10 +14,7 @@ from lamina.codegen.filtering import RESULTS
 from lamina.codegen.matrix import Matrix, as_loop, as_matrix, as_plain
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
-from lamina.engines.cpu.decide.contractions import (
-    can_be_dots,
-    gemm_schedule,
-)
+from lamina.engines.cpu.decide.contractions import can_be_dots, gemm_schedule
 from lamina.engines.cpu.decide.convolutions import can_have_images, m_tiles_of, window_schedule
 from lamina.engines.cpu.decide.loops import nest_of, nest_with, possible_vectors
 from lamina.engines.cpu.decide.packing import Packing, can_be_read_in_vectors

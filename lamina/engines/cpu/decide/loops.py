@@ -19,15 +19,7 @@ from lamina.engines.cpu.decide.vectors import lanes_for, widened
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder
-from lamina.program.steps import (
-    Loop,
-    Reduce,
-    Stage,
-    Write,
-    inner_axes,
-    stage_stores,
-    stage_values,
-)
+from lamina.program.steps import Loop, Reduce, Stage, Write, inner_axes, stage_stores, stage_values
 from lamina.program.target import EXPENSIVE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of

@@ -9,23 +9,13 @@ from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
 from lamina.codegen.matrix import as_plain
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.convolutions import (
-    m_tiles_of,
-    matrix_of_positions,
-    outer_stride,
-)
+from lamina.engines.cpu.decide.convolutions import m_tiles_of, matrix_of_positions, outer_stride
 from lamina.engines.cpu.decide.m_tiles import merged
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
 from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
-from lamina.engines.cpu.emit.m_tiles import (
-    address,
-    offsets,
-    over_tiles,
-    row_of,
-    start_of_piece,
-)
+from lamina.engines.cpu.emit.m_tiles import address, offsets, over_tiles, row_of, start_of_piece
 from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
