@@ -270,12 +270,12 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         lambda n: (slots[n].first, -slots[n].bytes),
         lambda n: (-(slots[n].last - slots[n].first), -slots[n].bytes),
     ]
-    place = _placement(space)
+    allocate = _allocator(space)
     best_order: Sequence[int] = ()
     best: tuple[int, list[int]] = 0, []
     for key in keys:
         order = sorted(numbers, key=key)
-        addresses = place(order)
+        addresses = allocate(order)
         size = sum(space.blocks(addresses))
         if not best_order or size < best[0]:
             best_order, best = order, (size, addresses)
@@ -288,7 +288,7 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         order = list(best_order)
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
-        addresses = place(order)
+        addresses = allocate(order)
         size = sum(space.blocks(addresses))
         if size <= best[0]:
             best_order, best = order, (size, addresses)
@@ -296,14 +296,14 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
 
 
 # An order of slots -> the address of each slot.
-_Placement = Callable[[Sequence[int]], list[int]]
+_Allocator = Callable[[Sequence[int]], list[int]]
 
 
-def _placement(space: _AddressRange) -> _Placement:
+def _allocator(space: _AddressRange) -> _Allocator:
     """First fit: each slot gets the lowest address free of slots alive at the same time."""
     slots = space.slots
     if len(slots) > MOST_IN_LISTS:
-        return partial(_placed_with_arrays, space)
+        return partial(_allocated_with_arrays, space)
     concurrent = [
         [
             other
@@ -312,40 +312,40 @@ def _placement(space: _AddressRange) -> _Placement:
         ]
         for number, slot in enumerate(slots)
     ]
-    return partial(_placed_with_lists, space, concurrent)
+    return partial(_allocated_with_lists, space, concurrent)
 
 
-def _placed_with_lists(
+def _allocated_with_lists(
     space: _AddressRange, concurrent: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[int]:
     """First fit for few slots. `concurrent` lists, for each slot, those alive at the same time."""
-    placed: dict[int, tuple[int, int]] = {}
+    ranges: dict[int, tuple[int, int]] = {}
     span = space.span
     for number in order:
         slot = space.slots[number]
         length, alignment = slot.bytes, slot.alignment
         address = 0
-        for start, end in sorted(placed[other] for other in concurrent[number] if other in placed):
+        for start, end in sorted(ranges[other] for other in concurrent[number] if other in ranges):
             if address + length <= start:
                 break
             if end > address:
                 address = -(-end // alignment) * alignment
                 if address % span + length > span:
                     address += span - address % span
-        placed[number] = (address, address + length)
-    return [placed[number][0] for number in range(len(space.slots))]
+        ranges[number] = (address, address + length)
+    return [ranges[number][0] for number in range(len(space.slots))]
 
 
-def _placed_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
+def _allocated_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
     """First fit for many slots: thousands may be alive at the same time as each of them."""
     slots, span = space.slots, space.span
-    # A column for each slot placed so far, by address: first step, last step, start and end.
-    placed = np.zeros((4, len(slots)), np.int64)
+    # A column for each slot allocated so far, by address: first step, last step, start and end.
+    allocated = np.zeros((4, len(slots)), np.int64)
     addresses = [0] * len(slots)
     for count, number in enumerate(order):
         slot = slots[number]
         length, alignment = slot.bytes, slot.alignment
-        first, last, starts, ends = placed[:, :count]
+        first, last, starts, ends = allocated[:, :count]
         alive = (first <= slot.last) & (last >= slot.first)
         # Candidates: after the largest end of all slots up to each one, in order of addresses.
         ends_so_far = np.maximum.accumulate(ends[alive], dtype=np.int64)
@@ -356,6 +356,6 @@ def _placed_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]
         address = int(candidates[gap])
         addresses[number] = address
         column = int(starts.searchsorted(address, "right"))
-        placed[:, column + 1 : count + 1] = placed[:, column:count]
-        placed[:, column] = slot.first, slot.last, address, address + length
+        allocated[:, column + 1 : count + 1] = allocated[:, column:count]
+        allocated[:, column] = slot.first, slot.last, address, address + length
     return addresses
