@@ -148,7 +148,9 @@ BatchSize = Annotated[int, _BatchSize()]
 def check_loss(loss: object) -> None:
     """Raises DefinitionError if it is no loss."""
     if isinstance(loss, type) or not callable(loss):
-        raise _wrong_part("loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss)
+        raise _wrong_argument(
+            "loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss
+        )
 
 
 def check_outputs(loss: object, outputs: int) -> None:
@@ -169,7 +171,7 @@ def check_optimizer(optimizer: object, where: str = "") -> None:
     # `update` alone does not make an optimizer: dicts have it too.
     methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
     if isinstance(optimizer, type) or not all(map(callable, methods)):
-        raise _wrong_part("optimizer", "lm.Adam(1e-3)", optimizer, where)
+        raise _wrong_argument("optimizer", "lm.Adam(1e-3)", optimizer, where)
 
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
@@ -210,10 +212,10 @@ def check_frozen(frozen: object) -> None:
 def check_metrics(metrics: object) -> None:
     """Raises DefinitionError if it is no sequence of metrics."""
     if not isinstance(metrics, list | tuple):
-        raise _wrong_part("list of metrics", "[lm.Accuracy()]", metrics)
+        raise _wrong_argument("list of metrics", "[lm.Accuracy()]", metrics)
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
-            raise _wrong_part("metric", "lm.Accuracy()", metric)
+            raise _wrong_argument("metric", "lm.Accuracy()", metric)
 
 
 def check_callbacks(callbacks: object) -> None:
@@ -221,20 +223,20 @@ def check_callbacks(callbacks: object) -> None:
     listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
     if not all(callable(one) for one in listed):
         expected = "[a function of the history]"
-        raise _wrong_part("list of callbacks", expected, cast(object, callbacks))
+        raise _wrong_argument("list of callbacks", expected, cast(object, callbacks))
 
 
 def check_clip(clip: object) -> None:
     """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
-        raise _wrong_part("function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
+        raise _wrong_argument("function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
 
 
-def _wrong_part(part: str, expected: str, found: object, where: str = "") -> DefinitionError:
+def _wrong_argument(kind: str, expected: str, found: object, where: str = "") -> DefinitionError:
     made = isinstance(found, type)
     return DefinitionError(
-        f"this is no {part}",
+        f"this is no {kind}",
         facts=(("expected", expected), ("found", repr(found))),
-        where=where or part.split()[-1],
+        where=where or kind.split()[-1],
         advice=f"Make one of the class: {found.__name__}(...)." if made else "",
     )

@@ -88,7 +88,7 @@ def _is_layer(called: Named, _: Sequence[str]) -> bool:
     return hasattr(called.owner, "forward")
 
 
-# Options that Lamina expresses in another way: their names elsewhere, the callables (and their
+# Options of other frameworks that Lamina does not have: their names, the callables (and their
 # options) for which the advice is right, and the advice.
 INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
     (

@@ -272,12 +272,12 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         lambda n: (regions[n].first, -regions[n].bytes),
         lambda n: (-(regions[n].last - regions[n].first), -regions[n].bytes),
     ]
-    place = _placement(space)
+    allocate = _allocator(space)
     best_order: Sequence[int] = ()
     best: tuple[int, list[int]] = 0, []
     for key in keys:
         order = sorted(numbers, key=key)
-        addresses = place(order)
+        addresses = allocate(order)
         size = sum(space.blocks(addresses))
         if not best_order or size < best[0]:
             best_order, best = order, (size, addresses)
@@ -290,7 +290,7 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         order = list(best_order)
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
-        addresses = place(order)
+        addresses = allocate(order)
         size = sum(space.blocks(addresses))
         if size <= best[0]:
             best_order, best = order, (size, addresses)
@@ -298,14 +298,14 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
 
 
 # An order of regions -> the address of each region.
-_Placement = Callable[[Sequence[int]], list[int]]
+_Allocator = Callable[[Sequence[int]], list[int]]
 
 
-def _placement(space: _AddressRange) -> _Placement:
+def _allocator(space: _AddressRange) -> _Allocator:
     """First fit: each region gets the lowest address free of regions alive at the same time."""
     regions = space.regions
     if len(regions) > MOST_IN_LISTS:
-        return partial(_first_fit_with_arrays, space)
+        return partial(_allocated_with_arrays, space)
     concurrent = [
         [
             other
@@ -314,42 +314,40 @@ def _placement(space: _AddressRange) -> _Placement:
         ]
         for number, region in enumerate(regions)
     ]
-    return partial(_first_fit_with_lists, space, concurrent)
+    return partial(_allocated_with_lists, space, concurrent)
 
 
-def _first_fit_with_lists(
+def _allocated_with_lists(
     space: _AddressRange, concurrent: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[int]:
     """First fit for few regions. `concurrent` lists, for each region, those alive at once."""
-    assigned: dict[int, tuple[int, int]] = {}
+    ranges: dict[int, tuple[int, int]] = {}
     span = space.span
     for number in order:
         region = space.regions[number]
         length, alignment = region.bytes, region.alignment
         address = 0
-        for start, end in sorted(
-            assigned[other] for other in concurrent[number] if other in assigned
-        ):
+        for start, end in sorted(ranges[other] for other in concurrent[number] if other in ranges):
             if address + length <= start:
                 break
             if end > address:
                 address = -(-end // alignment) * alignment
                 if address % span + length > span:
                     address += span - address % span
-        assigned[number] = (address, address + length)
-    return [assigned[number][0] for number in range(len(space.regions))]
+        ranges[number] = (address, address + length)
+    return [ranges[number][0] for number in range(len(space.regions))]
 
 
-def _first_fit_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
+def _allocated_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
     """First fit for many regions: thousands may be alive at the same time as each of them."""
     regions, span = space.regions, space.span
-    # A column for each region assigned so far, by address: first step, last step, start and end.
-    assigned = np.zeros((4, len(regions)), np.int64)
+    # A column for each region allocated so far, by address: first step, last step, start and end.
+    allocated = np.zeros((4, len(regions)), np.int64)
     addresses = [0] * len(regions)
     for count, number in enumerate(order):
         region = regions[number]
         length, alignment = region.bytes, region.alignment
-        first, last, starts, ends = assigned[:, :count]
+        first, last, starts, ends = allocated[:, :count]
         alive = (first <= region.last) & (last >= region.first)
         # Candidates: after the largest end of all regions up to each one, in order of addresses.
         ends_so_far = np.maximum.accumulate(ends[alive], dtype=np.int64)
@@ -360,6 +358,6 @@ def _first_fit_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[i
         address = int(candidates[gap])
         addresses[number] = address
         column = int(starts.searchsorted(address, "right"))
-        assigned[:, column + 1 : count + 1] = assigned[:, column:count]
-        assigned[:, column] = region.first, region.last, address, address + length
+        allocated[:, column + 1 : count + 1] = allocated[:, column:count]
+        allocated[:, column] = region.first, region.last, address, address + length
     return addresses

@@ -222,7 +222,7 @@ class PixelUnshuffle(Layer):
             raise ShapeError(
                 "height and width cannot be divided evenly",
                 facts=(("expected", f"multiples of {r}"), ("found", described(x))),
-                advice="Pad the image with lm.Pad, or cut it with lm.Crop.",
+                advice="Pad the image with lm.Pad, or crop it with lm.Crop.",
             )
         split = ops.reshape(x, (batch, channels, height // r, r, width // r, r))
         separated = ops.transpose(split, (0, 1, 3, 5, 2, 4))
@@ -295,7 +295,7 @@ class Crop(Layer):
                 raise ShapeError(
                     "nothing is left of an axis that is cropped",
                     facts=(("widths", f"{front} and {end}"), ("found", described(x))),
-                    advice="Cut off fewer elements than there are.",
+                    advice="Crop fewer elements than there are.",
                 )
             key.append(slice(front, dim - end) if isinstance(dim, int) else slice(None))
         return x[tuple(key)]

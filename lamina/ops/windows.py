@@ -1,6 +1,6 @@
 """Windows: views of the elements under a kernel, for each output position.
 
-`shear` is the one movement behind convolution, pooling and all their gradients: it shifts the index
+Convolution, pooling and all their gradients are made of one movement, `shear`: it shifts the index
 along one axis by the kernel element, the index along another. The gradient of a shear is a shear
 with other numbers. So gradients of windows are windows again, and nothing is scattered.
 """

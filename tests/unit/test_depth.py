@@ -122,7 +122,7 @@ def doubled_indices(start: Tensor, levels: int) -> Tensor:
 
 BUILDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "elementwise": chain(lambda x, start, _: ops.tanh(x) + start),
-    "two ways": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
+    "two branches": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
     "reductions": chain(lambda x, _start, _level: x * 0.5 + ops.sum(x, 2, keepdims=True) * 0.1),
     "movements": chain(moved),
     "scans": chain(lambda x, _start, _level: ops.cumsum(x, 2) * 0.5),
@@ -157,7 +157,7 @@ def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
         assert np.allclose(lm.Model(network).predict(x), found, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["elementwise", "two ways", "summed in pairs", "reductions"])
+@pytest.mark.parametrize("name", ["elementwise", "two branches", "summed in pairs", "reductions"])
 def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
     start = lm.Input(4, 6)
     with little_stack():
@@ -364,7 +364,7 @@ def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
 
 
 def test_joining_groups_without_successors_changes_no_other_group() -> None:
-    # A chain, and beside each of its groups two without successors, one after the other.
+    # A chain, and next to each of its groups two without successors, one after the other.
     chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
     ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}
     precedence = Precedence(chain | ends)

@@ -203,7 +203,7 @@ def test_nothing_is_kept_where_it_could_not_be_found(
 
 NONSENSE = {
     "nothing": b"",
-    "cut": b"\x08\0\0\0\0\0\0\0[[0]",
+    "truncated": b"\x08\0\0\0\0\0\0\0[[0]",
     "a pickle": b"cos\nsystem\n(S'false'\ntR.",
     "another value": b"\x08\0\0\0\0\0\0\0[[0], 1]",
 }

@@ -336,7 +336,7 @@ def test_ctrl_c_that_was_answered_is_not_raised(pressing: Callable[[], None]) ->
 def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
     pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut_short(*_: Any) -> None:
+    def time_out(*_: Any) -> None:
         raise TimeoutError
 
     seen: list[int] = []
@@ -346,7 +346,7 @@ def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
 
     signal.signal(signal.SIGINT, own)
     with pytest.raises(TimeoutError), held_interrupts():
-        monkeypatch.setattr(signal, "signal", cut_short)
+        monkeypatch.setattr(signal, "signal", time_out)
     monkeypatch.undo()
     gc.collect()
     pressing()

@@ -103,7 +103,7 @@ def _hold_during_forks() -> None:
     """Holds llvmlite's lock while the process forks: in the child it would stay locked forever.
 
     A ShieldedThread already waits for forks; this is for other users of llvmlite. It has a lock for
-    all its functions, but no public way to take it.
+    all its functions, but no public function that takes it.
     """
     lock = getattr(binding.ffi.lib, "_lock", None)
     if lock is not None and hasattr(os, "register_at_fork"):

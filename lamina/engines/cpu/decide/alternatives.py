@@ -104,7 +104,7 @@ def _nests(loop: Loop, processor: Processor) -> Iterator[NestSchedule]:
             # Vectors of the axis are work items, in a nest with the axes reversed.
             yield replace(nest, order=order[::-1], shared=vectors.lane, style=_UNROLLED)
             lanes = fitting_lanes(2, vectors.lane.extent)
-        style = replace(_LOOPS, inner_lanes=2 if vectors.inner else 0)
+        style = replace(_LOOPS, inner_lanes=2 if vectors.along_inner_axis else 0)
         shared = order[number % len(order)] if order else None
         yield replace(nest, lanes=lanes, shared=shared, style=style)
 

@@ -45,14 +45,14 @@ class Vectors:
 
     Attributes:
         lane: the parallel axis along the lanes, if there is one.
-        inner: whether instead the last inner axis of each stage runs along the lanes.
+        along_inner_axis: whether instead the last inner axis of each stage runs along the lanes.
         lanes: of a vector.
         within: the axes that run inside the loop over vectors; loads that do not depend on them are
             done once for all their points. Without such axes the loop over vectors is innermost.
     """
 
     lane: Axis | None
-    inner: bool
+    along_inner_axis: bool
     lanes: int
     within: tuple[Axis, ...] = ()
 
@@ -67,12 +67,12 @@ def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
 
 
 def nest_of(loop: Loop, processor: Processor) -> NestSchedule:
-    """The cheapest way to run a loop nest with neighbouring axes merged."""
+    """The cheapest nest for a loop whose neighbouring axes are merged."""
     nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
     return min(nests, key=lambda nest: nest.cycles)
 
 
-def nest_of_columns(loop: Loop, width: int) -> NestSchedule:
+def nest_of_column_sums(loop: Loop, width: int) -> NestSchedule:
     """A loop over one axis, in vectors of `width` lanes, each of which is a work item."""
     loop = merged_axes(loop)
     (axis,) = loop.axes
@@ -99,12 +99,12 @@ def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
 def style_of(vectors: Vectors) -> Style:
     """How the stages at a point, or a vector of points, are written."""
     window = LARGEST_SHARED_WINDOW if vectors.within else LARGEST_WINDOW
-    return Style(vectors.lanes if vectors.inner else 0, MOST_UNROLLED, window)
+    return Style(vectors.lanes if vectors.along_inner_axis else 0, MOST_UNROLLED, window)
 
 
 def _is_across(stage: Stage, vectors: Vectors) -> bool:
     """Whether the vectors of a stage run along its last inner axis."""
-    if not vectors.inner or not isinstance(stage, Reduce | Write) or not stage.axes:
+    if not vectors.along_inner_axis or not isinstance(stage, Reduce | Write) or not stage.axes:
         return False
     return not (isinstance(stage, Write) and stage.sequential)
 

@@ -88,8 +88,8 @@ class WrittenProgram:
         loops: the repeated ranges of `calls`.
         sections: of the table of addresses: the names of the buffers in each, which follow the
             addresses of the workspaces.
-        placed: by name, the offsets of prepacked operands, and of buffers that steps have
-            requested, in the memory for both.
+        workspace_offsets: by name, the offset of each prepacked operand, and of each buffer that a
+            step requested, in the shared workspaces.
     """
 
     schedule: Schedule
@@ -101,7 +101,7 @@ class WrittenProgram:
     loops: list[RepeatedCalls] = field(default_factory=list[RepeatedCalls])
     # The first section, without buffers, is for kernels that belong to no step.
     sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
-    placed: dict[str, int] = field(default_factory=dict[str, int])
+    workspace_offsets: dict[str, int] = field(default_factory=dict[str, int])
     # The length of the table.
     words: int = len(HEADER)
 
@@ -164,7 +164,7 @@ class _Writer:
         # The largest first, as smaller ones then fit between them.
         for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
             offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
-            written.placed[one.name] = offset
+            written.workspace_offsets[one.name] = offset
         if only is not None:
             scheduled = self._schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
@@ -263,7 +263,8 @@ class _Writer:
             names.append(f"{requested} of section {section}")
             needed = range(number, number + 1)
             size = context.buffers[requested].bytes
-            written.placed[names[-1]] = written.workspaces.allocate(names[-1], size, needed)
+            offset = written.workspaces.allocate(names[-1], size, needed)
+            written.workspace_offsets[names[-1]] = offset
         written.add_section(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
         return [

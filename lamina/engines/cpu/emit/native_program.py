@@ -76,8 +76,8 @@ def write_program(
         program=entry,
         load=load,
         thread_bytes=workspaces.thread_bytes,
-        shared_bytes=workspaces.placed_bytes,
-        shared_offsets=tuple(written.placed.values()),
+        shared_bytes=workspaces.shared_bytes,
+        shared_offsets=tuple(written.workspace_offsets.values()),
         table=_table(program, written),
         steps=tuple(written.steps[number] for number in used),
     )
@@ -92,7 +92,7 @@ def text_of(program: Program, step: int | None, processor: Processor) -> str:
 
 def _table(program: Program, written: WrittenProgram) -> tuple[int, ...]:
     """The entries of the table of addresses: numbers of buffers, or of workspaces if negative."""
-    names = (*program.buffers, *written.placed)
+    names = (*program.buffers, *written.workspace_offsets)
     numbers = {name: number for number, name in enumerate(names)}
     entries: list[int] = []
     for section in written.sections:

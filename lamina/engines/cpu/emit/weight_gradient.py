@@ -15,7 +15,7 @@ from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
 from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
-from lamina.engines.cpu.emit.m_tiles import address, offsets, over_tiles, row_of, start_of_piece
+from lamina.engines.cpu.emit.m_tiles import address, m_start_of, offsets, over_tiles, start_of_piece
 from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
@@ -170,10 +170,10 @@ class WeightGradient(WindowWriter):
         blocks = self._partial_sums(code, batch, number, zero)
         totals = code.offset(self._own(code), self._sums_offset, "i8")
         first, end = self._m_range(code, low, high)
-        rows = code.begin_loop(first, end)
+        m = code.begin_loop(first, end)
         vector = Type(self._element, panel.lanes)
-        source = address(code, blocks, [(rows.index, panel.width)], self._element)
-        target = address(code, totals, [(rows.index, panel.width)], self._element)
+        source = address(code, blocks, [(m.index, panel.width)], self._element)
+        target = address(code, totals, [(m.index, panel.width)], self._element)
         size = self._m.extent * self._panels.width
         for skipped in range(0, panel.vectors * panel.lanes, panel.lanes):
             total = constant(0, vector)
@@ -181,21 +181,21 @@ class WeightGradient(WindowWriter):
                 partial = code.offset(source, block * size + skipped, self._element)
                 total = code.add(total, code.load(partial, vector))
             code.store(total, code.offset(target, skipped, self._element))
-        code.end_loop(rows)
+        code.end_loop(m)
         self._call_epilogue(code, name, panel, totals, first, end)
         code.finish()
 
     def _m_range(self, code: Function, low: Value, high: Value) -> tuple[Value, Value]:
         """The first row, and the one after the last, of the tiles from `low` up to `high`."""
-        return row_of(code, self._tiles, low), row_of(code, self._tiles, high)
+        return m_start_of(code, self._tiles, low), m_start_of(code, self._tiles, high)
 
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, column, low, high, sums)`.
+        """Writes `chunk(table, thread, batch, outer, start, n_start, low, high, sums)`.
 
         It adds the products of a chunk of output positions to the sums.
         """
         image = self._image
-        numbers = ("thread", "batch", "outer", "start", "column", "low", "high")
+        numbers = ("thread", "batch", "outer", "start", "n_start", "low", "high")
         parameters = (("table", POINTER), *((number, I64) for number in numbers))
         used = reads_of(self._step) | writes_of(self._step)
         points = self._context.begin(name, (*parameters, ("sums", POINTER)), used)

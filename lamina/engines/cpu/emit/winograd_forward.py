@@ -13,7 +13,7 @@ from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.transforms import StoredSquare, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
-from lamina.engines.cpu.emit.zeros import cleared, columns_set
+from lamina.engines.cpu.emit.zeros import cleared, nonzero_n
 
 
 @final
@@ -123,7 +123,7 @@ class WinogradForward(TransformedTiles):
         position = code.add(position, column.index)
         result = address(code, results, [(position, panel.width)], self._element)
         sums = self._vectors(code, panel, result)
-        word = columns_set(code, panel, sums)
+        word = nonzero_n(code, panel, sums)
         with code.when(code.compare("ne", word, constant(0, I32))):
             moves = [(row.index, steps[0]), (column.index, steps[1])]
             window = address(code, numbers, moves, self._element)

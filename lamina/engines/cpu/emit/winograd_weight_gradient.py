@@ -17,7 +17,7 @@ from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Poin
 from lamina.engines.cpu.emit.m_tiles import address, start_of_piece
 from lamina.engines.cpu.emit.transforms import ListedSquare, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
-from lamina.engines.cpu.emit.zeros import cleared, columns_seen, write_narrowing
+from lamina.engines.cpu.emit.zeros import cleared, nonzero_n_of_any, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Scalar
@@ -103,7 +103,7 @@ class WinogradWeightGradient(TransformedTiles):
         code.finish()
 
     def _write_chunk(self, name: str, panel: Panel, block: int, images: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, column, piece, sums)`.
+        """Writes `chunk(table, thread, batch, outer, start, n_start, piece, sums)`.
 
         It adds the products of a chunk of tiles to the sums.
         """
@@ -117,7 +117,7 @@ class WinogradWeightGradient(TransformedTiles):
         )
         parameters = (
             *(("table", POINTER), ("thread", I64), ("batch", I64), ("outer", I64)),
-            *(("start", I64), ("column", I64), ("piece", I64), ("sums", POINTER)),
+            *(("start", I64), ("n_start", I64), ("piece", I64), ("sums", POINTER)),
         )
         points = self._context.begin(name, parameters, reads_of(self._step))
         code = points.code
@@ -225,7 +225,7 @@ class WinogradWeightGradient(TransformedTiles):
             self._vectors(code, panel, code.offset(target, row * panel.width, self._element))
             for row in range(self._window**2)
         ]
-        code.store(columns_seen(code, panel, rows), code.offset(found, past, "i32"))
+        code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
         code.end_loop(loop)
         # For each element of the windows as many words as the group has channels, contiguous.
         count = code.subtract(last, first)

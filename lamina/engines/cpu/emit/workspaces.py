@@ -29,7 +29,7 @@ class Workspaces:
 
     def __init__(self) -> None:
         self.thread_bytes = 0
-        self.placed_bytes = 0
+        self.shared_bytes = 0
         # By name the start and end of each allocation; those that overlap are used at different
         # times.
         self.extents: dict[str, tuple[int, int]] = {}
@@ -55,7 +55,7 @@ class Workspaces:
                 start = max(start, end)
         insort(self._in_order, (start, start + size, steps), key=lambda one: one[:2])
         self.extents[name] = start, start + size
-        self.placed_bytes = max(self.placed_bytes, start + size)
+        self.shared_bytes = max(self.shared_bytes, start + size)
         return start
 
     def iteration(self, code: Function, table: Value) -> Value:
