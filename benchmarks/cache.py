@@ -1,4 +1,4 @@
-"""Time to compile a new program beside few and many cached ones, and time of a look-up.
+"""Time to compile a new program with few and with many cached ones, and time of a look-up.
 
     python benchmarks/cache.py --entries 0 1000 20000
 

@@ -100,11 +100,11 @@ def collected(
     # Round 0 fills the warm caches, and the system's cache of files; it does not count.
     for number in range(rounds + 1):
         print(f"... round {number} of {rounds}", flush=True)
-        for title, start, place in starts(folder, number):
+        for title, start, cache in starts(folder, number):
             if title in problems:
                 continue
             try:
-                report = started(start, place, files, threads)
+                report = started(start, cache, files, threads)
             except Unavailable as problem:
                 problems[title] = str(problem)
                 continue

@@ -24,11 +24,10 @@ from lamina.protocols import (
     Optimizer,
     PerParameter,
     Spec,
-    check_clip,
-    check_frozen,
+    TrainingOptions,
     check_loss,
     check_metrics,
-    check_optimizer,
+    check_outputs,
     matching,
     optimizers_by_name,
 )
@@ -79,7 +78,8 @@ def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec,
         (shape with the batch, dtype) of each target; none for a loss without targets.
     """
     trace = network.trace(dtype=dtype, training=False)
-    check_loss(loss, len(trace.outputs))
+    check_loss(loss)
+    check_outputs(loss, len(trace.outputs))
     describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
     if describe is None:
         return tuple((tensor.shape, tensor.dtype) for tensor in trace.outputs)
@@ -103,7 +103,8 @@ def evaluation_graph(
         training: trace the layers in training mode instead of inference mode.
     """
     trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
-    check_loss(loss, len(trace.outputs))
+    check_loss(loss)
+    check_outputs(loss, len(trace.outputs))
     check_metrics(metrics)
     leaves, target = _targets(targets, loss, trace, dtype)
     value = _loss_value(loss, trace, target)
@@ -114,49 +115,43 @@ def evaluation_graph(
 @without_collections
 def training_graph(
     network: Traceable,
-    loss: Loss,
-    optimizer: Optimizer,
+    options: TrainingOptions,
     targets: Sequence[Spec],
     *,
     dtype: DType,
-    clip: Clip | None = None,
-    metrics: Sequence[Metric] = (),
     input_dtypes: Sequence[DType] | None = None,
-    frozen: Sequence[str] = (),
 ) -> BatchGraph:
     """The graph of a training step.
 
-    The reported loss includes the layers' penalties.
+    The reported loss includes the layers' penalties. The gradients of frozen parameters are not
+    computed, and they have no state.
 
     Args:
-        frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
-            Their gradients are not computed, and they have no state.
+        targets: (shape with the batch, dtype) of each target.
+        dtype: the float type of the model.
+        input_dtypes: of the data; by default those of the network's inputs.
 
     Raises:
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
     trace = network.trace(dtype=dtype, training=True, input_dtypes=input_dtypes)
-    check_loss(loss, len(trace.outputs))
-    check_optimizer(optimizer)
-    check_metrics(metrics)
-    check_clip(clip)
-    check_frozen(frozen)
+    check_outputs(options.loss, len(trace.outputs))
     record = trace.record
     names = list(record.parameters)
-    excluded = {name for pattern in frozen for name in matching(pattern, names, "frozen")}
-    chosen = optimizers_by_name(optimizer, names)
-    leaves, target = _targets(targets, loss, trace, dtype)
-    value = _loss_value(loss, trace, target)
-    metric_outputs = _measured(metrics, trace, target)
+    excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
+    chosen = optimizers_by_name(options.optimizer, names)
+    leaves, target = _targets(targets, options.loss, trace, dtype)
+    value = _loss_value(options.loss, trace, target)
+    metric_outputs = _measured(options.metrics, trace, target)
     with labelled(Origin("penalty")):
         for penalty in record.penalties:
             value = ops.add(value, penalty)
-    trained = _trained(value, record.parameters.values(), excluded, frozen)
+    trained = _trained(value, record.parameters.values(), excluded, options.frozen)
     flowing: Sequence[Tensor] = gradients(value, [variable.tensor for variable in trained])
-    if clip is not None:
+    if options.clip is not None:
         with labelled(Origin("clip")):
-            flowing = _clipped(clip, flowing)
+            flowing = _clipped(options.clip, flowing)
     slots: dict[str, tuple[Tensor, float]] = {}
     updates: list[tuple[Tensor, Tensor]] = []
     for variable, gradient in zip(trained, flowing, strict=True):

@@ -5,10 +5,10 @@ Unfinished files of killed processes are removed by the next writer.
 
 Process numbers cannot show whether a writer is still alive: another process may have the number by
 now, and numbers mean nothing in another container. Instead a writer holds a lock (`flock`) on the
-unfinished file. The system releases it when the last process that has the file open has ended, in
-whatever way. The file is renamed while the lock is held. On a file system without such locks
-nothing is removed. If one machine does not see the locks of another, it may remove a file that is
-being written. The writer notices that and writes the file again.
+unfinished file. The system releases it when the last process that has the file open has ended, even
+by a kill. The file is renamed while the lock is held. On a file system without such locks nothing
+is removed. If one machine does not see the locks of another, it may remove a file that is being
+written. The writer notices that and writes the file again.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def write_whole(
     Args:
         path: of the file; an existing file or link is replaced.
         content: all of it.
-        durable: wait until it is on the disk and survives a power cut.
+        durable: wait until it is on the disk and survives a power failure.
         permissions: of the file; those of the process's umask if None.
         folder: the descriptor of an open folder in which the path begins.
 
     Raises:
-        OSError: if it cannot be written; nothing is left behind.
+        OSError: if it cannot be written; no file is left.
     """
     for _ in range(_ATTEMPTS):
         if _written(path, content, durable, permissions, folder):
@@ -250,7 +250,7 @@ def _remove(path: str, folder: int | None) -> None:
 
 
 def _make_name_durable(directory: str, folder: int | None) -> None:
-    """Flushes a folder: a power cut could otherwise undo a renaming, but not the contents."""
+    """Flushes a folder: a power failure could otherwise undo a renaming, but not the contents."""
     if sys.platform == "win32":  # a folder cannot be opened on Windows
         return
     try:

@@ -16,13 +16,20 @@ from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
 from lamina.network import Network, bill_of
-from lamina.protocols import BatchSize, Clip, Loss, Optimizer, half_a_training
+from lamina.protocols import (
+    BatchSize,
+    Clip,
+    Loss,
+    Metric,
+    Optimizer,
+    TrainingOptions,
+    options_or_none,
+)
 from lamina.runtime import Function, Inference, Parameters
 from lamina.shapes import Array, as_dtype
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import Fit
 from lamina.training.history import History
-from lamina.training.metrics import Metric
 from lamina.training.profile import profile
 from lamina.training.training import Training
 
@@ -203,15 +210,11 @@ class Model:
         Raises:
             DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         """
-        return Training.of(
+        return Training(
             self._parameters,
+            TrainingOptions(loss, optimizer, metrics, clip, frozen),
             None if data is None else as_dataset(data),
-            loss,
-            optimizer,
             batch_size,
-            metrics=metrics,
-            clip=clip,
-            frozen=frozen,
             seed=self.seed if seed is None else seed,
         )
 
@@ -267,13 +270,9 @@ class Model:
         """
         fit = Fit(
             self._parameters,
-            train,
-            validation,
-            loss=loss,
-            optimizer=optimizer,
-            metrics=metrics,
-            clip=clip,
-            frozen=frozen,
+            TrainingOptions(loss, optimizer, metrics, clip, frozen),
+            as_dataset(train),
+            None if validation is None else as_dataset(validation),
             epochs=epochs,
             batch_size=batch_size,
             seed=self.seed if seed is None else seed,
@@ -310,20 +309,10 @@ class Model:
             >>> model.explain(batch_size=8).costs[0].operations  # 8 * 2 * (2 * 3 + 1)
             112
         """
-        if (loss is None) != (optimizer is None):
-            raise half_a_training(loss, optimizer, "explain")
-        parameters = self._parameters
-        bill = bill_of(
-            self.network,
-            batch_size,
-            loss,
-            optimizer,
-            dtype=parameters.dtype,
-            clip=clip,
-            frozen=frozen,
-            target=parameters.engine.target,
-        )
-        return Explanation(bill.batch_size, bill.program, parameters.engine)
+        options = options_or_none(loss, optimizer, clip, frozen, "explain")
+        engine, dtype = self._parameters.engine, self._parameters.dtype
+        bill = bill_of(self.network, batch_size, options, dtype, engine.target)
+        return Explanation(bill.batch_size, bill.program, engine)
 
     @checked
     def profile(
@@ -351,11 +340,9 @@ class Model:
         Raises:
             DataError: if random examples cannot be made, because an input takes integers.
         """
-        if (loss is None) != (optimizer is None):
-            raise half_a_training(loss, optimizer, "profile")
+        options = options_or_none(loss, optimizer, clip, frozen, "profile")
         dataset = None if data is None else as_dataset(data).subset(0, batch_size)
-        options = (loss, optimizer, clip, frozen)
-        return profile(self._parameters, dataset, *options, batch_size=batch_size, seconds=seconds)
+        return profile(self._parameters, options, dataset, batch_size, seconds)
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, in the order of the layers."""

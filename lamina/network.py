@@ -47,7 +47,7 @@ from lamina.ops.lowering_rules import (
     loop_key,
 )
 from lamina.program.target import Target
-from lamina.protocols import BatchSize, Clip, Loss, Optimizer, half_a_training
+from lamina.protocols import BatchSize, Clip, Loss, Optimizer, TrainingOptions, options_or_none
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, as_dtype, shape_text, size_of, static
 
@@ -299,16 +299,8 @@ class Network:
             >>> net.plan(8).parameter_bytes
             40
         """
-        return bill_of(
-            self,
-            batch_size,
-            loss,
-            optimizer,
-            dtype=as_dtype(dtype),
-            clip=clip,
-            frozen=frozen,
-            target=target_of(engine),
-        )
+        options = options_or_none(loss, optimizer, clip, frozen, "plan")
+        return bill_of(self, batch_size, options, as_dtype(dtype), target_of(engine))
 
     @checked
     def max_batch_size(
@@ -332,20 +324,11 @@ class Network:
             EngineError: if not even one example fits, or there is no such engine.
         """
         limit = int(memory)
+        options = options_or_none(loss, optimizer, clip, frozen, "max_batch_size")
         wanted, target = as_dtype(dtype), target_of(engine)
 
         def billed(batch_size: int) -> int:
-            bill = bill_of(
-                self,
-                batch_size,
-                loss,
-                optimizer,
-                dtype=wanted,
-                clip=clip,
-                frozen=frozen,
-                target=target,
-            )
-            return bill.peak_bytes
+            return bill_of(self, batch_size, options, wanted, target).peak_bytes
 
         low, low_bytes = 1, billed(1)
 
@@ -377,24 +360,16 @@ class Network:
 def bill_of(
     network: Network,
     batch_size: int,
-    loss: Loss | None,
-    optimizer: Optimizer | None,
-    *,
+    options: TrainingOptions | None,
     dtype: DType,
-    clip: Clip | None,
-    frozen: Sequence[str],
     target: Target,
 ) -> MemoryBill:
-    """The memory bill for a target; the rest is as in `Network.plan`."""
-    if loss is None and optimizer is None:
+    """The memory bill of a training step; without options, of a forward pass."""
+    if options is None:
         batch_graph, name = inference_graph(network, dtype=dtype), "inference"
-    elif loss is None or optimizer is None:
-        raise half_a_training(loss, optimizer, "plan")
     else:
-        targets = default_targets(network, loss, dtype)
-        batch_graph = training_graph(
-            network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
-        )
+        targets = default_targets(network, options.loss, dtype)
+        batch_graph = training_graph(network, options, targets, dtype=dtype)
         name = "training step"
     # Imported here: importing the passes takes longer than defining a network.
     with loading:

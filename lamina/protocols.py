@@ -10,7 +10,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, Whole
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, Shape, as_whole
+from lamina.shapes import Array, DType, Shape, as_whole
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
 Loss = Callable[[Any, Any], Tensor]
@@ -53,9 +53,72 @@ class Optimizer(Protocol):
 class Metric(Protocol):
     """A measure reported in addition to the loss; see `lamina.training.metrics`."""
 
+    @property
+    def name(self) -> str:
+        """Its key in results and histories."""
+        ...
+
     def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
         """Sums over a batch; the sums of several batches can be added."""
         ...
+
+    def result(self, sums: Mapping[str, Array]) -> float | Array:
+        """The metric, from the sums over all batches."""
+        ...
+
+
+@frozen_dataclass
+class TrainingOptions:
+    """How parameters are trained: everything that decides a training step but network and data.
+
+    Attributes:
+        loss: a loss, or any function of (prediction, target) tensors.
+        optimizer: updates the parameters from their gradients.
+        metrics: measured on each batch.
+        clip: clips the gradients, if it is not None.
+        frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
+
+    Raises:
+        DefinitionError: if one of them is of the wrong kind.
+    """
+
+    loss: Loss
+    optimizer: Optimizer
+    metrics: Sequence[Metric] = ()
+    clip: Clip | None = None
+    frozen: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        check_optimizer(self.optimizer)
+        check_metrics(self.metrics)
+        check_clip(self.clip)
+        check_frozen(self.frozen)
+
+
+def options_or_none(
+    loss: Loss | None,
+    optimizer: Optimizer | None,
+    clip: Clip | None,
+    frozen: Sequence[str],
+    where: str,
+) -> TrainingOptions | None:
+    """The options of a training step; None, for a forward pass, without loss and optimizer.
+
+    Raises:
+        DefinitionError: for a loss without an optimizer, or an optimizer without a loss; names
+            the function `where`.
+    """
+    if loss is None and optimizer is None:
+        return None
+    if loss is None or optimizer is None:
+        raise DefinitionError(
+            "a training step needs both a loss and an optimizer",
+            facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
+            where=where,
+            advice="Give both, or neither for inference.",
+        )
+    return TrainingOptions(loss, optimizer, clip=clip, frozen=frozen)
 
 
 class _BatchSize(Kind):
@@ -82,12 +145,16 @@ _EXAMPLES = Whole(1)
 BatchSize = Annotated[int, _BatchSize()]
 
 
-def check_loss(loss: object, outputs: int) -> None:
-    """Raises DefinitionError if it is not a loss, or not for this number of outputs."""
+def check_loss(loss: object) -> None:
+    """Raises DefinitionError if it is not a loss."""
     if isinstance(loss, type) or not callable(loss):
-        raise _wrong_part(
+        raise _wrong_argument(
             "a loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss
         )
+
+
+def check_outputs(loss: object, outputs: int) -> None:
+    """Raises DefinitionError if a loss is not for this number of outputs of a network."""
     # Lamina's losses have `target`; most of them compare one output with one target.
     if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
         raise DefinitionError(
@@ -99,22 +166,12 @@ def check_loss(loss: object, outputs: int) -> None:
         )
 
 
-def half_a_training(loss: object, optimizer: object, where: str) -> DefinitionError:
-    """The error for a loss without an optimizer, or an optimizer without a loss."""
-    return DefinitionError(
-        "a training step needs both a loss and an optimizer",
-        facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
-        where=where,
-        advice="Give both, or neither for inference.",
-    )
-
-
 def check_optimizer(optimizer: object, where: str = "") -> None:
     """Raises DefinitionError if it is not an optimizer."""
     # `update` alone does not make an optimizer: dicts have it too.
     methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
     if isinstance(optimizer, type) or not all(map(callable, methods)):
-        raise _wrong_part("an optimizer", "lm.Adam(1e-3)", optimizer, where)
+        raise _wrong_argument("an optimizer", "lm.Adam(1e-3)", optimizer, where)
 
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
@@ -155,10 +212,10 @@ def check_frozen(frozen: object) -> None:
 def check_metrics(metrics: object) -> None:
     """Raises DefinitionError if it is not a sequence of metrics."""
     if not isinstance(metrics, list | tuple):
-        raise _wrong_part("a list of metrics", "[lm.Accuracy()]", metrics)
+        raise _wrong_argument("a list of metrics", "[lm.Accuracy()]", metrics)
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
-            raise _wrong_part("a metric", "lm.Accuracy()", metric)
+            raise _wrong_argument("a metric", "lm.Accuracy()", metric)
 
 
 def check_callbacks(callbacks: object) -> None:
@@ -166,20 +223,20 @@ def check_callbacks(callbacks: object) -> None:
     listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
     if not all(callable(one) for one in listed):
         expected = "[a function of the history]"
-        raise _wrong_part("a list of callbacks", expected, cast(object, callbacks))
+        raise _wrong_argument("a list of callbacks", expected, cast(object, callbacks))
 
 
 def check_clip(clip: object) -> None:
     """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
-        raise _wrong_part("a function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
+        raise _wrong_argument("a function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
 
 
-def _wrong_part(part: str, expected: str, found: object, where: str = "") -> DefinitionError:
+def _wrong_argument(kind: str, expected: str, found: object, where: str = "") -> DefinitionError:
     made = isinstance(found, type)
     return DefinitionError(
-        f"this is not {part}",
+        f"this is not {kind}",
         facts=(("expected", expected), ("found", repr(found))),
-        where=where or part.split()[-1],
+        where=where or kind.split()[-1],
         advice=f"Make one of the class: {found.__name__}(...)." if made else "",
     )

@@ -18,7 +18,7 @@ from lamina.graph import Graph, Tensor
 from lamina.graph.kinds import Instance
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
-from lamina.protocols import BatchSize, Loss
+from lamina.protocols import BatchSize, Loss, TrainingOptions
 from lamina.records import frozen_dataclass
 from lamina.reports import table_text
 from lamina.runtime import Parameters, compile_for_batch, target_specs
@@ -273,15 +273,8 @@ def _changes(
         tuple(fitting(array) for array in dataset.target_arrays) or None,
     )
     parameters = Parameters(network, open_engine(engine), dtype, seed)
-    with Training(
-        parameters,
-        loss,
-        SGD(0.1),
-        len(converted),
-        seed=seed,
-        input_dtypes=converted.input_dtypes,
-        targets=target_specs(converted),
-    ) as training:
+    options = TrainingOptions(loss, SGD(0.1))
+    with Training(parameters, options, converted, len(converted), seed=seed) as training:
         names = list(parameters.variables)
         before = parameters.read(names)
         training.step(converted.input_arrays, converted.target_arrays)

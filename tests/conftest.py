@@ -25,6 +25,7 @@ from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.program.program import Program
+from lamina.protocols import TrainingOptions
 from lamina.shapes import DType, float32
 
 
@@ -181,7 +182,10 @@ def training_program() -> ProgramMaker:
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
         targets = default_targets(network, loss, dtype)
         step = training_graph(
-            network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
+            network,
+            TrainingOptions(loss, optimizer, clip=clip, frozen=frozen),
+            targets,
+            dtype=dtype,
         )
         return compile_graph(step.graph, batch=batch, name="training", target=DEFAULT_TARGET)
 

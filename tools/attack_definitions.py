@@ -181,8 +181,8 @@ STRANGE: tuple[Json, ...] = (
 )
 
 
-def _places(data: Json) -> list[tuple[Any, Any]]:
-    """Every place in the data, as (container, key)."""
+def _locations(data: Json) -> list[tuple[Any, Any]]:
+    """Every location in the data, as (container, key)."""
     found: list[tuple[Any, Any]] = []
     pending = [data]
     while pending:
@@ -208,7 +208,7 @@ def changed(definition: Json, chance: random.Random, most: str) -> tuple[Json, s
         if chance.random() < 0.8:
             entries = [n for n in entries if n.get("op") == most] or entries
         attributes = [n["attributes"] for n in entries if isinstance(n.get("attributes"), dict)]
-        inside = [place for table in attributes for place in _places(table)]
+        inside = [one for table in attributes for one in _locations(table)]
         # Most changes go to where most can go wrong: to the values of attributes.
         if chance.random() < 0.8:
             inside = [(o, k) for o, k in inside if not isinstance(o[k], dict | list)]
@@ -218,7 +218,7 @@ def changed(definition: Json, chance: random.Random, most: str) -> tuple[Json, s
             entry = chance.choice(entries)
             owner, key = entry, chance.choice([k for k in ("op", "operands") if k in entry])
         else:
-            owner, key = chance.choice(_places(new))
+            owner, key = chance.choice(_locations(new))
         before = json.dumps(owner[key])[:80]
         _change(owner, key, chance, new)
         after = json.dumps(owner[key])[:80] if _holds(owner, key) else "nothing"
@@ -257,19 +257,19 @@ def _change(owner: Any, key: Any, chance: random.Random, whole: Json) -> None:
     elif isinstance(value, str) and kind < 0.7:
         owner[key] = chance.choice(WORDS)
     elif isinstance(value, list) and value and kind < 0.6:
-        place = chance.randrange(len(value))
+        index = chance.randrange(len(value))
         act = chance.randrange(4)
         if act == 0:
-            del value[place]
+            del value[index]
         elif act == 1:
-            value.insert(place, _copied(value[place]))
+            value.insert(index, _copied(value[index]))
         elif act == 2:
             value.reverse()
         else:
-            value[place] = chance.choice((*NUMBERS, *STRANGE))
+            value[index] = chance.choice((*NUMBERS, *STRANGE))
     elif kind < 0.8:
-        other, place = chance.choice(_places(whole))
-        owner[key] = _copied(other[place])
+        other, found = chance.choice(_locations(whole))
+        owner[key] = _copied(other[found])
     elif kind < 0.85 and isinstance(owner, dict):
         del owner[key]
     else:

@@ -27,7 +27,7 @@ from lamina.shapes import Array, as_dtype
 
 # So many numbers a tensor has at most, so that the oracle is quick.
 LARGEST = 1 << 20
-# Beside the largest result, numbers of this size are far above rounding.
+# Numbers of this size are far above the rounding errors of the largest result.
 SMALL = 1e-3
 
 

@@ -124,11 +124,12 @@ class Sources:
     Make it while the packages are imported: an upgrade may replace them while the process runs.
 
     Attributes:
+        packages: their names.
         checksum: of all of them; "" if their files cannot be read.
     """
 
     def __init__(self, *packages: str) -> None:
-        self._packages = packages
+        self.packages = packages
         self._status = _status_of(*packages)
         self.checksum = sources_checksum(*packages)
 
@@ -136,8 +137,8 @@ class Sources:
     def are_unchanged(self) -> bool:
         """Whether modules imported later are of the same version; checked once."""
         # Files with the same status need not be read.
-        same = bool(self._status) and _status_of(*self._packages) == self._status
-        return same or sources_checksum(*self._packages) == self.checksum
+        same = bool(self._status) and _status_of(*self.packages) == self._status
+        return same or sources_checksum(*self.packages) == self.checksum
 
 
 def sources_checksum(*packages: str) -> str:

@@ -88,7 +88,7 @@ def _is_layer(called: Named, _: Sequence[str]) -> bool:
     return hasattr(called.owner, "forward")
 
 
-# Options of other frameworks that Lamina expresses in another way: their names, a test of the
+# Options of other frameworks for which Lamina has something else: their names, a test of the
 # callable and its options for which the advice is right, and the advice.
 INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
     (

@@ -29,7 +29,7 @@ def merged_axes(loop: Loop) -> Loop:
 
 
 def _inner_merged(stage: Stage) -> Stage:
-    """The stage with its inner axes merged in the same way."""
+    """The stage, whose inner axes are merged by the same rule."""
     if not isinstance(stage, Reduce | Write):
         return stage
     axes = list(stage.axes)

@@ -25,7 +25,7 @@ from lamina.codegen.values import Type, Value
 
 
 @dataclass(slots=True)
-class Block:
+class BasicBlock:
     """A basic block: a straight run of instructions, and the jump at its end in LLVM IR."""
 
     label: str
@@ -52,14 +52,14 @@ class OpenLoop:
 
     index: Value
     carried: tuple[Value, ...]
-    before: Block
-    entry: Block
+    before: BasicBlock
+    entry: BasicBlock
     start: Value
     stop: Value
     step: int
     initial: tuple[Value, ...]
-    body: Block
-    guarded: Block | None
+    body: BasicBlock
+    guarded: BasicBlock | None
 
 
 class Module(Protocol):
@@ -100,11 +100,11 @@ class Builder(Protocol):
 
     # Structure
 
-    def at(self, block: Block) -> AbstractContextManager[None]:
+    def at(self, block: BasicBlock) -> AbstractContextManager[None]:
         """Inside, instructions go to the end of that block."""
         ...
 
-    def when(self, condition: Value) -> AbstractContextManager[Block]:
+    def when(self, condition: Value) -> AbstractContextManager[BasicBlock]:
         """The instructions inside run only if the condition holds; they return no values.
 
         Yields the block before them, which always runs.

@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from lamina.codegen.builder import Block, OpenLoop
+from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import I64, POINTER, Type, Value, constant, single
 from lamina.codegen.words import VectorWords, Words
@@ -169,7 +169,7 @@ class Function(Instructions):
         is_called: bool,
     ) -> None:
         given = [Value(label, type) for label, type in parameters]
-        super().__init__(name, given, Block(""))
+        super().__init__(name, given, BasicBlock(""))
         self.module = module
         # The element to which each address points; other addresses point to bytes.
         self.elements: dict[str, str] = {}
@@ -182,13 +182,13 @@ class Function(Instructions):
 
     # Structure
 
-    def _new_block(self, *lines: str) -> Block:
-        self.block = Block("", list(lines))
+    def _new_block(self, *lines: str) -> BasicBlock:
+        self.block = BasicBlock("", list(lines))
         self.blocks.append(self.block)
         return self.block
 
     @contextmanager
-    def when(self, condition: Value) -> Generator[Block]:
+    def when(self, condition: Value) -> Generator[BasicBlock]:
         """The instructions inside run only if the condition holds; they return no values.
 
         Yields the block before them, which always runs.

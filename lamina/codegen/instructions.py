@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from lamina.codegen.builder import Block
+from lamina.codegen.builder import BasicBlock
 from lamina.codegen.values import Value, constant
 
 
@@ -19,7 +19,7 @@ class Instructions(ABC):
         entry: its first block.
     """
 
-    def __init__(self, name: str, parameters: Sequence[Value], entry: Block) -> None:
+    def __init__(self, name: str, parameters: Sequence[Value], entry: BasicBlock) -> None:
         self.name = name
         self.parameters = tuple(parameters)
         self.blocks = [entry]
@@ -31,7 +31,7 @@ class Instructions(ABC):
         return f"{prefix}{self._count}"
 
     @contextmanager
-    def at(self, block: Block) -> Generator[None]:
+    def at(self, block: BasicBlock) -> Generator[None]:
         """Inside, instructions go to the end of that block, before its jump."""
         current, self.block = self.block, block
         try:

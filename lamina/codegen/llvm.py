@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from lamina.codegen.builder import Block, OpenLoop
+from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import (
     I32,
@@ -142,7 +142,7 @@ class Function(Instructions):
         attributes: str,
     ) -> None:
         given = [Value(f"%{label}", type) for label, type in parameters]
-        super().__init__(name, given, Block("entry"))
+        super().__init__(name, given, BasicBlock("entry"))
         self.module = module
         self._result = result
         self._internal = internal
@@ -154,20 +154,20 @@ class Function(Instructions):
 
     # Blocks
 
-    def new_block(self) -> Block:
+    def new_block(self) -> BasicBlock:
         """Adds a block and makes it the current one."""
-        self.block = Block(self._name("b"))
+        self.block = BasicBlock(self._name("b"))
         self.blocks.append(self.block)
         return self.block
 
-    def jump(self, target: Block) -> None:
+    def jump(self, target: BasicBlock) -> None:
         self.block.jump = f"br label %{target.label}"
 
-    def branch(self, condition: Value, yes: Block, no: Block) -> None:
+    def branch(self, condition: Value, yes: BasicBlock, no: BasicBlock) -> None:
         self.block.jump = f"br {typed(condition)}, label %{yes.label}, label %{no.label}"
 
     @contextmanager
-    def when(self, condition: Value) -> Generator[Block]:
+    def when(self, condition: Value) -> Generator[BasicBlock]:
         """The instructions inside run only if the condition holds; they return no values.
 
         Yields the block before them, which always runs.
@@ -181,7 +181,7 @@ class Function(Instructions):
         last.jump = f"br label %{after.label}"
 
     @contextmanager
-    def forever(self) -> Generator[Block]:
+    def forever(self) -> Generator[BasicBlock]:
         """The instructions inside repeat until `leave_when` leaves them.
 
         Yields the block after the loop, for `leave_when`.
@@ -189,13 +189,13 @@ class Function(Instructions):
         before = self.block
         again = self.new_block()
         before.jump = f"br label %{again.label}"
-        after = Block(self._name("b"))
+        after = BasicBlock(self._name("b"))
         yield after
         self.block.jump = f"br label %{again.label}"
         self.blocks.append(after)
         self.block = after
 
-    def leave_when(self, condition: Value, after: Block) -> None:
+    def leave_when(self, condition: Value, after: BasicBlock) -> None:
         """Leaves a loop of `forever` if the condition holds; otherwise code continues here."""
         before = self.block
         following = self.new_block()
@@ -214,7 +214,7 @@ class Function(Instructions):
         """
         first = constant(start, I64) if isinstance(start, int) else start
         last = constant(stop, I64) if isinstance(stop, int) else stop
-        guarded: Block | None = None
+        guarded: BasicBlock | None = None
         before = self.block
         if not (isinstance(start, int) and isinstance(stop, int)):
             inside = self.compare("slt", first, last)

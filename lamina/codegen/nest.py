@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
 
-from lamina.codegen.builder import Block, Builder
+from lamina.codegen.builder import BasicBlock, Builder
 from lamina.codegen.values import Value
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Gathered, Index
@@ -43,7 +43,7 @@ class _Level:
     axes: dict[Axis, Value] = field(default_factory=dict[Axis, Value])
     locals: dict[str, Value] = field(default_factory=dict[str, Value])
     known: dict[object, Value] = field(default_factory=dict[object, Value])
-    block_before_inner_loop: Block | None = None
+    block_before_inner_loop: BasicBlock | None = None
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Nest:
         self._levels[0].axes[axis] = value
 
     @contextmanager
-    def level(self, before: Block | None) -> Generator[None]:
+    def level(self, before: BasicBlock | None) -> Generator[None]:
         """Inside, there is a further level; code of the outer level goes to the block `before`."""
         self._levels[-1].block_before_inner_loop = before
         self._levels.append(_Level())

@@ -11,22 +11,13 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar, final
 
 from lamina.codegen.access import Access
-from lamina.codegen.builder import Block, Builder, OpenLoop
+from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, element, random_words
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import (
-    Apply,
-    Literal,
-    Load,
-    Local,
-    Position,
-    Scalar,
-    Within,
-    indices_of,
-)
+from lamina.program.scalar import Apply, Literal, Load, Local, Position, Scalar, Within, indices_of
 from lamina.program.steps import Store
 
 Code = TypeVar("Code", bound=Builder, covariant=True)
@@ -65,7 +56,9 @@ class Points(Generic[Code]):
         self._nest.fix(axis, value)
 
     @contextmanager
-    def bound(self, axis: Axis, value: Value, *, before: Block | None = None) -> Generator[None]:
+    def bound(
+        self, axis: Axis, value: Value, *, before: BasicBlock | None = None
+    ) -> Generator[None]:
         """Inside, the axis has this value; code of the outer level goes to the block `before`."""
         with self._nest.level(before):
             self._nest.bind(axis, value)
@@ -79,7 +72,7 @@ class Points(Generic[Code]):
         lanes: int,
         *,
         multiple: int = 1,
-        before: Block | None = None,
+        before: BasicBlock | None = None,
     ) -> Generator[None]:
         """Inside, the axis runs along the lanes of vectors, from `first` on.
 

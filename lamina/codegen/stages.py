@@ -220,7 +220,7 @@ class Stages(Generic[Code]):
     # Segments
 
     def _segment_sum(self, stage: SegmentSum) -> Value:
-        """The sum over the slots from the first one with the key to the first one above it."""
+        """The sum over the ranks from the first one with the key to the first one above it."""
         points, code = self._points, self._code
         zero = constant(0, Type(element(stage.dtype)))
         if not stage.axis.extent:
@@ -232,7 +232,7 @@ class Stages(Generic[Code]):
         return total
 
     def _slots_before(self, stage: SegmentSum, relation: str) -> Value:
-        """The number of slots whose key is below the segment's (slt), or not above it (sle)."""
+        """The number of ranks whose key is below the segment's (slt), or not above it (sle)."""
         points, code = self._points, self._code
         extent = stage.axis.extent
         halvings = Axis("halving", extent.bit_length())
@@ -240,7 +240,7 @@ class Stages(Generic[Code]):
         with points.loop(halvings, carried) as opened:
             low, high = opened.carried
             middle = code.binary("lshr", code.add(low, high), constant(1, low.type))
-            # If no slot is left, the last one is read again, without effect.
+            # If no rank is left, the last one is read again, without effect.
             seen = code.minimum(middle, points.position(extent - 1))
             with points.bound(stage.axis, seen):
                 key = points.value(Apply("cast", (stage.key,), int64))

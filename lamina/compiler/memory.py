@@ -32,11 +32,11 @@ from lamina.records import frozen_dataclass
 # Buffers of at least this size start at cache lines. Smaller ones are aligned to their elements.
 CACHE_LINE_BYTES = 64
 LARGE_BYTES = 4096
-# The search after the greedy orders: the most orders that are tried, and the most pairs of slots
+# The search after the greedy orders: the most orders that are tried, and the most pairs of regions
 # that are compared.
 SEARCH_ROUNDS = 400
 SEARCH_EFFORT = 4_000_000
-# Up to this number of slots, lists are faster than arrays.
+# Up to this number of regions, lists are faster than arrays.
 MOST_IN_LISTS = 128
 # The span of a block if the device has no limit: larger than any offset.
 _UNLIMITED_SPAN = 1 << 62
@@ -52,7 +52,7 @@ class _Lifetime:
 
 
 @dataclass
-class _Slot:
+class _Region:
     """Memory of one size, and the buffers that take it over from each other, in place."""
 
     lifetimes: list[_Lifetime]
@@ -98,17 +98,19 @@ def plan_memory(
         limit = largest_block if buffer.kind == "input" else span if name in lifetimes else None
         if limit is not None and buffer.bytes > limit:
             raise _too_large(buffer, limit)
-    slots = _slots(lifetimes, steps, alignment)
-    largest = _largest_alive(slots, len(steps))
-    space = _AddressRange(tuple(slots), max(span, granularity), granularity)
+    regions = _regions(lifetimes, steps, alignment)
+    largest = _largest_alive(regions, len(steps))
+    space = _AddressRange(tuple(regions), max(span, granularity), granularity)
     addresses, blocks = _pack(space, largest)
     allocations: list[Allocation] = []
-    for slot, address in zip(slots, addresses, strict=True):
+    for region, address in zip(regions, addresses, strict=True):
         taken_over = ""
         block, offset = divmod(address, space.span)
-        for lifetime in slot.lifetimes:
+        for lifetime in region.lifetimes:
             name, first, last = lifetime.buffer.name, lifetime.first, lifetime.last
-            allocations.append(Allocation(name, offset, slot.bytes, first, last, taken_over, block))
+            allocations.append(
+                Allocation(name, offset, region.bytes, first, last, taken_over, block)
+            )
             taken_over = name
     allocations.sort(key=lambda a: (a.first, a.block, a.offset))
     return Plan(blocks, largest, tuple(allocations))
@@ -126,12 +128,12 @@ def _too_large(buffer: Buffer, limit: int) -> LargestBlockError:
     )
 
 
-def _largest_alive(slots: Sequence[_Slot], steps: int) -> int:
+def _largest_alive(regions: Sequence[_Region], steps: int) -> int:
     """The most bytes that are alive in any one step."""
     changes = [0] * (steps + 2)
-    for slot in slots:
-        changes[slot.first] += slot.bytes
-        changes[min(slot.last, steps - 1) + 1] -= slot.bytes
+    for region in regions:
+        changes[region.first] += region.bytes
+        changes[min(region.last, steps - 1) + 1] -= region.bytes
     return max(accumulate(changes))
 
 
@@ -178,26 +180,26 @@ def _indexed_by(steps: Sequence[Step], axis: Axis) -> set[str]:
     return {buffer for buffer, index in used if axis in axes_of(index)}
 
 
-def _slots(
+def _regions(
     lifetimes: Mapping[str, _Lifetime], steps: Sequence[Step], alignment: int
-) -> list[_Slot]:
-    slot_of: dict[str, _Slot] = {}
-    slots: list[_Slot] = []
+) -> list[_Region]:
+    region_of: dict[str, _Region] = {}
+    regions: list[_Region] = []
     for lifetime in sorted(lifetimes.values(), key=lambda one: one.first):
         name = lifetime.buffer.name
         for operand in sorted(_replaceable(lifetime, steps[lifetime.first], lifetimes)):
-            slot = slot_of[operand]
-            if slot.lifetimes[-1].buffer.name == operand:
-                slot.lifetimes.append(lifetime)
-                slot_of[name] = slot
+            region = region_of[operand]
+            if region.lifetimes[-1].buffer.name == operand:
+                region.lifetimes.append(lifetime)
+                region_of[name] = region
                 break
         else:
             large = lifetime.buffer.bytes >= LARGE_BYTES
             natural = CACHE_LINE_BYTES if large else lifetime.buffer.dtype.itemsize
-            slot = _Slot([lifetime], lifetime.buffer.bytes, math.lcm(alignment, natural))
-            slot_of[name] = slot
-            slots.append(slot)
-    return slots
+            region = _Region([lifetime], lifetime.buffer.bytes, math.lcm(alignment, natural))
+            region_of[name] = region
+            regions.append(region)
+    return regions
 
 
 def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetime]) -> list[str]:
@@ -231,26 +233,26 @@ def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetim
 
 @frozen_dataclass
 class _AddressRange:
-    """The addresses that slots are given.
+    """The addresses that regions are given.
 
     Attributes:
-        slots: all slots.
-        span: in bytes. Block number n has the addresses from n * span on; no slot crosses a
+        regions: all regions.
+        span: in bytes. Block number n has the addresses from n * span on; no region crosses a
             multiple of the span.
         granularity: in bytes. The sizes of all blocks but the last are multiples of it.
     """
 
-    slots: tuple[_Slot, ...]
+    regions: tuple[_Region, ...]
     span: int
     granularity: int
 
     def blocks(self, addresses: Sequence[int]) -> tuple[int, ...]:
-        """The bytes of each block, for these addresses of the slots."""
+        """The bytes of each block, for these addresses of the regions."""
         sizes: list[int] = []
-        for slot, address in zip(self.slots, addresses, strict=True):
+        for region, address in zip(self.regions, addresses, strict=True):
             number, start = divmod(address, self.span)
             sizes += [0] * (number + 1 - len(sizes))
-            sizes[number] = max(sizes[number], start + slot.bytes)
+            sizes[number] = max(sizes[number], start + region.bytes)
         return (
             *(-(-size // self.granularity) * self.granularity for size in sizes[:-1]),
             *sizes[-1:],
@@ -258,96 +260,96 @@ class _AddressRange:
 
 
 def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int, ...]]:
-    """Addresses for the slots, and the bytes of each block.
+    """Addresses for the regions, and the bytes of each block.
 
     The search ends early at an arena of `lower_bound` bytes, because no order needs fewer.
     """
-    slots = space.slots
-    numbers = range(len(slots))
+    regions = space.regions
+    numbers = range(len(regions))
     keys: list[Callable[[int], tuple[int, ...]]] = [
-        lambda n: (-slots[n].bytes, slots[n].first),
-        lambda n: (-(slots[n].last - slots[n].first + 1) * slots[n].bytes,),
-        lambda n: (slots[n].first, -slots[n].bytes),
-        lambda n: (-(slots[n].last - slots[n].first), -slots[n].bytes),
+        lambda n: (-regions[n].bytes, regions[n].first),
+        lambda n: (-(regions[n].last - regions[n].first + 1) * regions[n].bytes,),
+        lambda n: (regions[n].first, -regions[n].bytes),
+        lambda n: (-(regions[n].last - regions[n].first), -regions[n].bytes),
     ]
-    place = _placement(space)
+    allocate = _allocator(space)
     best_order: Sequence[int] = ()
     best: tuple[int, list[int]] = 0, []
     for key in keys:
         order = sorted(numbers, key=key)
-        addresses = place(order)
+        addresses = allocate(order)
         size = sum(space.blocks(addresses))
         if not best_order or size < best[0]:
             best_order, best = order, (size, addresses)
         if best[0] <= lower_bound:
             break
     generator = random.Random(0)
-    for _ in range(min(SEARCH_ROUNDS, SEARCH_EFFORT // (len(slots) + 1) ** 2)):
-        if best[0] <= lower_bound or len(slots) < 2:
+    for _ in range(min(SEARCH_ROUNDS, SEARCH_EFFORT // (len(regions) + 1) ** 2)):
+        if best[0] <= lower_bound or len(regions) < 2:
             break
         order = list(best_order)
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
-        addresses = place(order)
+        addresses = allocate(order)
         size = sum(space.blocks(addresses))
         if size <= best[0]:
             best_order, best = order, (size, addresses)
     return best[1], space.blocks(best[1])
 
 
-# An order of slots -> the address of each slot.
-_Placement = Callable[[Sequence[int]], list[int]]
+# An order of regions -> the address of each region.
+_Allocator = Callable[[Sequence[int]], list[int]]
 
 
-def _placement(space: _AddressRange) -> _Placement:
-    """First fit: each slot gets the lowest address that no slot alive at the same time has."""
-    slots = space.slots
-    if len(slots) > MOST_IN_LISTS:
-        return partial(_placed_with_arrays, space)
+def _allocator(space: _AddressRange) -> _Allocator:
+    """First fit: each region gets the lowest address that no region alive at the same time has."""
+    regions = space.regions
+    if len(regions) > MOST_IN_LISTS:
+        return partial(_allocated_with_arrays, space)
     concurrent = [
         [
             other
-            for other, one in enumerate(slots)
-            if other != number and one.first <= slot.last and slot.first <= one.last
+            for other, one in enumerate(regions)
+            if other != number and one.first <= region.last and region.first <= one.last
         ]
-        for number, slot in enumerate(slots)
+        for number, region in enumerate(regions)
     ]
-    return partial(_placed_with_lists, space, concurrent)
+    return partial(_allocated_with_lists, space, concurrent)
 
 
-def _placed_with_lists(
+def _allocated_with_lists(
     space: _AddressRange, concurrent: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[int]:
-    """First fit for few slots. `concurrent` lists, for each slot, those alive at the same time."""
-    placed: dict[int, tuple[int, int]] = {}
+    """First fit for few regions. `concurrent` lists, for each region, those alive at once."""
+    ranges: dict[int, tuple[int, int]] = {}
     span = space.span
     for number in order:
-        slot = space.slots[number]
-        length, alignment = slot.bytes, slot.alignment
+        region = space.regions[number]
+        length, alignment = region.bytes, region.alignment
         address = 0
-        for start, end in sorted(placed[other] for other in concurrent[number] if other in placed):
+        for start, end in sorted(ranges[other] for other in concurrent[number] if other in ranges):
             if address + length <= start:
                 break
             if end > address:
                 address = -(-end // alignment) * alignment
                 if address % span + length > span:
                     address += span - address % span
-        placed[number] = (address, address + length)
-    return [placed[number][0] for number in range(len(space.slots))]
+        ranges[number] = (address, address + length)
+    return [ranges[number][0] for number in range(len(space.regions))]
 
 
-def _placed_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
-    """First fit for many slots: thousands may be alive at the same time as each of them."""
-    slots, span = space.slots, space.span
-    # A column for each slot placed so far, by address: first step, last step, start and end.
-    placed = np.zeros((4, len(slots)), np.int64)
-    addresses = [0] * len(slots)
+def _allocated_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
+    """First fit for many regions: thousands may be alive at the same time as each of them."""
+    regions, span = space.regions, space.span
+    # A column for each region allocated so far, by address: first step, last step, start and end.
+    allocated = np.zeros((4, len(regions)), np.int64)
+    addresses = [0] * len(regions)
     for count, number in enumerate(order):
-        slot = slots[number]
-        length, alignment = slot.bytes, slot.alignment
-        first, last, starts, ends = placed[:, :count]
-        alive = (first <= slot.last) & (last >= slot.first)
-        # Candidates: after the largest end of all slots up to each one, in order of addresses.
+        region = regions[number]
+        length, alignment = region.bytes, region.alignment
+        first, last, starts, ends = allocated[:, :count]
+        alive = (first <= region.last) & (last >= region.first)
+        # Candidates: after the largest end of all regions up to each one, in order of addresses.
         ends_so_far = np.maximum.accumulate(ends[alive], dtype=np.int64)
         candidates = np.concatenate(((0,), -(-ends_so_far // alignment) * alignment))
         candidates += np.where(candidates % span + length > span, span - candidates % span, 0)
@@ -356,6 +358,6 @@ def _placed_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]
         address = int(candidates[gap])
         addresses[number] = address
         column = int(starts.searchsorted(address, "right"))
-        placed[:, column + 1 : count + 1] = placed[:, column:count]
-        placed[:, column] = slot.first, slot.last, address, address + length
+        allocated[:, column + 1 : count + 1] = allocated[:, column:count]
+        allocated[:, column] = region.first, region.last, address, address + length
     return addresses

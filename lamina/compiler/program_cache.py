@@ -23,7 +23,7 @@ from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import DType, Size
 
-_SOURCES = Sources(
+SOURCES = Sources(
     *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler"),
     *("lamina.compiler.fusion", "lamina.compiler.lowering", "lamina.program"),
 )
@@ -40,10 +40,10 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
 
         return compile_graph(graph, batch=batch, name=name, target=target)
 
-    checksum = _graph_checksum(graph) if _SOURCES.checksum and folder() is not None else None
+    checksum = _graph_checksum(graph) if SOURCES.checksum and folder() is not None else None
     if checksum is None:
         return compiled()
-    versions = _SOURCES.checksum, np.__version__
+    versions = SOURCES.checksum, np.__version__
     key = key_of(("program", checksum, str(batch), name, target.key, *versions))
     found = find(key)
     if found is not None:
@@ -52,7 +52,7 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
         except FileFormatError:
             pass
     program = compiled()
-    if _SOURCES.are_unchanged:
+    if SOURCES.are_unchanged:
         keep(key, encode(program))
     return program
 

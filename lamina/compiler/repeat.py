@@ -13,7 +13,7 @@ from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.fusion.fuse import Fused, Group, fuse
 from lamina.compiler.fusion.trials import named
 from lamina.compiler.keep import keep
-from lamina.compiler.lowering.pull import Location, Row, pulled
+from lamina.compiler.lowering.pull import IterationRow, Location, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
@@ -28,7 +28,7 @@ from lamina.shapes import size_of, static
 
 
 @frozen_dataclass
-class Repeated:
+class RepeatedSteps:
     """The steps of a recurrence.
 
     Attributes:
@@ -101,7 +101,7 @@ def lower_repeating(
     optimised: Callable[[Graph, Target], Graph],
     target: Target,
     first_number: int,
-) -> Repeated:
+) -> RepeatedSteps:
     """The steps of a recurrence. Its results get buffers.
 
     Args:
@@ -123,7 +123,7 @@ def lower_repeating(
         fused = fuse(graph, target, given=_given(loop, graph, stacks, buffers))
         steps = _iteration_steps(loop, fused, stacks, buffers, first_number + len(before))
     buffers.buffer_of |= {tensor: stacks[number] for number, tensor in loop.results.items()}
-    return Repeated(tuple(before), tuple(steps), loop.axis)
+    return RepeatedSteps(tuple(before), tuple(steps), loop.axis)
 
 
 def _first_rows(
@@ -135,12 +135,12 @@ def _first_rows(
         shape = static(tensor.shape)
         name = f"{first_number + len(before)}"
         if number < loop.states:
-            start = Row(stacks[number], loop.initial * size_of(shape))
+            start = IterationRow(stacks[number], loop.initial * size_of(shape))
             source = loop.operands[number]
             before.append(_copy(source, start, buffers.buffer_of, f"{name}.initial"))
         elif not loop.length:
             nothing = broadcast_to(constant(0, tensor.dtype), (0, *shape))
-            start = Row(stacks[number], Index())
+            start = IterationRow(stacks[number], Index())
             before.append(_copy(nothing, start, buffers.buffer_of, f"{name}.empty"))
     return before
 
@@ -152,7 +152,7 @@ def _given(
     given: dict[Tensor, Location] = {}
     for number, leaf in enumerate(graph.inputs[: loop.states]):
         row = loop.read * size_of(static(leaf.shape))
-        given[leaf] = Row(named(stacks[number]), row)
+        given[leaf] = IterationRow(named(stacks[number]), row)
     locations: dict[Tensor, Location] = {
         one: named(buffer) for one, buffer in buffers.buffer_of.items()
     }
@@ -168,9 +168,9 @@ def _iteration_steps(
     loop: _Loop, fused: Fused, stacks: Mapping[int, str], buffers: Buffers, first_number: int
 ) -> list[Step]:
     """The steps of one iteration."""
-    locations: dict[Tensor, str | Row] = {**buffers.of_constants(fused.graph)}
+    locations: dict[Tensor, str | IterationRow] = {**buffers.of_constants(fused.graph)}
     for number, (_, tensor) in zip(loop.outputs, fused.graph.outputs, strict=True):
-        locations[tensor] = Row(
+        locations[tensor] = IterationRow(
             stacks[number], loop.written(number) * size_of(static(tensor.shape))
         )
     steps: list[Step] = []
@@ -213,7 +213,9 @@ def _input_location(
     return at
 
 
-def _copy(source: Tensor, target: Row, locations: Mapping[Tensor, Location], name: str) -> Loop:
+def _copy(
+    source: Tensor, target: IterationRow, locations: Mapping[Tensor, Location], name: str
+) -> Loop:
     """A step that stores a tensor in a row of a stack."""
     shape = static(source.shape)
     axes = tuple(Axis(f"i{number}", extent) for number, extent in enumerate(shape))

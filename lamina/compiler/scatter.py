@@ -24,15 +24,7 @@ from lamina.program.index import (
 from lamina.program.program import Buffer, Repeat
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Position, Scalar, indices
-from lamina.program.steps import (
-    Loop,
-    SegmentSum,
-    Sort,
-    Step,
-    Store,
-    Write,
-    position_dtype,
-)
+from lamina.program.steps import Loop, SegmentSum, Sort, Step, Store, Write, position_dtype
 from lamina.records import frozen_dataclass
 from lamina.shapes import int64, size_of
 
@@ -81,21 +73,21 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
         case _:
             return ()
     key, position = _without_common_terms(addition.index, zero.index)
-    slot = Axis("slot", size_of([axis.extent for axis in axes]))
-    index_of_axis = _by_slot(axes, axis_index(slot))
+    rank = Axis("rank", size_of([axis.extent for axis in axes]))
+    index_of_axis = _by_rank(axes, axis_index(rank))
     sorting = Rewrite(index_of_axis).index(key)
     used = {axis for index in (sorting, *indices(Position(sorting))) for axis in axes_of(index)}
     outer = tuple(axis for axis in loop.axes if axis in used)
     name = _unused(f"{loop.name.split('.', 1)[1]}.order", buffers)
-    dtype = position_dtype(slot)
-    order = Buffer(name, "temporary", (*(axis.extent for axis in outer), slot.extent), dtype)
+    dtype = position_dtype(rank)
+    order = Buffer(name, "temporary", (*(axis.extent for axis in outer), rank.extent), dtype)
     buffers[name] = order
-    slots = flatten(tuple(map(axis_index, (*outer, slot))), order.shape)
-    sort = Sort(slot, Position(sorting), name, slots, dtype)
-    gathering = Rewrite(_by_slot(axes, _read(Load(name, slots, dtype), slot.extent)))
+    ranks = flatten(tuple(map(axis_index, (*outer, rank))), order.shape)
+    sort = Sort(rank, Position(sorting), name, ranks, dtype)
+    gathering = Rewrite(_by_rank(axes, _read(Load(name, ranks, dtype), rank.extent)))
     total = SegmentSum(
         "sum",
-        slot,
+        rank,
         Position(gathering.index(key)),
         position,
         gathering.scalar(addition.value),
@@ -124,9 +116,9 @@ def _without_common_terms(one: Index, other: Index) -> tuple[Index, Index]:
     return one - common, other - common
 
 
-def _by_slot(axes: Sequence[Axis], slot: Index) -> dict[Axis, Index]:
+def _by_rank(axes: Sequence[Axis], rank: Index) -> dict[Axis, Index]:
     """The index of each axis of the values, in terms of the flat index of a value."""
-    indices_of_axes = unflatten(slot, [axis.extent for axis in axes])
+    indices_of_axes = unflatten(rank, [axis.extent for axis in axes])
     return dict(zip(axes, indices_of_axes, strict=True))
 
 

@@ -11,13 +11,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy_format
 
-from lamina.data.untrusted import (
-    RESTORE,
-    ByteStream,
-    read_at_most,
-    reading,
-    require_plausible,
-)
+from lamina.data.untrusted import RESTORE, ByteStream, read_at_most, reading, require_plausible
 from lamina.disk import open_regular
 from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
 from lamina.shapes import PUBLIC_DTYPES, Array, shape_text, size_of

@@ -15,13 +15,7 @@ import numpy as np
 
 from lamina.calls import checked
 from lamina.data.dataset import Dataset
-from lamina.data.untrusted import (
-    RESTORE,
-    PathLike,
-    read_at_most,
-    reading,
-    require_plausible,
-)
+from lamina.data.untrusted import RESTORE, PathLike, read_at_most, reading, require_plausible
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.shapes import Array, shape_text, size_of
@@ -40,7 +34,7 @@ def read_idx(path: PathLike) -> Array:
 
     Raises:
         DataError: if there is no such file, or it may not be read.
-        FileFormatError: if it is not IDX, cut short, too long or damaged.
+        FileFormatError: if it is not IDX, truncated, too long or damaged.
     """
     file_path = Path(path)
     with reading(file_path, "an IDX file"), open_regular(file_path) as file:
@@ -131,7 +125,7 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
         ("size on disk", f"{size_on_disk:,} bytes{', compressed' if compressed else ''}"),
     )
     if not compressed and declared != size_on_disk:
-        problem = "is cut short" if size_on_disk < declared else "goes on after its last element"
+        problem = "is truncated" if size_on_disk < declared else "goes on after its last element"
         raise FileFormatError(f"the file {problem}", facts=facts, advice=RESTORE)
     require_plausible(declared, size_on_disk, "the IDX file")
     # One byte more than declared: it must not exist, and reading up to the end makes gzip verify
@@ -139,11 +133,11 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
     try:
         content = read_at_most(stream, payload + 1)
     except EOFError:
-        raise FileFormatError("the file is cut short", facts=facts, advice=RESTORE) from None
+        raise FileFormatError("the file is truncated", facts=facts, advice=RESTORE) from None
     if len(content) != payload:
         found = f"{header_bytes + len(content):,} bytes"
         problem, found = (
-            ("is cut short", found)
+            ("is truncated", found)
             if len(content) < payload
             else ("goes on after its last element", f"{found} or more")
         )

@@ -116,7 +116,7 @@ def _first_fault(path: Path, delimiter: str, header: bool, columns: int) -> File
                 return FileFormatError(
                     f"line {rows.line_num} has another number of columns than the first",
                     facts=(("expected", str(columns)), ("found", str(len(row)))),
-                    advice="Correct that line; a file cut short ends in such a line.",
+                    advice="Correct that line; a truncated file ends in such a line.",
                 )
             for index, field in enumerate(row):
                 if not _is_number(field):

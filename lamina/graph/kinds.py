@@ -27,14 +27,7 @@ import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError
 from lamina.records import frozen_dataclass
-from lamina.shapes import (
-    PUBLIC_DTYPES,
-    DType,
-    DTypeLike,
-    Size,
-    as_dtype,
-    as_whole,
-)
+from lamina.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_whole
 
 if TYPE_CHECKING:
     from lamina.graph.tensor import Tensor

@@ -222,7 +222,7 @@ class PixelUnshuffle(Layer):
             raise ShapeError(
                 "height and width cannot be divided evenly",
                 facts=(("expected", f"multiples of {r}"), ("found", described(x))),
-                advice="Pad the image with lm.Pad, or cut it with lm.Crop.",
+                advice="Pad the image with lm.Pad, or crop it with lm.Crop.",
             )
         split = ops.reshape(x, (batch, channels, height // r, r, width // r, r))
         separated = ops.transpose(split, (0, 1, 3, 5, 2, 4))

@@ -31,16 +31,7 @@ from lamina.graph import (
     source_line,
     with_final_paths,
 )
-from lamina.graph.kinds import (
-    HIGHEST,
-    ElementType,
-    Instance,
-    Kind,
-    Misfit,
-    Operands,
-    Whole,
-    shown,
-)
+from lamina.graph.kinds import HIGHEST, ElementType, Instance, Kind, Misfit, Operands, Whole, shown
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype

@@ -185,7 +185,7 @@ class RNN(_Recurrent):
             direction at its beginning.
         dropout: probability, between layers, as PyTorch's.
         bias: whether biases are added.
-        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+        truncate: stops the gradients of the states after every `truncate` iterations (truncated
             backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights, such as `lm.L2(1e-4)`.
@@ -232,7 +232,7 @@ class LSTM(_Recurrent):
         returns: `"all"` states, or the `"last"` one.
         dropout: probability, between layers.
         bias: whether biases are added.
-        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+        truncate: stops the gradients of the states after every `truncate` iterations (truncated
             backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
@@ -279,7 +279,7 @@ class GRU(_Recurrent):
         returns: `"all"` states, or the `"last"` one.
         dropout: probability, between layers.
         bias: whether biases are added.
-        truncate: cuts the gradients of the states after every `truncate` iterations (truncated
+        truncate: stops the gradients of the states after every `truncate` iterations (truncated
             backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.

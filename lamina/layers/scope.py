@@ -242,12 +242,12 @@ class Scope:
             >>> from dataclasses import dataclass
             >>> import lamina as lm
             >>> @dataclass(frozen=True)
-            ... class WayBack(lm.Layer):
-            ...     there: lm.Linear
+            ... class Decoder(lm.Layer):
+            ...     encoder: lm.Linear
             ...     def forward(self, scope, x):
-            ...         return lm.ops.matmul(x, scope.shared(self.there, "weight"))
-            >>> there = lm.Linear(2)
-            >>> net = lm.Sequential(lm.Input(8), there, WayBack(there))
+            ...         return lm.ops.matmul(x, scope.shared(self.encoder, "weight"))
+            >>> encoder = lm.Linear(2)
+            >>> net = lm.Sequential(lm.Input(8), encoder, Decoder(encoder))
             >>> list(lm.Model(net).parameters())
             ['1.weight', '1.bias']
         """

@@ -7,16 +7,7 @@ from typing import final
 
 from lamina.calls import checked
 from lamina.graph.kinds import Count
-from lamina.layers import (
-    Flatten,
-    GaussianSample,
-    Input,
-    Layer,
-    Linear,
-    ReLU,
-    Reshape,
-    Sigmoid,
-)
+from lamina.layers import Flatten, GaussianSample, Input, Layer, Linear, ReLU, Reshape, Sigmoid
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import Activation, ShapeOfExamples, Widths
 from lamina.records import frozen_dataclass

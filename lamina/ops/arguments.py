@@ -24,15 +24,7 @@ from lamina.graph.kinds import (
     read_each,
     refusal,
 )
-from lamina.shapes import (
-    DType,
-    DTypeLike,
-    Shape,
-    Size,
-    as_whole,
-    normalise_axes,
-    normalise_axis,
-)
+from lamina.shapes import DType, DTypeLike, Shape, Size, as_whole, normalise_axes, normalise_axis
 
 
 def as_tensor(value: TensorLike) -> Tensor:

@@ -16,17 +16,7 @@ from lamina.ops.broadcast import broadcast_to
 from lamina.ops.conversion import cast
 from lamina.ops.lowering_rules import Coordinates, Generator, Pull
 from lamina.program.scalar import Apply, Position, Scalar
-from lamina.shapes import (
-    Array,
-    Dim,
-    DType,
-    DTypeLike,
-    Shape,
-    Size,
-    float32,
-    int32,
-    int64,
-)
+from lamina.shapes import Array, Dim, DType, DTypeLike, Shape, Size, float32, int32, int64
 
 
 @checked

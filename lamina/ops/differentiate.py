@@ -84,7 +84,7 @@ def gradients(
             raise GradientError(
                 f"{node.op.name} has no derivative, but the output depends on it",
                 where=str(node.origin),
-                advice="Cut the dependence with ops.stop_gradient, or use a smooth op.",
+                advice="Stop the gradient with ops.stop_gradient, or use a smooth op.",
             )
         with labelled(node.origin):
             flows = _operand_gradients(node.op, arriving)

@@ -13,16 +13,7 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import (
-    CONSTANT,
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    described,
-)
+from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Axis
 from lamina.graph.kinds import ElementType, Extent
 from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read

@@ -19,16 +19,7 @@ from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
-from lamina.shapes import (
-    Array,
-    Dim,
-    DType,
-    Shape,
-    divide_counts,
-    element_count,
-    shape_text,
-    static,
-)
+from lamina.shapes import Array, Dim, DType, Shape, divide_counts, element_count, shape_text, static
 
 # reshape ------------------------------------------------------------------------------------------
 

@@ -17,13 +17,7 @@ from lamina.graph.attributes import AnyNumber, Axis
 from lamina.graph.attributes import Axes as SomeAxes
 from lamina.graph.kinds import ElementType, Flag, Kind
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
-from lamina.ops.broadcast import (
-    broadcast_to,
-    infer_reduction,
-    require_numbers,
-    sum_axes,
-    with_ones,
-)
+from lamina.ops.broadcast import broadcast_to, infer_reduction, require_numbers, sum_axes, with_ones
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
@@ -45,9 +39,7 @@ from lamina.shapes import (
     static,
     uint8,
 )
-from lamina.shapes import (
-    element_count as count_polynomial,
-)
+from lamina.shapes import element_count as count_polynomial
 
 Axes = int | Sequence[int] | None
 

@@ -147,14 +147,14 @@ class Scan:
 class Sort:
     """Stores the order of an integer key along one axis; it is the only stage of its loop.
 
-    The first slot gets the position of the smallest key, the second slot the position of the next
-    key, and so on. The sort is stable. All keys of a point are read before any slot is stored.
+    The first rank gets the position of the smallest key, the second rank the position of the next
+    key, and so on. The sort is stable. All keys of a point are read before any rank is stored.
 
     Attributes:
-        axis: iterates positions in the key, and slots in the index.
+        axis: iterates positions in the key, and ranks in the index.
         key: an integer.
         buffer: the buffer of the sorted positions.
-        index: the element of each slot.
+        index: the element of each rank.
         dtype: of the positions: `position_dtype(axis)`, int32 if the extent fits.
     """
 
@@ -181,17 +181,17 @@ def position_dtype(axis: Axis) -> DType:
 
 @frozen_dataclass
 class SegmentSum:
-    """Adds up a value over the slots of one segment, into a local of the step.
+    """Adds up a value over the ranks of one segment, into a local of the step.
 
-    The segment is the slots whose key equals `segment`. Keys are ascending along the slots, so
-    these slots are contiguous, and binary search finds them. Values are added in the order of the
-    slots, beginning with zero.
+    The segment is the ranks whose key equals `segment`. Keys are ascending along the ranks, so
+    these ranks are contiguous, and binary search finds them. Values are added in the order of the
+    ranks, beginning with zero.
 
     Attributes:
         local: the name under which later stages use the sum.
-        axis: the slots.
-        key: an integer for each slot.
-        segment: the key of the slots that are added up; depends on the loop's axes alone.
+        axis: the ranks.
+        key: an integer for each rank.
+        segment: the key of the ranks that are added up; depends on the loop's axes alone.
         value: the value to add up.
         dtype: of the sum: the value's dtype.
     """

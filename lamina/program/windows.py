@@ -165,7 +165,7 @@ def _shown(
 ) -> tuple[int, int] | None:
     """The first and the last of the reached indices at which the bounds hold.
 
-    None if the window's axes are bounded in another way.
+    None if the window's axes have other bounds.
     """
     first, last = reached
     rest = window.scaled_index % window.divisor

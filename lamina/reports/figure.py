@@ -46,7 +46,7 @@ def new_figure(width: float, height: float, *, purpose: str) -> Any:
 
 
 def clean_axes(axes: Any, *, grid: str = "y") -> None:
-    """Removes the frame's upper and right line, and draws a faint grid behind the data."""
+    """Removes the frame's upper and right line, and draws a faint grid under the data."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):

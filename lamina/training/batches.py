@@ -17,7 +17,7 @@ from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError
 from lamina.program.program import Buffer, Program
 from lamina.protocols import Loss, Spec
 from lamina.records import frozen_dataclass
-from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec
+from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec, target_specs
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all
@@ -64,15 +64,22 @@ def joined(pieces: Sequence[Recorded]) -> Recorded:
 
 
 class BatchRunner:
-    """Base of `Training` and `Evaluation`: checks batches and runs compiled programs on them."""
+    """Base of `Training` and `Evaluation`: checks batches and runs compiled programs on them.
+
+    Args:
+        parameters: of the model.
+        loss: decides which targets there are, and checks their values.
+        dataset: has the dtypes of the inputs and the shapes and dtypes of the targets; without one
+            they are those that network and loss expect.
+        batch_size: the largest number of examples in a batch.
+    """
 
     def __init__(
         self,
         parameters: Parameters,
         loss: Loss,
+        dataset: Dataset | None,
         batch_size: int,
-        input_dtypes: Sequence[DType] | None,
-        targets: Sequence[Spec] | None,
     ) -> None:
         self.batch_size = batch_size
         self._parameters = parameters
@@ -80,11 +87,11 @@ class BatchRunner:
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
         inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
-        arriving = tuple(input_dtypes or (dtype for _, dtype in inputs))
+        arriving = tuple(dtype for _, dtype in inputs) if dataset is None else dataset.input_dtypes
         arriving = as_arrays(arriving, len(inputs), "input")
         self._input_dtypes: tuple[DType, ...] = tuple(_narrowed(dtype, one) for one in arriving)
         self._wanted_inputs = inputs
-        specs = targets if targets is not None else default_targets(network, loss, dtype)
+        specs = default_targets(network, loss, dtype) if dataset is None else target_specs(dataset)
         self._targets = tuple((shape, _narrowed(dtype, found)) for shape, found in specs)
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._programs: RecentPrograms[int] = RecentPrograms()

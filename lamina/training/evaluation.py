@@ -10,12 +10,10 @@ import numpy as np
 from lamina.data import Dataset
 from lamina.derive import evaluation_graph
 from lamina.engines.engine import Memory
-from lamina.protocols import Loss, Spec
-from lamina.runtime import Parameters, target_specs
+from lamina.protocols import Loss, Metric
+from lamina.runtime import Parameters
 from lamina.runtime.parameters import with_random_state
-from lamina.shapes import DType
 from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined
-from lamina.training.metrics import Metric
 
 # The default number of examples in a batch.
 BATCH_SIZE = 256
@@ -29,7 +27,7 @@ def evaluate(
     batch_size: int = BATCH_SIZE,
 ) -> dict[str, Any]:
     """Loss and metrics on a data set, by name: floats, or arrays such as a confusion matrix."""
-    evaluation = Evaluation.of(parameters, dataset, loss, metrics, batch_size)
+    evaluation = Evaluation(parameters, dataset, loss, metrics, batch_size)
     try:
         with evaluation.uploaded(dataset) as resident:
             recorded = evaluation.run(resident, len(dataset))
@@ -59,23 +57,20 @@ class Evaluation(BatchRunner):
 
     Args:
         parameters: of the model.
+        dataset: has the dtypes of the inputs and the shapes and dtypes of the targets.
         loss, metrics: to compute.
-        batch_size: the number of examples in a batch.
-        input_dtypes, targets: dtypes of the inputs, shapes and dtypes of the targets; by default
-            those that network and loss expect.
+        batch_size: the largest number of examples in a batch.
     """
 
     def __init__(
         self,
         parameters: Parameters,
+        dataset: Dataset,
         loss: Loss,
         metrics: Sequence[Metric],
-        batch_size: int,
-        *,
-        input_dtypes: Sequence[DType] | None = None,
-        targets: Sequence[Spec] | None = None,
+        batch_size: int = BATCH_SIZE,
     ) -> None:
-        super().__init__(parameters, loss, batch_size, input_dtypes, targets)
+        super().__init__(parameters, loss, dataset, min(batch_size, len(dataset)))
         self._shared = with_random_state(parameters)
         self._graph = evaluation_graph(
             parameters.network,
@@ -84,25 +79,6 @@ class Evaluation(BatchRunner):
             dtype=parameters.dtype,
             metrics=metrics,
             input_dtypes=self._input_dtypes,
-        )
-
-    @classmethod
-    def of(
-        cls,
-        parameters: Parameters,
-        dataset: Dataset,
-        loss: Loss,
-        metrics: Sequence[Metric],
-        batch_size: int = BATCH_SIZE,
-    ) -> Evaluation:
-        """An evaluation for the dtypes and targets of a given data set."""
-        return cls(
-            parameters,
-            loss,
-            metrics,
-            min(batch_size, len(dataset)),
-            input_dtypes=dataset.input_dtypes,
-            targets=target_specs(dataset),
         )
 
     def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:

@@ -10,84 +10,61 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.data import Dataset, as_dataset
-from lamina.data.dataset import Data
+from lamina.data import Dataset
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, NonFiniteError
-from lamina.protocols import Clip, Loss, Optimizer, check_callbacks, check_frozen
+from lamina.protocols import TrainingOptions, check_callbacks
+from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
 from lamina.training.batches import Recorded, joined, no_whole_batch
 from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
 from lamina.training.evaluation import Evaluation, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
-from lamina.training.metrics import Metric
 from lamina.training.progress import Display, display
 from lamina.training.training import Training
 
 
 @final
+@frozen_dataclass
 class Fit:
-    """One fit of a model: `Fit(...).run()`. Arguments are those of `Model.fit`.
+    """One fit of a model, which `run` carries out.
+
+    Attributes:
+        parameters: of the model.
+        options: of each training step.
+        train, validation: the data sets.
+        epochs, batch_size, seed, drop_last, progress, callbacks, checkpoint, resume: as in
+            `Model.fit`.
 
     Raises:
-        DataError, DefinitionError: for invalid options, or a checkpoint file that could not be
-            written.
+        DataError, DefinitionError: for invalid options.
     """
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        train: Data,
-        validation: Data | None,
-        *,
-        loss: Loss,
-        optimizer: Optimizer,
-        metrics: Sequence[Metric],
-        clip: Clip | None,
-        frozen: Sequence[str],
-        epochs: int,
-        batch_size: int,
-        seed: int,
-        drop_last: bool,
-        progress: bool | None,
-        callbacks: Sequence[Callable[[History], bool | None]],
-        checkpoint: str | os.PathLike[str] | None,
-        resume: bool,
-    ) -> None:
-        self._parameters = parameters
-        self._train = as_dataset(train)
-        self._validation = None if validation is None else as_dataset(validation)
-        self._loss, self._optimizer, self._metrics = loss, optimizer, metrics
-        self._clip, self._frozen = clip, frozen
-        self._epochs, self._batch_size, self._seed = epochs, batch_size, seed
-        self._drop_last, self._progress, self._resume = drop_last, progress, resume
-        self._callbacks = callbacks
-        check_callbacks(callbacks)
-        check_frozen(frozen)
-        if drop_last and len(self._train) < batch_size:
-            raise no_whole_batch(self._train, batch_size, where="fit")
-        if resume and checkpoint is None:
+    parameters: Parameters
+    options: TrainingOptions
+    train: Dataset
+    validation: Dataset | None
+    epochs: int
+    batch_size: int
+    seed: int
+    drop_last: bool
+    progress: bool | None
+    callbacks: Sequence[Callable[[History], bool | None]]
+    checkpoint: str | os.PathLike[str] | None
+    resume: bool
+
+    def __post_init__(self) -> None:
+        check_callbacks(self.callbacks)
+        if self.drop_last and len(self.train) < self.batch_size:
+            raise no_whole_batch(self.train, self.batch_size, where="fit")
+        if self.resume and self.checkpoint is None:
             raise DefinitionError(
                 "there is nothing to resume from",
                 facts=(("expected", "checkpoint=PATH"), ("found", "None")),
                 where="fit",
                 advice="Name the checkpoint file that the earlier fit wrote.",
             )
-        self._checkpoint = None
-        if checkpoint is not None:
-            self._checkpoint = Checkpoint(checkpoint, parameters, self._terms())
-
-    def _terms(self) -> dict[str, Any]:
-        """The options that must be equal in a resumed fit and in the fit that it continues."""
-        return {
-            "optimizer": kind_of_optimizer(self._optimizer),
-            "frozen": list(self._frozen),
-            "batch_size": self._batch_size,
-            "seed": str(self._seed),
-            "drop_last": self._drop_last,
-            "dtype": self._parameters.dtype.name,
-        }
 
     def run(self) -> History:
         """Trains until all epochs are done; returns their history.
@@ -95,72 +72,79 @@ class Fit:
         Ctrl-C ends it between two training steps; the model keeps the parameters trained so far.
 
         Raises:
+            DataError: if the checkpoint file could not be written.
             NonFiniteError: naming the training step at which the loss became NaN or infinite; the
                 model is restored to the end of the last good epoch.
         """
-        with self._training() as training:
-            history = self._begin(training)
+        checkpoint = None
+        if self.checkpoint is not None:
+            checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
+        size = min(self.batch_size, len(self.train))
+        with Training(self.parameters, self.options, self.train, size, seed=self.seed) as training:
+            history = self._begin(training, checkpoint)
             with self._evaluation() as evaluation:
-                self._run_epochs(training, evaluation, history)
+                self._run_epochs(training, evaluation, history, checkpoint)
         return history
 
-    def _training(self) -> Training:
-        size = min(self._batch_size, len(self._train))
-        return Training.of(
-            self._parameters,
-            self._train,
-            self._loss,
-            self._optimizer,
-            size,
-            metrics=self._metrics,
-            clip=self._clip,
-            frozen=self._frozen,
-            seed=self._seed,
-        )
+    def _resume_options(self) -> dict[str, Any]:
+        """The options that must be equal in a resumed fit and in the fit that it continues."""
+        return {
+            "optimizer": kind_of_optimizer(self.options.optimizer),
+            "frozen": list(self.options.frozen),
+            "batch_size": self.batch_size,
+            "seed": str(self.seed),
+            "drop_last": self.drop_last,
+            "dtype": self.parameters.dtype.name,
+        }
 
-    def _begin(self, training: Training) -> History:
+    def _begin(self, training: Training, checkpoint: Checkpoint | None) -> History:
         """The history in the checkpoint if the fit is resumed, otherwise an empty one."""
-        if self._checkpoint is None:
+        if checkpoint is None:
             return History()
-        if not self._checkpoint.exists:
+        if not checkpoint.exists:
             # A fit that is interrupted in its first epoch is resumed from here.
-            self._checkpoint.write(training, History())
+            checkpoint.write(training, History())
             return History()
-        return self._checkpoint.resume(training) if self._resume else History()
+        return checkpoint.resume(training) if self.resume else History()
 
     @contextmanager
     def _evaluation(self) -> Generator[Evaluation | None]:
-        if self._validation is None:
+        if self.validation is None:
             yield None
             return
-        evaluation = Evaluation.of(self._parameters, self._validation, self._loss, self._metrics)
+        options = self.options
+        evaluation = Evaluation(self.parameters, self.validation, options.loss, options.metrics)
         try:
             yield evaluation
         finally:
             evaluation.release()
 
     def _run_epochs(
-        self, training: Training, evaluation: Evaluation | None, history: History
+        self,
+        training: Training,
+        evaluation: Evaluation | None,
+        history: History,
+        checkpoint: Checkpoint | None,
     ) -> None:
         with (
             held_interrupts() as interrupt,
-            training.uploaded(self._train) as resident,
+            training.uploaded(self.train) as resident,
             self._uploaded_validation(evaluation) as validation,
-            display(self._progress) as shown,
+            display(self.progress) as shown,
         ):
-            for epoch in range(len(history), self._epochs):
+            for epoch in range(len(history), self.epochs):
                 started = time.perf_counter()
                 recorded = self._epoch(training, resident, epoch, shown, interrupt)
                 if interrupt.pressed:
                     break
-                row = summary(recorded, self._metrics)
-                if evaluation is not None and self._validation is not None:
-                    measured = evaluation.run(validation, len(self._validation))
-                    found = summary(measured, self._metrics).items()
+                row = summary(recorded, self.options.metrics)
+                if evaluation is not None and self.validation is not None:
+                    measured = evaluation.run(validation, len(self.validation))
+                    found = summary(measured, self.options.metrics).items()
                     row |= {VALIDATION + name: value for name, value in found}
                 history.add(row, time.perf_counter() - started)
-                shown.epoch_ends(epoch + 1, self._epochs, row)
-                if self._ends_after(training, history):
+                shown.epoch_ends(epoch + 1, self.epochs, row)
+                if self._ends_after(training, history, checkpoint):
                     break
             history.interrupted = interrupt.handle()
             _note_averages(training, history)
@@ -170,19 +154,21 @@ class Fit:
         self, evaluation: Evaluation | None
     ) -> Generator[Mapping[str, Memory]]:
         """The validation data in the engine's memory."""
-        if evaluation is None or self._validation is None:
+        if evaluation is None or self.validation is None:
             yield {}
             return
-        with evaluation.uploaded(self._validation) as resident:
+        with evaluation.uploaded(self.validation) as resident:
             yield resident
 
-    def _ends_after(self, training: Training, history: History) -> bool:
+    def _ends_after(
+        self, training: Training, history: History, checkpoint: Checkpoint | None
+    ) -> bool:
         """Writes the checkpoint and runs the callbacks; whether one of them ends the fit."""
         _note_averages(training, history)
-        if self._checkpoint is not None:
-            self._checkpoint.write(training, history)
+        if checkpoint is not None:
+            checkpoint.write(training, history)
         # All callbacks are called, whatever the first one returns.
-        ends = [callback(history) for callback in self._callbacks]
+        ends = [callback(history) for callback in self.callbacks]
         return any(ends)
 
     def _epoch(
@@ -194,10 +180,10 @@ class Fit:
         interrupt: Interrupt,
     ) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
-        batches = training.batches_of(self._train, self._seed, epoch, drop_last=self._drop_last)
+        batches = training.batches_of(self.train, self.seed, epoch, drop_last=self.drop_last)
         values, state = training.snapshot()
         steps = sum(len(rows) for rows in batches)
-        shown.epoch_begins(epoch + 1, self._epochs, steps)
+        shown.epoch_begins(epoch + 1, self.epochs, steps)
         pieces: list[Recorded] = []
         done, before = 0, time.perf_counter()
         for piece in training.pieces(resident, batches, interrupt):
@@ -206,20 +192,20 @@ class Fit:
                 training.restore(state, values)
                 bad = int(np.flatnonzero(~finite)[0])
                 what = f"the loss became {piece.losses[bad]}"
-                raise _non_finite(what, epoch, done + bad, steps, self._train)
+                raise _non_finite(what, epoch, done + bad, steps, self.train)
             pieces.append(piece)
             done += len(piece.losses)
             now = time.perf_counter()
             rate = float(piece.examples.sum()) / max(now - before, 1e-6)
-            shown.advance(len(piece.losses), summary(piece, self._metrics), rate)
+            shown.advance(len(piece.losses), summary(piece, self.options.metrics), rate)
             before = now
         # The loss of the last training step was computed before its update, which may overflow.
-        parameters = self._parameters
+        parameters = self.parameters
         for name, value in parameters.read(list(parameters.variables)).items():
             if not np.isfinite(value).all():
                 training.restore(state, values)
                 what = f"the parameter {name!r} overflowed"
-                raise _non_finite(what, epoch, done - 1, steps, self._train)
+                raise _non_finite(what, epoch, done - 1, steps, self.train)
         return joined(pieces)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lamina.data import Dataset
 from lamina.explanation import Profile
-from lamina.protocols import Clip, Loss, Optimizer
+from lamina.protocols import TrainingOptions
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.examples import random_examples
 from lamina.training.training import Training
@@ -14,29 +12,26 @@ from lamina.training.training import Training
 
 def profile(
     parameters: Parameters,
+    options: TrainingOptions | None,
     dataset: Dataset | None,
-    loss: Loss | None,
-    optimizer: Optimizer | None,
-    clip: Clip | None,
-    frozen: Sequence[str],
-    *,
     batch_size: int,
     seconds: float,
 ) -> Profile:
-    """Profiles a training step, or a forward pass without a loss.
-
-    Other arguments are those of `Model.profile`.
+    """Profiles a training step; without options, a forward pass.
 
     Args:
         parameters: of the model; a copy of them is used.
+        options: of the training.
         dataset: one batch; None for random examples.
+        batch_size: the number of random examples.
+        seconds: about how long to run the program untimed, and again with timers.
     """
     copy = parameters.copy()
     network, seed = copy.network, copy.seed
     if dataset is None:
+        loss = None if options is None else options.loss
         dataset = random_examples(network, loss, batch_size, seed, copy.dtype, where="profile")
-    if loss is None or optimizer is None:
+    if options is None:
         return Inference(copy).profile(dataset.inputs, seconds)
-    options = (loss, optimizer, batch_size)
-    with Training.of(copy, dataset, *options, clip=clip, frozen=frozen, seed=seed) as training:
+    with Training(copy, options, dataset, batch_size, seed=seed) as training:
         return training.profile(dataset.inputs, dataset.targets, seconds)

@@ -18,16 +18,7 @@ import numpy as np
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, Tensor, evaluate, leaf
-from lamina.graph.kinds import (
-    AnyOf,
-    Count,
-    Function,
-    NotNegative,
-    Number,
-    Positive,
-    Row,
-    Whole,
-)
+from lamina.graph.kinds import AnyOf, Count, Function, NotNegative, Number, Positive, Row, Whole
 from lamina.layers.checks import Sourced, origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import float64

@@ -22,8 +22,7 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
-from lamina.protocols import AVERAGE, Clip, Loss, Metric, Optimizer, Spec
-from lamina.runtime import target_specs
+from lamina.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import CompiledProgram, require_room_for_program
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
@@ -35,7 +34,7 @@ from lamina.runtime.parameters import (
     write_all,
 )
 from lamina.runtime.profile import profiled
-from lamina.shapes import Array, DType, bind
+from lamina.shapes import Array, bind
 from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined, no_whole_batch
 from lamina.training.interrupt import Interrupt, held_interrupts
 
@@ -116,28 +115,19 @@ class Training(BatchRunner):
     def __init__(
         self,
         parameters: Parameters,
-        loss: Loss,
-        optimizer: Optimizer,
+        options: TrainingOptions,
+        dataset: Dataset | None,
         batch_size: int,
         *,
-        metrics: Sequence[Metric] = (),
-        clip: Clip | None = None,
-        seed: int = 0,
-        input_dtypes: Sequence[DType] | None = None,
-        targets: Sequence[Spec] | None = None,
-        frozen: Sequence[str] = (),
+        seed: int,
     ) -> None:
-        super().__init__(parameters, loss, batch_size, input_dtypes, targets)
+        super().__init__(parameters, options.loss, dataset, batch_size)
         self._graph = training_graph(
             parameters.network,
-            loss,
-            optimizer,
+            options,
             self._targets,
             dtype=parameters.dtype,
-            clip=clip,
-            metrics=metrics,
             input_dtypes=self._input_dtypes,
-            frozen=frozen,
         )
         self._exact = self._exact_arrays()
         engine, slots = parameters.engine, self._graph.slots
@@ -154,34 +144,6 @@ class Training(BatchRunner):
             except BaseException:
                 release_all(self._slots)
                 raise
-
-    @classmethod
-    def of(
-        cls,
-        parameters: Parameters,
-        dataset: Dataset | None,
-        loss: Loss,
-        optimizer: Optimizer,
-        batch_size: int,
-        *,
-        metrics: Sequence[Metric] = (),
-        clip: Clip | None = None,
-        frozen: Sequence[str] = (),
-        seed: int,
-    ) -> Training:
-        """A training for the dtypes and targets of a data set, or for the default ones."""
-        return cls(
-            parameters,
-            loss,
-            optimizer,
-            batch_size,
-            metrics=metrics,
-            clip=clip,
-            frozen=frozen,
-            seed=seed,
-            input_dtypes=None if dataset is None else dataset.input_dtypes,
-            targets=None if dataset is None else target_specs(dataset),
-        )
 
     @property
     def bill(self) -> MemoryBill:

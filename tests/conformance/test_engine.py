@@ -13,6 +13,7 @@ from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine, Memory
 from lamina.graph import Graph, constant, leaf
 from lamina.program.program import Program
+from lamina.protocols import TrainingOptions
 from lamina.shapes import PUBLIC_DTYPES, Array, as_dtype, float32, int64
 
 
@@ -85,7 +86,7 @@ def _training(engine: Engine) -> Program:
     layers = (lm.Input(6), lm.Linear(9), lm.ReLU(), lm.Dropout(0.25), lm.Linear(3))
     network, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
-    step = training_graph(network, loss, lm.Adam(0.01), targets, dtype=float32)
+    step = training_graph(network, TrainingOptions(loss, lm.Adam(0.01)), targets, dtype=float32)
     return compile_graph(step.graph, batch=4, name="training", target=engine.target)
 
 

@@ -10,6 +10,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.derive import BatchGraph, default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import show
+from lamina.protocols import TrainingOptions
 from lamina.shapes import float32
 
 FOLDER = Path(__file__).parent
@@ -23,7 +24,8 @@ def _mlp() -> lm.Network:
 def _training() -> BatchGraph:
     network, loss = _mlp(), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
-    return training_graph(network, loss, lm.SGD(0.1, momentum=0.9), targets, dtype=float32)
+    options = TrainingOptions(loss, lm.SGD(0.1, momentum=0.9))
+    return training_graph(network, options, targets, dtype=float32)
 
 
 def _inference() -> BatchGraph:

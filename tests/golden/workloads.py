@@ -2,7 +2,7 @@
 
 The costs are the steps of a program, their operations and bytes, and its arena. The IR has a
 checksum for each vector extension. It is written for a made-up processor, so that it is the same on
-every machine. The checksum ignores the names of functions.
+every machine. The checksum ignores names of functions, tables, values and blocks.
 """
 
 from __future__ import annotations
@@ -78,12 +78,25 @@ def checksum(workload: str, vectors: str) -> str:
 
 
 def _without_names(text: str) -> str:
-    """The text with functions and tables numbered in their order, instead of named."""
-    numbers: dict[str, str] = {}
+    """The text with functions, tables, and the values and blocks of each function numbered.
+
+    The numbers follow the order of first use. Names of intrinsics stay.
+    """
+    functions: dict[str, str] = {}
+    return "\ndefine".join(_numbered(one, functions) for one in text.split("\ndefine"))
+
+
+def _numbered(text: str, functions: dict[str, str]) -> str:
+    """The text of one function; `functions` has the numbers of those before."""
+    values: dict[str, str] = {}
 
     def number(name: re.Match[str]) -> str:
+        kind = name[0][0]
         if name[0].startswith("@llvm."):
             return name[0]
-        return numbers.setdefault(name[0], f"@{len(numbers)}")
+        if kind == "@":
+            return functions.setdefault(name[0], f"@{len(functions)}")
+        value = name[0] if kind == "%" else f"%{name[0]}"
+        return values.setdefault(value, f"%{len(values)}")
 
-    return re.sub(r"@[\w.]+", number, text)
+    return re.sub(r"[@%][\w.]+|^\w+(?=:$)", number, text, flags=re.MULTILINE)

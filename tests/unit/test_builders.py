@@ -29,8 +29,8 @@ from c99 import C99, library_of
 from lamina.codegen import c, llvm
 from lamina.codegen.values import FLOAT, I32, POINTER, Type, constant
 from lamina.codegen.words import OPENCL, Words
+from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run.machine_code import Library, compiled
 from lamina.errors import InternalError
 from lamina.shapes import Array
 

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +25,11 @@ from cache_cases import (
     unused,
 )
 
+import lamina as lm
 from lamina import cache
 from lamina.cache import Sources, cached, find, folder, folders, keep, key_of
+from lamina.compiler.program_cache import SOURCES as PROGRAM_SOURCES
+from lamina.engines.cpu.compilation import SOURCES as CODE_SOURCES
 
 # Entries ------------------------------------------------------------------------------------------
 
@@ -66,6 +69,25 @@ def test_sources_that_are_written_as_they_were_have_not_changed(
     assert not other.are_unchanged
 
 
+@pytest.mark.parametrize(
+    ("sources", "roots"),
+    [
+        pytest.param(PROGRAM_SOURCES, ("graph", "ops", "compiler", "program"), id="programs"),
+        pytest.param(CODE_SOURCES, ("program", "codegen", "engines/cpu"), id="machine code"),
+    ],
+)
+def test_the_key_covers_every_package_that_decides_an_entry(
+    sources: Sources, roots: Sequence[str]
+) -> None:
+    lamina = Path(lm.__file__).parent
+    found = {
+        ".".join(("lamina", *file.parent.relative_to(lamina).parts))
+        for root in roots
+        for file in (lamina / root).rglob("__init__.py")
+    }
+    assert found | {"lamina"} == set(sources.packages)
+
+
 def test_what_was_made_once_is_found_again() -> None:
     make = Maker()
     assert [cached("k", make) for _ in range(3)] == [CONTENT] * 3
@@ -91,10 +113,10 @@ def test_keys_depend_on_every_part_and_on_where_parts_end() -> None:
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
-    "cut in the magic": lambda data: data[:5],
-    "cut in the header": lambda data: data[:30],
-    "cut after the header": lambda data: data[:88],
-    "cut in the content": lambda data: data[:-1],
+    "truncated in the magic": lambda data: data[:5],
+    "truncated in the header": lambda data: data[:30],
+    "truncated after the header": lambda data: data[:88],
+    "truncated in the content": lambda data: data[:-1],
     "longer": lambda data: data + b"x",
     "another magic": lambda data: b"L" + data[1:],
     "an earlier format": lambda data: data.replace(b"object 2", b"object 1"),

@@ -14,8 +14,8 @@ import pytest
 from lamina.codegen import functions
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.engines.cpu.machine_code import Library, assemble, listing
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run.machine_code import Library, assemble, listing
 from lamina.shapes import Array
 
 MOST_ULP = 4.0

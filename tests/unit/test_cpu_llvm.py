@@ -14,7 +14,7 @@ import ctypes
 import mmap
 
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run.llvm import Target, assemble, load, unload
+from lamina.engines.cpu.llvm import Target, assemble, load, unload
 
 PAGE, FAR = mmap.PAGESIZE, 4 << 30
 NO_RESERVE = 0x4000

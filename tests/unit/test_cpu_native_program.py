@@ -113,7 +113,7 @@ def test_equal_operands_are_packed_by_one_function_each_into_its_own_memory() ->
     program = classifier(96, 96, 96, 96).plan(64).program
     written = write_kernels(program, PROCESSOR)
     assert (len(written.load), len(functions_of(written.load))) == (3, 1)
-    assert sorted(written.placed.values()) == [0, 4 * 96 * 96, 2 * 4 * 96 * 96]
+    assert sorted(written.workspace_offsets.values()) == [0, 4 * 96 * 96, 2 * 4 * 96 * 96]
 
 
 def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
@@ -189,7 +189,7 @@ def test_packed_operands_share_memory_at_different_times_only() -> None:
     offsets = {name: workspaces.allocate(name, sizes[name], steps[name]) for name in sizes}
     # At the lowest offset that is free all the time, aligned to cache lines.
     assert offsets == {"lasting": 0, "first": 640, "second": 896, "third": 640, "small": 896}
-    assert workspaces.placed_bytes == 640 + 256 + 256
+    assert workspaces.shared_bytes == 640 + 256 + 256
     assert workspaces.extents["second"] == (896, 896 + 256)
 
 
@@ -375,7 +375,7 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    monkeypatch.setattr("lamina.engines.cpu.compilation._SOURCES.checksum", "")
+    monkeypatch.setattr("lamina.engines.cpu.compilation.SOURCES.checksum", "")
     compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR)
     assert not list(tmp_path.rglob("*.object"))
 

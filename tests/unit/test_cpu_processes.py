@@ -7,12 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from thread_pool_cases import (
-    COMMON,
-    Counting,
-    assert_prints,
-    run_script,
-)
+from thread_pool_cases import COMMON, Counting, assert_prints, run_script
 
 # Processes ----------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ import pytest
 
 import lamina as lm
 from lamina.engines.cpu.emit.native_program import write_program
+from lamina.engines.cpu.machine_code import listing
+from lamina.engines.cpu.native.scheduler import emit_scheduler
+from lamina.engines.cpu.native.waiting import Waiting
 from lamina.engines.cpu.processor import Processor, host
-from lamina.engines.cpu.run.machine_code import listing
-from lamina.engines.cpu.run.scheduler import emit_scheduler
-from lamina.engines.cpu.run.waiting import Waiting
 from lamina.errors import EngineError
 from lamina.program.program import Program
 

@@ -12,22 +12,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from thread_pool_cases import (
-    Counting,
-    addresses,
-    assert_prints,
-    run_script,
-)
+from thread_pool_cases import Counting, addresses, assert_prints, run_script
 
 from lamina.codegen.llvm import Module, typed
 from lamina.codegen.values import I64, POINTER, constant
+from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.native import scheduler, waiting
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase
+from lamina.engines.cpu.native.slices import slices
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run import scheduler, waiting
 from lamina.engines.cpu.run import thread_pool as pools
-from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase
-from lamina.engines.cpu.run.machine_code import Library, compiled
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
-from lamina.engines.cpu.slices import slices
 from lamina.shapes import Array
 
 
@@ -100,7 +95,7 @@ def reading() -> int:
 def test_threads_that_ask_for_short_slices_stay_as_nice_as_they_were() -> None:
     code = (
         "import os, platform\n"
-        "from lamina.engines.cpu.run.waiting import ask_for_short_slices\n"
+        "from lamina.engines.cpu.native.waiting import ask_for_short_slices\n"
         "os.nice(7)\n"
         "ask_for_short_slices(platform.machine())\n"
         "assert os.getpriority(os.PRIO_PROCESS, 0) >= 7\n"
@@ -322,9 +317,9 @@ def test_every_item_is_done_once_whichever_thread_does_it(
 @pytest.mark.parametrize(
     ("items", "cycles", "threads", "expected"),
     [
-        # Not worth sharing; as many slices as pay; fewer items than threads.
+        # Not worth splitting; as many slices as pay; fewer items than threads.
         *((100, 1000.0, 8, (1, 100)), (100, 5000.0, 8, (3, 34)), (2, 1e5, 8, (2, 1))),
-        # Slices that are worth stealing from are cut into chunks of ten thousand cycles.
+        # Slices that are worth stealing from are split into chunks of ten thousand cycles.
         *((100, 99_000.0, 2, (2, 50)), (100, 1e5, 2, (2, 10)), (100, 1e9, 2, (2, 1))),
         # No more chunks than a word of claims can count.
         (1 << 30, 1e15, 2, (2, 65)),

@@ -76,7 +76,7 @@ def test_a_short_file_names_both_sizes(tmp_path: Path) -> None:
     content = encode(np.zeros((10, 28, 28), np.uint8))
     error = fault(tmp_path / "images", content[:5000])
     assert str(error) == (
-        f"in {tmp_path / 'images'}: the file is cut short\n"
+        f"in {tmp_path / 'images'}: the file is truncated\n"
         "  declared      [10, 28, 28] of uint8, 7,856 bytes with the header\n"
         "  size on disk  5,000 bytes\n"
         "  Fetch or write the file again; it was changed or truncated."
@@ -86,14 +86,14 @@ def test_a_short_file_names_both_sizes(tmp_path: Path) -> None:
 def test_a_short_gzip_stream(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
     error = fault(tmp_path / "images.gz", gzip.compress(encode(noise))[:5000])
-    assert error.problem == "the file is cut short"
+    assert error.problem == "the file is truncated"
     assert dict(error.facts)["size on disk"] == "5,000 bytes, compressed"
 
 
 def test_a_whole_gzip_stream_with_too_few_elements(tmp_path: Path) -> None:
     content = encode(np.zeros((10, 28, 28), np.uint8))[:-1]
     error = fault(tmp_path / "images.gz", gzip.compress(content))
-    assert error.problem == "the file is cut short"
+    assert error.problem == "the file is truncated"
     assert dict(error.facts)["found"] == "7,855 bytes"
 
 
@@ -178,7 +178,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 
 def damaged(content: bytes, generator: np.random.Generator) -> bytes:
-    """The contents cut off, with flipped bits, with something added, or all of it."""
+    """The contents truncated, with flipped bits, with something added, or all of it."""
     result = bytearray(content)
     kinds = generator.integers(1, 8)
     if kinds & 1:

@@ -16,13 +16,7 @@ import numpy as np
 import pytest
 
 from lamina.data import Dataset, load
-from lamina.errors import (
-    DataError,
-    DTypeError,
-    FileFormatError,
-    LaminaError,
-    MissingExtraError,
-)
+from lamina.errors import DataError, DTypeError, FileFormatError, LaminaError, MissingExtraError
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 Y = np.array([0, 1, 2, 1])

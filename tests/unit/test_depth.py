@@ -42,6 +42,7 @@ from lamina.graph import (
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
+from lamina.protocols import TrainingOptions
 from lamina.shapes import float32, int64
 
 # So many levels, and so many calls of Python functions to get through them.
@@ -121,7 +122,7 @@ def doubled_indices(start: Tensor, levels: int) -> Tensor:
 
 BUILDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "elementwise": chain(lambda x, start, _: ops.tanh(x) + start),
-    "two ways": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
+    "two branches": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
     "reductions": chain(lambda x, _start, _level: x * 0.5 + ops.sum(x, 2, keepdims=True) * 0.1),
     "movements": chain(moved),
     "scans": chain(lambda x, _start, _level: ops.cumsum(x, 2) * 0.5),
@@ -156,7 +157,7 @@ def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
         assert np.allclose(lm.Model(network).predict(x), found, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["elementwise", "two ways", "summed in pairs", "reductions"])
+@pytest.mark.parametrize("name", ["elementwise", "two branches", "summed in pairs", "reductions"])
 def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
     start = lm.Input(4, 6)
     with little_stack():
@@ -324,7 +325,9 @@ def test_all_that_compares_steps_grows_with_their_number(
         network, loss = build(levels), lm.CrossEntropy()
         targets = default_targets(network, loss, float32)
         optimizer = lm.SGD(0.1, momentum=0.9)
-        graph = training_graph(network, loss, optimizer, targets, dtype=float32).graph
+        graph = training_graph(
+            network, TrainingOptions(loss, optimizer), targets, dtype=float32
+        ).graph
         count, before = 0, sys.gettrace()
         sys.settrace(traced)
         try:
@@ -339,7 +342,7 @@ def test_all_that_compares_steps_grows_with_their_number(
     assert lines(48) < 4.6 * lines(12)
 
 
-# Groups and slots ---------------------------------------------------------------------------------
+# Groups and regions -------------------------------------------------------------------------------
 
 
 def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
@@ -361,7 +364,7 @@ def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
 
 
 def test_joining_groups_without_successors_changes_no_other_group() -> None:
-    # A chain, and beside each of its groups two without successors, one after the other.
+    # A chain, and next to each of its groups two without successors, one after the other.
     chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
     ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}
     precedence = Precedence(chain | ends)
@@ -408,13 +411,13 @@ def test_many_leaves_that_swap_their_values_are_swapped() -> None:
 
 def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
-    slots: list[memory._Slot] = []
+    regions: list[memory._Region] = []
     for number in range(200):
         first = int(random.integers(80))
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
         lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
-        slots.append(memory._Slot([lifetime], buffer.bytes, 64 if number % 2 else 4))
-    space = memory._AddressRange(tuple(slots), memory._UNLIMITED_SPAN, 64)
+        regions.append(memory._Region([lifetime], buffer.bytes, 64 if number % 2 else 4))
+    space = memory._AddressRange(tuple(regions), memory._UNLIMITED_SPAN, 64)
     found: list[object] = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)

@@ -155,7 +155,7 @@ def test_an_op_without_a_derivative_on_the_way_is_named_with_its_line() -> None:
     assert caught.value.problem == "rough has no derivative, but the output depends on it"
     assert caught.value.where == y.origin.source
     assert caught.value.where.startswith("test_differentiate.py:")
-    assert caught.value.advice == ("Cut the dependence with ops.stop_gradient, or use a smooth op.")
+    assert caught.value.advice == ("Stop the gradient with ops.stop_gradient, or use a smooth op.")
 
 
 def test_an_op_without_a_derivative_off_the_path_does_no_harm() -> None:

@@ -35,8 +35,8 @@ def test_the_place_comes_first() -> None:
 
 
 def test_facts_stand_in_a_column() -> None:
-    error = LaminaError("it is wrong", facts=(("expected", "1"), ("found", "2")), advice="Mend it.")
-    assert str(error) == "it is wrong\n  expected  1\n  found     2\n  Mend it."
+    error = LaminaError("it is wrong", facts=(("expected", "1"), ("found", "2")), advice="Fix it.")
+    assert str(error) == "it is wrong\n  expected  1\n  found     2\n  Fix it."
 
 
 def test_the_place_can_be_named_later() -> None:

@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from files_cases import (
-    Array,
-    chain,
-    functional,
-    metadata_of,
-    normal,
-    refused,
-)
+from files_cases import Array, chain, functional, metadata_of, normal, refused
 
 import lamina as lm
 from lamina import ops
@@ -161,13 +154,13 @@ def test_a_network_that_comes_back_trains_as_before(name: str, tmp_path: Path) -
     model.save(tmp_path / "model")
     again = lm.load(tmp_path / "model", layers=OWN)
 
-    def training_form(network: lm.Network) -> str:
+    def training_graph(network: lm.Network) -> str:
         traced = network.trace(dtype=float32, training=True)
         penalties = [(f"penalty{n}", t) for n, t in enumerate(traced.record.penalties)]
         outputs = [(f"output{n}", t) for n, t in enumerate(traced.outputs)]
         return show(Graph(traced.inputs, (*outputs, *penalties)))
 
-    assert training_form(again.network) == training_form(model.network)
+    assert training_graph(again.network) == training_graph(model.network)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Ar
     return path.read_bytes(), model.parameters()
 
 
-def cut(data: bytearray, random: np.random.Generator) -> None:
+def truncate(data: bytearray, random: np.random.Generator) -> None:
     del data[random.integers(len(data)) :]
 
 
@@ -80,7 +80,7 @@ def digit(data: bytearray, random: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("batch", range(5))
-@pytest.mark.parametrize("damage", [cut, flip, insert, remove, overwrite, swap, digit])
+@pytest.mark.parametrize("damage", [truncate, flip, insert, remove, overwrite, swap, digit])
 def test_a_damaged_file_is_refused_or_loads_whole(
     damage: Callable[[bytearray, np.random.Generator], None],
     batch: int,

@@ -17,12 +17,7 @@ import pytest
 from fit_cases import TEST, TRAIN, Array, fit, network, same
 
 import lamina as lm
-from lamina.errors import (
-    DataError,
-    DefinitionError,
-    FileFormatError,
-    LaminaError,
-)
+from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaError
 from lamina.training.history import History
 from lamina.training.training import Training
 

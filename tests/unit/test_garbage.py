@@ -41,12 +41,12 @@ def test_a_pause_that_is_gone_has_ended() -> None:
 def test_a_pause_whose_end_is_cut_short_twice_is_over_with_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cut_short(_: Pause) -> None:
+    def interrupt(_: Pause) -> None:
         raise KeyboardInterrupt
 
     pause = Pause()
     with monkeypatch.context() as signals:
-        signals.setattr(Pause, "__del__", cut_short)
+        signals.setattr(Pause, "__del__", interrupt)
         # Otherwise pytest keeps the exception, and with it the pause.
         signals.setattr(sys, "unraisablehook", lambda _: None)
         del pause

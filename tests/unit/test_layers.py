@@ -424,8 +424,8 @@ def test_joins_compute_what_they_say() -> None:
 
 
 def test_multiply_repeats_axes_of_extent_one() -> None:
-    a, gate = normal(2, 3, 4, 5), normal(2, 3, 1, 1)
-    np.testing.assert_allclose(run(lm.Multiply(), a, gate), a * gate, rtol=1e-12)
+    a, scale = normal(2, 3, 4, 5), normal(2, 3, 1, 1)
+    np.testing.assert_allclose(run(lm.Multiply(), a, scale), a * scale, rtol=1e-12)
 
 
 def test_concat_function_applies_the_layer() -> None:

@@ -153,9 +153,9 @@ def test_threads_may_ask_for_names_at_once() -> None:
     code = """
 import threading
 import lamina as lm
-gate, found = threading.Barrier(8), []
+barrier, found = threading.Barrier(8), []
 def ask(names):
-    gate.wait()
+    barrier.wait()
     found.append([getattr(lm, name) for name in names])
 names = list(lm.__all__)
 threads = [threading.Thread(target=ask, args=(names[n:] + names[:n],)) for n in range(0, 80, 10)]

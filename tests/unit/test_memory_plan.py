@@ -112,8 +112,8 @@ def test_arena_is_hardly_larger_than_the_largest_live_set(
 
 def test_arena_holds_temporaries_only(training_program: ProgramMaker) -> None:
     program = training_program(NETWORKS["wide"](), lm.MSE(), lm.Adam(1e-3))
-    placed = {allocation.buffer for allocation in program.plan.allocations}
-    assert placed == {buffer.name for buffer in program.of_kind("temporary")}
+    planned = {allocation.buffer for allocation in program.plan.allocations}
+    assert planned == {buffer.name for buffer in program.of_kind("temporary")}
 
 
 def _chain(length: int) -> Program:

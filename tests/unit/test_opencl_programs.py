@@ -18,7 +18,7 @@ from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.kernels import module_for
-from lamina.engines.gpu.launches import Gather, Launch, Launches, Repeated, Traits
+from lamina.engines.gpu.launches import Gather, Launch, Launches, RepeatedLaunches, Traits
 from lamina.errors import EngineError, InternalError
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
@@ -28,7 +28,7 @@ from lamina.shapes import DType, bool_, float32, int32, int64, uint8
 
 cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 
-# t = 2 x + c, in a repeated step and by way of s; y = t + p; p += 1.
+# t = 2 x + c, in a repeated step and through s; y = t + p; p += 1.
 TEXT = """
 kernel void take(global const float* data, global float* x, global const long* rows, int run) {
     size_t n = get_global_id(0);
@@ -58,7 +58,7 @@ LAUNCHES = Launches(
         Launch("keep", ("t", "s", "empty"), 6, 1),
         Launch("last", ("y", "t", "p"), 3, 2),
     ),
-    (Repeated(0, 1, 2),),
+    (RepeatedLaunches(0, 1, 2),),
     (Gather("take", "x", 6),),
 )
 C = np.arange(6, dtype="float32")
@@ -310,7 +310,7 @@ def failure(status: str, routine: str) -> Exception:
     [
         ("CommandQueue", "running a program"),
         ("enqueue_nd_range_kernel", "running a program"),
-        ("Kernel", "preparing a program"),
+        ("Kernel", "creating a program's kernels"),
     ],
 )
 def test_what_the_driver_refuses_is_an_error_of_the_engine(
@@ -475,9 +475,14 @@ def test_several_blocks_hold_what_one_cannot() -> None:
     whole = arena_layout(one, limited(1 << 20))
     assert whole.blocks == (280 + 104 + 24,)
     assert whole.locations["y"] == (0, 128, 24)
-    cut = arena_layout(one, limited(310))
-    assert cut.blocks == (280, 24)
-    assert cut.locations == {"t": (0, 0, 24), "y": (0, 128, 24), "s": (0, 256, 24), "x": (1, 0, 24)}
+    split = arena_layout(one, limited(310))
+    assert split.blocks == (280, 24)
+    assert split.locations == {
+        "t": (0, 0, 24),
+        "y": (0, 128, 24),
+        "s": (0, 256, 24),
+        "x": (1, 0, 24),
+    }
 
 
 def limited(largest_block_bytes: int) -> Traits:

@@ -421,7 +421,7 @@ def hard_floats(dtype: str, low: int, high: int) -> Array:
     return np.array(strange * 3, dtype)
 
 
-def cut_and_held(value: float, low: int, high: int) -> int:
+def truncated_and_clamped(value: float, low: int, high: int) -> int:
     if math.isnan(value):
         return 0
     if math.isinf(value):
@@ -436,7 +436,7 @@ def test_floats_become_the_nearest_integer_of_the_type_towards_zero(
 ) -> None:
     low, high = INTEGERS[target]
     values = hard_floats(source, low, high)
-    expected = np.array([cut_and_held(float(v), low, high) for v in values], target)
+    expected = np.array([truncated_and_clamped(float(v), low, high) for v in values], target)
     x = leaf("values", "input", values.shape, as_dtype(source))
     # Of data, of constants that are folded, and of a number.
     known = [ops.cast(ops.constant(values[n : n + 7]), target) for n in range(3)]

@@ -24,6 +24,7 @@ from lamina.graph import OPS, Graph, Op, apply, leaf
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.program import Program
 from lamina.program.target import Target
+from lamina.protocols import TrainingOptions
 from lamina.shapes import as_dtype, float32
 
 
@@ -50,7 +51,8 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
 def step_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> BatchGraph:
     loss = loss or lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
-    return training_graph(net, loss, optimizer or lm.Adam(1e-3), targets, dtype=float32)
+    options = TrainingOptions(loss, optimizer or lm.Adam(1e-3))
+    return training_graph(net, options, targets, dtype=float32)
 
 
 def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:
@@ -180,7 +182,7 @@ def test_another_version_of_the_sources_compiles_anew(
     compiled: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
-    monkeypatch.setattr(program_cache._SOURCES, "checksum", "another")
+    monkeypatch.setattr(program_cache.SOURCES, "checksum", "another")
     compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
 
@@ -192,7 +194,7 @@ def test_nothing_is_kept_where_it_could_not_be_found(
     if without == "the cache":
         monkeypatch.setenv("LAMINA_CACHE", "off")
     else:
-        monkeypatch.setattr(program_cache._SOURCES, "checksum", "")
+        monkeypatch.setattr(program_cache.SOURCES, "checksum", "")
     for _ in range(2):
         compile_cached(scaled(2), batch=1, name="test", target=DEFAULT_TARGET)
     assert compiled.calls == 2
@@ -201,7 +203,7 @@ def test_nothing_is_kept_where_it_could_not_be_found(
 
 NONSENSE = {
     "nothing": b"",
-    "cut": b"\x08\0\0\0\0\0\0\0[[0]",
+    "truncated": b"\x08\0\0\0\0\0\0\0[[0]",
     "a pickle": b"cos\nsystem\n(S'false'\ntR.",
     "another value": b"\x08\0\0\0\0\0\0\0[[0], 1]",
 }

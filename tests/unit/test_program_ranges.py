@@ -68,8 +68,8 @@ def test_no_value_lies_outside_the_range(seed: int) -> None:
 
 
 P, W = Axis("p", 7), Axis("w", 5)
-PLACE, ELEMENT = axis_index(P), axis_index(W)
-SUM, STRIDED = PLACE + ELEMENT, PLACE * 2 + ELEMENT
+POSITION, ELEMENT = axis_index(P), axis_index(W)
+SUM, STRIDED = POSITION + ELEMENT, POSITION * 2 + ELEMENT
 WINDOWED = {
     "windows": (SUM - 2, [Bound(SUM - 2, 0, 7)]),
     "strides": (STRIDED * 3, [Bound(STRIDED - 1, 0, 9)]),

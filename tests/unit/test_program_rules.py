@@ -94,7 +94,7 @@ DISTINCT = {
     "in other shapes": flatten((HERE // 8, HERE % 8), (3, 8)),
     "by quotients and remainders": flatten((HERE % 8, HERE // 8), (8, 3)),
     "in three digits": flatten((HERE % 2, HERE // 6, HERE // 2 % 3), (2, 4, 3)),
-    "in digits that cut no axis": flatten((HERE % 4, HERE // 4), (4, 6)),
+    "in digits that split no axis": flatten((HERE % 4, HERE // 4), (4, 6)),
 }
 MEETING = {
     "a sum of axes": ROW + COLUMN,

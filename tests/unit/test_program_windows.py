@@ -27,13 +27,7 @@ from lamina.program.program import Program
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, indices
 from lamina.program.steps import Contraction
-from lamina.program.windows import (
-    DATA_GRADIENT,
-    FORWARD,
-    WEIGHT_GRADIENT,
-    Window,
-    loaded,
-)
+from lamina.program.windows import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, Window, loaded
 
 # (operand, stride, dilation, offset, divisor, extent), and the extents of positions and elements.
 Numbers = tuple[str, int, int, int, int, int, int, int]

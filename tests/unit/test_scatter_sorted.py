@@ -59,12 +59,12 @@ def problem_of(broken: Program) -> str:
 
 def test_both_steps_are_printed() -> None:
     at = "(4*@(maximum(minimum(at[{}], 4), 0)))"
-    slot = "@(i64(scatter_add.order[slot]))"
+    rank = "@(i64(scatter_add.order[rank]))"
     assert "\n".join(map(str, scatter().steps)) == (
         "loop 0.scatter_add.order over ()\n"
-        f"  scatter_add.order[slot] = order(slot<30) {at.format('slot')}\n"
+        f"  scatter_add.order[rank] = order(rank<30) {at.format('rank')}\n"
         "loop 1.scatter_add over (i0<5, k1<4)\n"
-        f"  sum = sum(slot<30 where {at.format(slot)} == 4*i0) v[k1 + 4*{slot}]\n"
+        f"  sum = sum(rank<30 where {at.format(rank)} == 4*i0) v[k1 + 4*{rank}]\n"
         "  scatter_add[4*i0 + k1] = sum"
     )
     assert [space_of(step) for step in scatter().steps] == ["1 : 30", "5 x 4 : 30"]
@@ -100,29 +100,29 @@ def test_positions_are_as_wide_as_their_axis_requires() -> None:
     assert "positions cannot be i64" in text
 
 
-def test_the_index_of_a_segment_is_the_same_for_all_slots() -> None:
+def test_the_index_of_a_segment_is_the_same_for_all_ranks() -> None:
     _, total = stages(scatter())
     text = problem_of(with_stage(scatter(), 1, replace(total, segment=axis_index(total.axis))))
-    assert "nothing iterates axis slot" in text
+    assert "nothing iterates axis rank" in text
 
 
 def test_the_order_is_stored_inside_its_buffer() -> None:
     sort, _ = stages(scatter())
     text = problem_of(with_stage(scatter(), 0, replace(sort, index=sort.index + 1)))
-    assert "reaches outside temporary scatter_add.order i32[30]: slot + 1" in text
+    assert "reaches outside temporary scatter_add.order i32[30]: rank + 1" in text
 
 
 def test_rewriting_goes_through_both_stages() -> None:
     first, second = scatter().steps
     renamed = Rewrite(buffer=lambda name: name.upper())
     sort, total = str(renamed.step(first)), str(renamed.step(second))
-    assert "SCATTER_ADD.ORDER[slot] = order(slot<30) (4*@(maximum(minimum(AT[slot]" in sort
-    assert "V[k1 + 4*@(i64(SCATTER_ADD.ORDER[slot]))]" in total
+    assert "SCATTER_ADD.ORDER[rank] = order(rank<30) (4*@(maximum(minimum(AT[rank]" in sort
+    assert "V[k1 + 4*@(i64(SCATTER_ADD.ORDER[rank]))]" in total
     assert "v[" not in total
 
 
 def test_keys_are_not_overwritten_by_their_order() -> None:
-    axis = Axis("slot", 8)
+    axis = Axis("rank", 8)
     here = axis_index(axis)
     buffers = {
         "x": Buffer("x", "input", (8,), int32),
@@ -134,7 +134,7 @@ def test_keys_are_not_overwritten_by_their_order() -> None:
     allocations = (Allocation("a", 0, 32, 0, 1), Allocation("b", 0, 32, 1, 2, "a"))
     plan = Plan((32,), 32, allocations)
     program = Program("test", buffers, (first, second), (("y", "b"),), {}, plan)
-    assert "in step 1, 1.order: loads a[slot], which may overlap" in problem_of(program)
+    assert "in step 1, 1.order: loads a[rank], which may overlap" in problem_of(program)
 
 
 def test_the_planner_gives_the_order_memory_apart_from_the_keys() -> None:

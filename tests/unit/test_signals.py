@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.engines.cpu import llvm
+from lamina.engines.cpu.machine_code import assemble, listing
+from lamina.engines.cpu.native import jobs
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run import jobs, llvm
-from lamina.engines.cpu.run.machine_code import assemble, listing
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.host import HostArena, HostMemory
 from lamina.engines.interpreter import engine as interpreter
@@ -335,7 +336,7 @@ def test_ctrl_c_that_was_answered_is_not_raised(pressing: Callable[[], None]) ->
 def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
     pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut_short(*_: Any) -> None:
+    def time_out(*_: Any) -> None:
         raise TimeoutError
 
     seen: list[int] = []
@@ -345,7 +346,7 @@ def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
 
     signal.signal(signal.SIGINT, own)
     with pytest.raises(TimeoutError), held_interrupts():
-        monkeypatch.setattr(signal, "signal", cut_short)
+        monkeypatch.setattr(signal, "signal", time_out)
     monkeypatch.undo()
     gc.collect()
     pressing()

@@ -12,8 +12,8 @@ from lamina.codegen import llvm
 from lamina.codegen.points import Points
 from lamina.codegen.stages import Stages, Style, whole, write_nest
 from lamina.codegen.values import I32, I64, POINTER, Type
+from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run.machine_code import Library, compiled
 from lamina.program.index import Axis, axis_index, gathered_index
 from lamina.program.scalar import Apply, Bound, Load, Local, Position
 from lamina.program.steps import Reduce, Stage, Store, Write

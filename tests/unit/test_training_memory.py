@@ -20,10 +20,7 @@ import lamina as lm
 import lamina.model
 from lamina.data import Dataset
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import (
-    DefinitionError,
-    ReleasedError,
-)
+from lamina.errors import DefinitionError, ReleasedError
 
 # Memory -------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ import lamina as lm
 from lamina import ops
 from lamina.derive import default_targets, training_graph
 from lamina.errors import InternalError, LaminaError
+from lamina.protocols import TrainingOptions
 from lamina.shapes import float32
 
 
@@ -246,7 +247,7 @@ def net() -> lm.Network:
 
 def step(network: lm.Network, loss: Any, optimizer: Any) -> None:
     targets = default_targets(network, loss, float32)
-    training_graph(network, loss, optimizer, targets, dtype=float32)
+    training_graph(network, TrainingOptions(loss, optimizer), targets, dtype=float32)
 
 
 def scheduled(schedule: Any) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I64, POINTER, Value, constant
+from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.run.machine_code import Library, compiled
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 
 ITEMS, ROUNDS = 8, 2000

@@ -13,7 +13,7 @@ from lamina.graph import Tensor
 
 
 @final
-class Signatures:
+class SubgraphSignatures:
     """Computes signatures. Only those of one object can be compared.
 
     Args:

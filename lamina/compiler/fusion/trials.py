@@ -10,9 +10,9 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
-from lamina.compiler.fusion.signature import Signatures
+from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.lower import lower_group
-from lamina.compiler.lowering.pull import Location, NotOneStep, Row
+from lamina.compiler.lowering.pull import IterationRow, Location, NotOneStep
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Repeating
 from lamina.program.index import Index
@@ -41,7 +41,7 @@ class UnnamedStep:
     step: Step
     tensors: tuple[Tensor, ...]
 
-    def written(self, locations: Mapping[Tensor, str | Row], name: str) -> Step:
+    def written(self, locations: Mapping[Tensor, str | IterationRow], name: str) -> Step:
         """The step with names of buffers.
 
         Args:
@@ -50,13 +50,17 @@ class UnnamedStep:
         """
         rows = {
             str(number): location
-            if isinstance(location := locations[one], Row)
-            else Row(location, Index())
+            if isinstance(location := locations[one], IterationRow)
+            else IterationRow(location, Index())
             for number, one in enumerate(self.tensors)
         }
 
-        def row(buffer: str) -> Row:
-            return rows[buffer] if buffer in rows else Row(buffer.removeprefix(_NAMED), Index())
+        def row(buffer: str) -> IterationRow:
+            return (
+                rows[buffer]
+                if buffer in rows
+                else IterationRow(buffer.removeprefix(_NAMED), Index())
+            )
 
         rewrite = Rewrite(
             buffer=lambda buffer: row(buffer).buffer, start=lambda buffer: row(buffer).start
@@ -83,7 +87,7 @@ class Trials:
         self._sources = sources
         self._in_place = in_place
         self._given = given
-        self._signatures = Signatures(given)
+        self._signatures = SubgraphSignatures(given)
         self._alone: dict[Tensor, tuple[int, tuple[Tensor, ...]]] = {}
         self._steps: dict[Hashable, Step | None] = {}
 

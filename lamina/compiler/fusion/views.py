@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import final
 
 from lamina.compiler.buffers import is_leaf
-from lamina.compiler.fusion.signature import Signatures
+from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.contractions import is_view
 from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor
@@ -73,7 +73,7 @@ class Views:
 
     def __init__(self, given: Mapping[Tensor, Location]) -> None:
         self._given = given
-        self._signatures = Signatures(given)
+        self._signatures = SubgraphSignatures(given)
         self._tried: dict[int, bool] = {}
 
     def is_readable(self, operand: Tensor, anchors: Container[Tensor]) -> bool:

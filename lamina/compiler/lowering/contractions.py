@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lamina.compiler.lowering.pull import (
+    IterationRow,
     Location,
     NotOneStep,
     Puller,
-    Row,
     axis_indices,
     buffer_and_index,
     iterating,
@@ -29,7 +29,7 @@ _Labelled = tuple[Tensor, tuple[str, ...]]
 def lower_contraction(
     members: Sequence[Tensor],
     contractions: Sequence[Tensor],
-    stored: Mapping[Tensor, str | Row],
+    stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
     name: str,
 ) -> Contraction:
@@ -108,7 +108,7 @@ def _epilogue(
     node: Tensor,
     result: Local,
     axes: Sequence[Axis],
-    stored: Mapping[Tensor, str | Row],
+    stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
 ) -> tuple[Store, ...]:
     """The stores at each point of the result's axes.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lamina.compiler.lowering.pull import (
+    IterationRow,
     Location,
     NotOneStep,
     Puller,
-    Row,
     buffer_and_index,
     coordinates_in_order,
     iterating,
@@ -44,7 +44,7 @@ class Space:
 
 def lower_loop(
     members: Sequence[Tensor],
-    stored: Mapping[Tensor, str | Row],
+    stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
     name: str,
 ) -> Loop:
@@ -77,7 +77,7 @@ def _concatenates_equal_shapes(node: Tensor) -> bool:
 
 def _lowered_loop(
     members: Sequence[Tensor],
-    stored: Mapping[Tensor, str | Row],
+    stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
     name: str,
     concats: frozenset[Tensor] = frozenset(),
@@ -136,7 +136,7 @@ def _lowered_loop(
 
 
 def _concat_stores(
-    member: Tensor, location: str | Row, axes: Sequence[Axis], puller: Puller
+    member: Tensor, location: str | IterationRow, axes: Sequence[Axis], puller: Puller
 ) -> list[Store]:
     """The stores of one element of each operand of a concat."""
     axis: int = member.attributes["axis"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from lamina.compiler.lowering.contractions import load_of_view, lower_contraction
 from lamina.compiler.lowering.loops import lower_loop
-from lamina.compiler.lowering.pull import Location, NotOneStep, Puller, Row
+from lamina.compiler.lowering.pull import IterationRow, Location, NotOneStep, Puller
 from lamina.compiler.lowering.special import lower_special
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Repeating, Scanning, Scattering
@@ -22,7 +22,7 @@ from lamina.program.steps import Contraction, Step, loads_of, stores_of
 
 def lower_group(
     members: Sequence[Tensor],
-    stored: Mapping[Tensor, str | Row],
+    stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
     name: str,
 ) -> Step:

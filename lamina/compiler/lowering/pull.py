@@ -36,7 +36,7 @@ class _NestedTooDeepError(Exception):
 
 
 @frozen_dataclass
-class Row:
+class IterationRow:
     """A tensor's location in a larger buffer, which has a row for every iteration of a recurrence.
 
     Attributes:
@@ -53,7 +53,7 @@ class Row:
 
 
 # A tensor's location: its own buffer, a row of a buffer, or a function from coordinates to scalars.
-Location = str | Row | Callable[[Coordinates], Scalar]
+Location = str | IterationRow | Callable[[Coordinates], Scalar]
 
 
 class Puller:
@@ -118,7 +118,7 @@ class Puller:
                 return self.locals[node]
         elif node in self.locations:
             location = self.locations[node]
-            if isinstance(location, str | Row):
+            if isinstance(location, str | IterationRow):
                 return Load(
                     *buffer_and_index(location, coordinates, static(node.shape)), node.dtype
                 )
@@ -178,10 +178,10 @@ class Puller:
 
 
 def buffer_and_index(
-    location: str | Row, coordinates: Coordinates, shape: tuple[int, ...]
+    location: str | IterationRow, coordinates: Coordinates, shape: tuple[int, ...]
 ) -> tuple[str, Index]:
     """The buffer of an element, and its index in the buffer."""
-    if isinstance(location, Row):
+    if isinstance(location, IterationRow):
         return location.buffer, location.index(coordinates, shape)
     return location, flatten(coordinates, shape)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lamina.compiler.lowering.pull import (
+    IterationRow,
     Puller,
-    Row,
     axis_indices,
     buffer_and_index,
     iterating,
@@ -19,7 +19,7 @@ from lamina.program.steps import Loop, Scan, Store, Write
 from lamina.shapes import static
 
 
-def lower_special(node: Tensor, puller: Puller, location: str | Row, name: str) -> Loop:
+def lower_special(node: Tensor, puller: Puller, location: str | IterationRow, name: str) -> Loop:
     """The loop of a scan or scatter.
 
     Args:
@@ -54,7 +54,7 @@ def lower_special(node: Tensor, puller: Puller, location: str | Row, name: str) 
 
 
 def _lower_scatter(
-    node: Tensor, lowering: Scattering, puller: Puller, location: str | Row, name: str
+    node: Tensor, lowering: Scattering, puller: Puller, location: str | IterationRow, name: str
 ) -> Loop:
     """Zeros first, then additions in order.
 

@@ -10,9 +10,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from lamina.cache import Sources, find, folder, keep, key_of
+from lamina.engines.cpu.machine_code import VERSIONS, assemble
+from lamina.engines.cpu.native.layout import Layout
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.run.machine_code import VERSIONS, assemble
-from lamina.engines.cpu.run.native_layout import Layout
 from lamina.garbage import without_collections
 from lamina.lazy import loading
 from lamina.program.encoding import checksum
@@ -51,16 +51,16 @@ def compile_program(
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
         return length + layout + assemble(native.text, processor)
 
-    if _SOURCES.checksum and folder() is not None:
+    if SOURCES.checksum and folder() is not None:
         # Decisions follow from the program, the processor and these sources, so the key does not
         # contain them.
         how = repr(schedule) if schedule is not None else "chosen"
         inputs = (checksum(program), repr(processor), how, str(timed))
-        key = key_of((*inputs, _SOURCES.checksum, *VERSIONS))
+        key = key_of((*inputs, SOURCES.checksum, *VERSIONS))
         entry = find(key)
         if entry is None:
             entry = make()
-            if _SOURCES.are_unchanged:
+            if SOURCES.are_unchanged:
                 keep(key, entry)
     else:
         entry = make()
@@ -70,7 +70,8 @@ def compile_program(
     return Layout.of(fields), entry[end:]
 
 
-_SOURCES = Sources(
+SOURCES = Sources(
     *("lamina", "lamina.program", "lamina.codegen", "lamina.engines.cpu"),
-    *("lamina.engines.cpu.decide", "lamina.engines.cpu.emit", "lamina.engines.cpu.run"),
+    *("lamina.engines.cpu.decide", "lamina.engines.cpu.emit"),
+    *("lamina.engines.cpu.native", "lamina.engines.cpu.run"),
 )

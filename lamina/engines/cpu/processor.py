@@ -76,7 +76,7 @@ def host() -> Processor:
     """
     # Imported only here: llvmlite takes longer to import than all of Lamina.
     with loading:
-        from lamina.engines.cpu.run.llvm import host_target
+        from lamina.engines.cpu.llvm import host_target
 
     name, flags, triple = host_target()
     description = _description() or name

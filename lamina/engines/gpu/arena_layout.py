@@ -26,7 +26,7 @@ class ArenaLayout:
 
 
 def arena_layout(program: Program, traits: Traits) -> ArenaLayout:
-    """Places the plan's blocks and the inputs one after the other.
+    """Lays out the plan's blocks and the inputs one after the other.
 
     A new block begins where the present one would exceed the device's largest allocation.
     """

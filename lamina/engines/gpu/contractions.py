@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from lamina.codegen.builder import Block
+from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Module
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
-from lamina.engines.gpu.schedule import Tiles
+from lamina.engines.gpu.schedule import ContractionSchedule
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_item
 from lamina.program.index import Axis
 from lamina.program.scalar import Scalar
@@ -27,7 +27,7 @@ def write_contraction(module: Module, name: str, signature: StepSignature) -> in
     """Writes the kernel; returns the number of its work items."""
     step, tiles = signature.steps[0], signature.decided
     assert isinstance(step, Contraction)
-    assert isinstance(tiles, Tiles)
+    assert isinstance(tiles, ContractionSchedule)
     step = with_single_axes(step, "batch", "m", "n")
     (batch,), (m,), (n,) = step.batch, step.m, step.n
     if not batch.extent * m.extent * n.extent:
@@ -159,7 +159,7 @@ class _Tile:
             return found[0] if found else None
         return code.binary("and", *found)
 
-    def _store_at(self, m: Value, n: Value, total: Value, before: Block | None) -> None:
+    def _store_at(self, m: Value, n: Value, total: Value, before: BasicBlock | None) -> None:
         points, step = self._points, self._step
         with (
             points.bound(self._m.axis, m, before=before),

@@ -92,7 +92,7 @@ class GpuProgram:
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, locations = self._driver, self._layout.locations
-        with driver.errors("preparing a program"):
+        with driver.errors("creating a program's kernels"):
             # Program buffers at one location are one buffer of the driver.
             found = {
                 (block, offset, size): driver.sub_buffer(blocks[block], offset, size)

@@ -13,7 +13,7 @@ from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
 from lamina.engines.gpu.gather import write_gather
-from lamina.engines.gpu.launches import Launch, Launches, Repeated, Traits
+from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.schedule import Schedule, StepSchedule
 from lamina.engines.gpu.work_item import StepSignature
@@ -33,7 +33,7 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
     """
     writer = _Writer(program, module_for(traits, words))
     launches: list[Launch] = []
-    repeats: list[Repeated] = []
+    repeats: list[RepeatedLaunches] = []
     first = 0
     for number, step in enumerate(program.steps):
         repeat = program.repeated(number)
@@ -42,7 +42,7 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         iteration = repeat.axis if repeat is not None else None
         launches += writer.launches(number, step, schedule.steps[number], iteration)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
-            repeats.append(Repeated(first, len(launches), repeat.axis.extent))
+            repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
     # An input without axes has no examples: its program is not run over data sets.
     inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
     gathers = tuple(write_gather(writer.module, buffer) for buffer in inputs)

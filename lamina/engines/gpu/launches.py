@@ -47,7 +47,7 @@ class Launch:
 
 
 @frozen_dataclass
-class Repeated:
+class RepeatedLaunches:
     """Launches of a repeated part of a program: all of them run in order for each iteration.
 
     Each of their kernels takes the number of the iteration as its last argument, an int.
@@ -93,5 +93,5 @@ class Launches:
 
     text: str
     launches: tuple[Launch, ...]
-    repeats: tuple[Repeated, ...]
+    repeats: tuple[RepeatedLaunches, ...]
     gathers: tuple[Gather, ...]

@@ -24,7 +24,7 @@ NARROW = 2**30
 
 
 @frozen_dataclass
-class Points:
+class LoopSchedule:
     """A work item computes all stages at one point of a loop.
 
     Attributes:
@@ -38,8 +38,8 @@ class Points:
 
 
 @frozen_dataclass
-class Ranks:
-    """A work item finds the slot of one element of a sort by counting those before it.
+class SortSchedule:
+    """A work item finds the rank of one element of a sort by counting those before it.
 
     Attributes:
         position_bits: the bits in which positions are computed.
@@ -52,7 +52,7 @@ class Ranks:
 
 
 @frozen_dataclass
-class Tiles:
+class ContractionSchedule:
     """A work item keeps the sums of a tile of a contraction in registers.
 
     Attributes:
@@ -69,7 +69,7 @@ class Tiles:
         return f"{tile}; positions of {self.position_bits} bits"
 
 
-StepSchedule = Points | Ranks | Tiles
+StepSchedule = LoopSchedule | SortSchedule | ContractionSchedule
 
 
 @frozen_dataclass
@@ -98,7 +98,9 @@ def legal_schedules(program: Program, target: Target) -> Iterator[Schedule]:
     found = [wide]
     for tile_m, tile_n in ((1, 1), (3, 2)):
         steps = (
-            replace(step, tile_m=tile_m, tile_n=tile_n) if isinstance(step, Tiles) else step
+            replace(step, tile_m=tile_m, tile_n=tile_n)
+            if isinstance(step, ContractionSchedule)
+            else step
             for step in chosen.steps
         )
         found.append(Schedule(tuple(steps)))
@@ -109,9 +111,9 @@ def _decided(step: Step, target: Target) -> StepSchedule:
     bits = 32 if target.narrow_positions and _is_narrow(step) else 64
     if isinstance(step, Loop):
         is_sort = any(isinstance(stage, Sort) for stage in step.stages)
-        return Ranks(bits) if is_sort else Points(bits)
+        return SortSchedule(bits) if is_sort else LoopSchedule(bits)
     m, n = (size_of([one.extent for one in axes]) for axes in (step.m, step.n))
-    return Tiles(max(min(m, MOST_TILE_M), 1), max(min(n, MOST_TILE_N), 1), bits)
+    return ContractionSchedule(max(min(m, MOST_TILE_M), 1), max(min(n, MOST_TILE_N), 1), bits)
 
 
 def _is_narrow(step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""Kernels that sort: each work item finds the slot of one element by counting those before it."""
+"""Kernels that sort: each work item finds the rank of one element by counting those before it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def write_sort(module: Module, name: str, signature: StepSignature, sort: Sort) 
             equal = EMITTERS["equal"](code, dtype, (other, key))
             earlier = code.compare("slt", opened.index, points.axis(own))
             before = code.binary("or", before, code.binary("and", equal, earlier))
-            (slot,) = opened.carried
-            following = code.add(slot, points.position(1))
-            (slot,) = code.end_loop(opened, (code.select(before, following, slot),))
+            (rank,) = opened.carried
+            following = code.add(rank, points.position(1))
+            (rank,) = code.end_loop(opened, (code.select(before, following, rank),))
         position = at_own.scalar(sort.positions)
-        with points.bound(sort.axis, slot):
+        with points.bound(sort.axis, rank):
             points.store_all([Store(sort.buffer, sort.index, position)])
     return items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from lamina.codegen.builder import Block
+from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Function, Module
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
@@ -24,7 +24,7 @@ StepSignature = Signature[StepSchedule]
 
 
 @contextmanager
-def items_below(code: Function, count: int) -> Generator[tuple[Value, Block]]:
+def items_below(code: Function, count: int) -> Generator[tuple[Value, BasicBlock]]:
     """Begins code for work items whose number is below the count.
 
     Yields the number of the work item, and the block before that code, which is always run.

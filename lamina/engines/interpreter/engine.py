@@ -14,12 +14,7 @@ import numpy as np
 
 from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Memory
-from lamina.engines.host import (
-    HostArena,
-    HostMemory,
-    host_arena,
-    host_array,
-)
+from lamina.engines.host import HostArena, HostMemory, host_arena, host_array
 from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program

@@ -195,13 +195,13 @@ def _segment_sum(
     locals_: Mapping[str, Array],
     iteration: Iteration,
 ) -> Array:
-    """The sum for every outer point: each slot is added to the point whose index is its key."""
+    """The sum for every outer point: each rank is added to the point whose index is its key."""
     points = _Points((*outer, stage.axis), buffers, locals_, iteration)
     keys, values = points.everywhere(stage.key), points.everywhere(stage.value)
     indices = _Points(outer, buffers, locals_, iteration).everywhere(Position(stage.segment))
     total = np.zeros(indices.shape, stage.dtype.numpy)
-    for slot in range(stage.axis.extent):
-        total = np.where(keys[..., slot] == indices, total + values[..., slot], total)
+    for rank in range(stage.axis.extent):
+        total = np.where(keys[..., rank] == indices, total + values[..., rank], total)
     return total
 
 

@@ -14,17 +14,8 @@ from lamina.graph.kinds import NotNegative
 from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
-from lamina.training.losses.loss import (
-    Loss,
-    Reduction,
-    Target,
-    count_of,
-    reduced,
-)
-from lamina.training.target_checks import (
-    check_values,
-    matched,
-)
+from lamina.training.losses.loss import Loss, Reduction, Target, count_of, reduced
+from lamina.training.target_checks import check_values, matched
 
 
 @frozen_dataclass

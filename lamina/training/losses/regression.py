@@ -6,14 +6,8 @@ from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Positive
 from lamina.records import frozen_dataclass
-from lamina.training.losses.loss import (
-    Loss,
-    Reduction,
-    reduced,
-)
-from lamina.training.target_checks import (
-    matched,
-)
+from lamina.training.losses.loss import Loss, Reduction, reduced
+from lamina.training.target_checks import matched
 
 
 @frozen_dataclass

@@ -14,10 +14,7 @@ from lamina.codegen.filtering import RESULTS
 from lamina.codegen.matrix import Matrix, as_loop, as_matrix, as_plain
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
-from lamina.engines.cpu.decide.contractions import (
-    can_be_dots,
-    gemm_schedule,
-)
+from lamina.engines.cpu.decide.contractions import can_be_dots, gemm_schedule
 from lamina.engines.cpu.decide.convolutions import can_have_images, m_tiles_of, window_schedule
 from lamina.engines.cpu.decide.loops import nest_of, nest_with, possible_vectors
 from lamina.engines.cpu.decide.packing import Packing, can_be_read_in_vectors
@@ -29,7 +26,7 @@ from lamina.engines.cpu.decide.schedule import (
     PREPACKED,
     GemmSchedule,
     LoopSchedule,
-    Nest,
+    NestSchedule,
     Schedule,
     StepSchedule,
     WindowSchedule,
@@ -98,7 +95,7 @@ def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
         yield LoopSchedule(tuple(nest_of(one, processor) for one in split.loops), locals_, _BLOCKS)
 
 
-def _nests(loop: Loop, processor: Processor) -> Iterator[Nest]:
+def _nests(loop: Loop, processor: Processor) -> Iterator[NestSchedule]:
     """Vectors along each axis, of the usual width and of two lanes."""
     for number, vectors in enumerate(possible_vectors(loop, processor)):
         nest = nest_with(loop, vectors)
@@ -107,7 +104,7 @@ def _nests(loop: Loop, processor: Processor) -> Iterator[Nest]:
             # Vectors of the axis are work items, in a nest with the axes reversed.
             yield replace(nest, order=order[::-1], shared=vectors.lane, style=_UNROLLED)
             lanes = fitting_lanes(2, vectors.lane.extent)
-        style = replace(_LOOPS, inner_lanes=2 if vectors.inner else 0)
+        style = replace(_LOOPS, inner_lanes=2 if vectors.along_inner_axis else 0)
         shared = order[number % len(order)] if order else None
         yield replace(nest, lanes=lanes, shared=shared, style=style)
 

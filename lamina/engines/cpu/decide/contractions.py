@@ -194,8 +194,8 @@ def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
     The chunks of a sum are about equally long.
     """
     k = matrix.k.extent
-    row_bytes = panels.width * matrix.step.dtype.itemsize
-    most = max(processor.level2_bytes // 2 // row_bytes, SHORTEST_CHUNK)
+    k_bytes = panels.width * matrix.step.dtype.itemsize
+    most = max(processor.level2_bytes // 2 // k_bytes, SHORTEST_CHUNK)
     each = -(-k // -(-k // most))
     return min(k, -(-each // panels.lanes) * panels.lanes)
 

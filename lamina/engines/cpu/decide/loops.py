@@ -13,21 +13,13 @@ from collections.abc import Iterator, Sequence
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.stages import Style, fitting_lanes, is_window
 from lamina.codegen.strides import stride_along
-from lamina.engines.cpu.decide.schedule import LoopSchedule, Nest
+from lamina.engines.cpu.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.cpu.decide.split_reductions import BLOCKS, long_reductions, split_loop
 from lamina.engines.cpu.decide.vectors import lanes_for, widened
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder
-from lamina.program.steps import (
-    Loop,
-    Reduce,
-    Stage,
-    Write,
-    inner_axes,
-    stage_stores,
-    stage_values,
-)
+from lamina.program.steps import Loop, Reduce, Stage, Write, inner_axes, stage_stores, stage_values
 from lamina.program.target import EXPENSIVE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
@@ -53,14 +45,14 @@ class Vectors:
 
     Attributes:
         lane: the parallel axis along the lanes; None if there is none.
-        inner: whether the last inner axis of each stage runs along the lanes instead.
+        along_inner_axis: whether the last inner axis of each stage runs along the lanes instead.
         lanes: of a vector.
         within: the axes that run inside the loop over vectors. Loads that do not depend on them are
             done once for all their points. Without such axes the loop over vectors is innermost.
     """
 
     lane: Axis | None
-    inner: bool
+    along_inner_axis: bool
     lanes: int
     within: tuple[Axis, ...] = ()
 
@@ -74,27 +66,27 @@ def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
     return LoopSchedule(nests, long, BLOCKS if long else 0)
 
 
-def nest_of(loop: Loop, processor: Processor) -> Nest:
+def nest_of(loop: Loop, processor: Processor) -> NestSchedule:
     """The cheapest nest for a loop with neighbouring axes merged."""
     nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
     return min(nests, key=lambda nest: nest.cycles)
 
 
-def nest_of_columns(loop: Loop, width: int) -> Nest:
+def nest_of_column_sums(loop: Loop, width: int) -> NestSchedule:
     """A loop over one axis, in vectors of `width` lanes; each vector is a work item."""
     loop = merged_axes(loop)
     (axis,) = loop.axes
     return nest_with(loop, Vectors(axis, False, width))
 
 
-def nest_with(loop: Loop, vectors: Vectors) -> Nest:
+def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
     """How a loop, neighbouring axes merged, is run with these vectors."""
     lane, within = vectors.lane, vectors.within
     # The loop over vectors is innermost, so that memory is read in its order.
     order = [axis for axis in loop.axes if axis != lane and axis not in within]
     order += [lane] if lane is not None else []
     order += within
-    return Nest(
+    return NestSchedule(
         tuple(order),
         lane,
         vectors.lanes,
@@ -107,12 +99,12 @@ def nest_with(loop: Loop, vectors: Vectors) -> Nest:
 def style_of(vectors: Vectors) -> Style:
     """How the stages at a point, or a vector of points, are written."""
     window = LARGEST_SHARED_WINDOW if vectors.within else LARGEST_WINDOW
-    return Style(vectors.lanes if vectors.inner else 0, MOST_UNROLLED, window)
+    return Style(vectors.lanes if vectors.along_inner_axis else 0, MOST_UNROLLED, window)
 
 
 def _is_across(stage: Stage, vectors: Vectors) -> bool:
     """Whether the vectors of a stage run along its last inner axis."""
-    if not vectors.inner or not isinstance(stage, Reduce | Write) or not stage.axes:
+    if not vectors.along_inner_axis or not isinstance(stage, Reduce | Write) or not stage.axes:
         return False
     return not (isinstance(stage, Write) and stage.sequential)
 

@@ -39,10 +39,10 @@ class MTiles:
     @property
     def split(self) -> tuple[int, int]:
         """The number of the axis that is split, and the length of its pieces."""
-        runs, rows = self.size
+        runs, length = self.size
         if self.has_several_runs:
             return len(self.extents) - 2, runs
-        return len(self.extents) - 1, rows
+        return len(self.extents) - 1, length
 
     @property
     def count(self) -> int:

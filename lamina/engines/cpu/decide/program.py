@@ -12,20 +12,20 @@ from typing import final
 from lamina.codegen.signatures import Signatures
 from lamina.engines.cpu.decide.column_sums import fused_column_sums
 from lamina.engines.cpu.decide.contractions import schedule_contraction
-from lamina.engines.cpu.decide.loops import nest_of_columns, schedule_loop
+from lamina.engines.cpu.decide.loops import nest_of_column_sums, schedule_loop
 from lamina.engines.cpu.decide.prepacking import PrepackRequest, prepackings_of
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,
     GemmSchedule,
-    Nest,
+    NestSchedule,
     Schedule,
     StepSchedule,
     WindowSchedule,
 )
 from lamina.engines.cpu.decide.work import sliced
 from lamina.engines.cpu.decide.workers import workers_of, works_of
+from lamina.engines.cpu.native.slices import SLICE_CYCLES
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.slices import SLICE_CYCLES
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Step
 
@@ -64,7 +64,7 @@ class _Deciding:
         self._signatures = signatures
         # By steps without names, and whether their right operands may be prepacked.
         self._known: dict[tuple[Step, bool], StepSchedule] = {}
-        self._nests: dict[tuple[Step, int], Nest] = {}
+        self._nests: dict[tuple[Step, int], NestSchedule] = {}
 
     def schedule(self) -> Schedule:
         program, steps = self._program, self._program.steps
@@ -86,7 +86,9 @@ class _Deciding:
         for number, carrier in fused_column_sums(program, schedules, self._signatures).items():
             product = schedules[carrier]
             if number not in self._forced and isinstance(product, GemmSchedule):
-                found[number] = FusedSum(carrier, self._of_columns(number, product.panels.width))
+                found[number] = FusedSum(
+                    carrier, self._of_column_sums(number, product.panels.width)
+                )
         works = works_of(found)
         workers, load_workers = workers_of(program, works, prepackings, self._processor)
         return Schedule(
@@ -119,11 +121,11 @@ class _Deciding:
         """Whether a step cannot run unless its operand is prepacked."""
         return number in self._forced or isinstance(schedule, WindowSchedule)
 
-    def _of_columns(self, number: int, width: int) -> Nest:
+    def _of_column_sums(self, number: int, width: int) -> NestSchedule:
         """The nest of a loop of column sums, with a work item for each `width` columns."""
         (step,), _ = self._signatures.numbered(self._program.steps[number])
         assert isinstance(step, Loop)
         key = step, width
         if key not in self._nests:
-            self._nests[key] = nest_of_columns(step, width)
+            self._nests[key] = nest_of_column_sums(step, width)
         return self._nests[key]

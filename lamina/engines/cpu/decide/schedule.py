@@ -24,7 +24,7 @@ TRANSFORMED = "transformed"
 
 
 @frozen_dataclass
-class Nest:
+class NestSchedule:
     """How a loop nest is run, neighbouring axes merged.
 
     Attributes:
@@ -75,7 +75,7 @@ class LoopSchedule:
         blocks: the number of blocks.
     """
 
-    nests: tuple[Nest, ...]
+    nests: tuple[NestSchedule, ...]
     split: tuple[str, ...] = ()
     blocks: int = 0
 
@@ -256,7 +256,7 @@ class FusedSum:
     """
 
     carrier: int
-    nest: Nest
+    nest: NestSchedule
 
     @property
     def algorithm(self) -> str:

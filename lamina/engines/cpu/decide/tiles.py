@@ -29,6 +29,6 @@ def balanced_tile_m(m: int, largest: int) -> int:
 def dot_tile(processor: Processor) -> tuple[int, int]:
     """The rows and columns of the largest tile of dot products that fits the registers."""
     free = processor.registers - 1 - (0 if processor.fused else 1)
-    rows = next(side for side in range(1, free) if (side + 1) * (side + 2) > free)
-    columns = (free - rows) // rows
-    return max(rows, columns), min(rows, columns)
+    m = next(side for side in range(1, free) if (side + 1) * (side + 2) > free)
+    n = (free - m) // m
+    return max(m, n), min(m, n)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.engines.cpu.slices import slices
+from lamina.engines.cpu.native.slices import slices
 from lamina.records import frozen_dataclass
 
 

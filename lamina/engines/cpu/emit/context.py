@@ -9,7 +9,7 @@ from typing import ClassVar
 from lamina.codegen import points
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I64, POINTER, Type, Value
-from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
+from lamina.engines.cpu.emit.workspaces import HEADER, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer
@@ -74,8 +74,8 @@ class Context:
 
     def address(self, code: Function, name: str) -> Value:
         """The address of a buffer; the function's first parameter is the step's section."""
-        slot = len(SLOTS) + list(self.buffers).index(name)
-        return code.load(code.offset(code.parameters[0], slot, "ptr"), POINTER)
+        word = len(HEADER) + list(self.buffers).index(name)
+        return code.load(code.offset(code.parameters[0], word, "ptr"), POINTER)
 
     def begin(
         self,

@@ -170,7 +170,7 @@ class _Gemm:
         name = f"{self._name}_{kind}"
         wide, around = self._schedule.wide_epilogue, (matrix.batch,)
         epilogue = Epilogue(matrix.step, around, (matrix.m,), (panel.width,), panel, wide)
-        write_epilogue(self._context, name, epilogue, ("batch", "row", "count", "column"))
+        write_epilogue(self._context, name, epilogue, ("batch", "m_start", "count", "n_start"))
         points = self._begin(name, _PANEL_PARAMETERS)
         code = points.code
         table, thread, batch, number, begin, end = code.parameters

@@ -36,7 +36,7 @@ class Epilogue:
 
 
 def write_epilogue(context: Context, name: str, epilogue: Epilogue, numbers: Sequence[str]) -> None:
-    """Writes `epilogue(table, sums, around.., firsts.., counts.., column)`, for some rows of M.
+    """Writes `epilogue(table, sums, around.., firsts.., counts.., n_start)`, for some rows of M.
 
     Args:
         context: of the step.
@@ -55,11 +55,11 @@ def write_epilogue(context: Context, name: str, epilogue: Epilogue, numbers: Seq
     with ExitStack() as stack:
         for axis, value in zip(epilogue.around, around, strict=True):
             stack.enter_context(points.bound(axis, value))
-        _write_rows(points, epilogue, ranges, sums, n_start)
+        _write_loops(points, epilogue, ranges, sums, n_start)
     points.code.finish()
 
 
-def _write_rows(
+def _write_loops(
     points: Points,
     epilogue: Epilogue,
     ranges: Sequence[tuple[Value, Value]],
@@ -69,7 +69,7 @@ def _write_rows(
     """Loops over the remaining axes of M, each over a range of (first, count)."""
     code, kind = points.code, element(epilogue.step.dtype)
     if not ranges:
-        _write_row(points, epilogue, source, n_start)
+        _write_vectors(points, epilogue, source, n_start)
         return
     (first, count), *rest = ranges
     number = len(epilogue.m_axes) - len(ranges)
@@ -77,11 +77,11 @@ def _write_rows(
     with points.loop(epilogue.m_axes[number], (), first, end) as loop:
         past = code.subtract(loop.index, first)
         skipped = code.multiply(past, points.position(epilogue.pitches[number]))
-        _write_rows(points, epilogue, rest, code.offset(source, skipped, kind), n_start)
+        _write_loops(points, epilogue, rest, code.offset(source, skipped, kind), n_start)
         code.end_loop(loop)
 
 
-def _write_row(points: Points, epilogue: Epilogue, source: Value, n_start: Value) -> None:
+def _write_vectors(points: Points, epilogue: Epilogue, source: Value, n_start: Value) -> None:
     code, step, panel = points.code, epilogue.step, epilogue.panel
     kind = element(step.dtype)
     for first, lanes in panel.runs(wide=epilogue.wide):

@@ -45,14 +45,14 @@ class ImplicitGemm(WindowWriter):
 
     def write(self) -> list[WrittenKernel]:
         image = self._image
-        block, slots = self._schedule.block, self._schedule.images
+        block, images = self._schedule.block, self._schedule.images
         first = image.positions[0]
         whole, rest = divmod(first.extent, block)
-        outer_blocks = self._outer.extent // slots
+        outer_blocks = self._outer.extent // images
         each = whole + bool(rest)
         sizes = {"whole": block} | ({"rest": rest} if rest else {})
         # The worker's memory: images, and the sums of a tile.
-        images_bytes = slots * max(image.size(size) for size in sizes.values()) * self._bytes
+        images_bytes = images * max(image.size(size) for size in sizes.values()) * self._bytes
         sums_at = -(-images_bytes // 64) * 64
         tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
         self._context.workspaces.need_own(sums_at + tile_bytes)
@@ -67,7 +67,7 @@ class ImplicitGemm(WindowWriter):
         remaining = code.binary("udiv", loop.index, constant(each, I64))
         outer = code.binary("urem", remaining, constant(outer_blocks, I64))
         batch = code.binary("udiv", remaining, constant(outer_blocks, I64))
-        outer = code.multiply(outer, constant(slots, I64))
+        outer = code.multiply(outer, constant(images, I64))
         start = code.multiply(number, constant(block, I64))
         for label, condition in (("whole", "slt"), ("rest", "eq")):
             if label in sizes:

@@ -20,7 +20,7 @@ from lamina.engines.cpu.decide.program import decide
 from lamina.engines.cpu.decide.schedule import (
     FusedSum,
     LoopSchedule,
-    Nest,
+    NestSchedule,
     Prepacking,
     Schedule,
     StepSchedule,
@@ -30,7 +30,7 @@ from lamina.engines.cpu.emit.context import Context, WrittenKernel
 from lamina.engines.cpu.emit.contractions import emit_contraction
 from lamina.engines.cpu.emit.loops import emit_loops, emit_nest
 from lamina.engines.cpu.emit.prepacking import emit_prepacking
-from lamina.engines.cpu.emit.workspaces import SLOTS, Workspaces
+from lamina.engines.cpu.emit.workspaces import HEADER, Workspaces
 from lamina.engines.cpu.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
@@ -88,8 +88,8 @@ class WrittenProgram:
         loops: the repeated ranges of `calls`.
         sections: of the table of addresses: the names of the buffers in each. Their addresses
             follow those of the workspaces.
-        placed: by name, the offsets of prepacked operands, and of buffers that steps have
-            requested, in the memory for both.
+        workspace_offsets: by name, the offset of each prepacked operand, and of each buffer that a
+            step requested, in the shared workspaces.
     """
 
     schedule: Schedule
@@ -101,14 +101,14 @@ class WrittenProgram:
     loops: list[RepeatedCalls] = field(default_factory=list[RepeatedCalls])
     # The first section, without buffers, is for kernels that belong to no step.
     sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
-    placed: dict[str, int] = field(default_factory=dict[str, int])
+    workspace_offsets: dict[str, int] = field(default_factory=dict[str, int])
     # The length of the table.
-    words: int = len(SLOTS)
+    words: int = len(HEADER)
 
     def add_section(self, names: tuple[str, ...]) -> None:
         """Appends a section."""
         self.sections.append(names)
-        self.words += len(SLOTS) + len(names)
+        self.words += len(HEADER) + len(names)
 
 
 def write_kernels(
@@ -164,7 +164,7 @@ class _Writer:
         # The largest come first, because smaller ones then fit between them.
         for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
             offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
-            written.placed[one.name] = offset
+            written.workspace_offsets[one.name] = offset
         if only is not None:
             scheduled = self._schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
@@ -263,7 +263,8 @@ class _Writer:
             names.append(f"{requested} of section {section}")
             needed = range(number, number + 1)
             size = context.buffers[requested].bytes
-            written.placed[names[-1]] = written.workspaces.allocate(names[-1], size, needed)
+            offset = written.workspaces.allocate(names[-1], size, needed)
+            written.workspace_offsets[names[-1]] = offset
         written.add_section(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
         return [
@@ -298,7 +299,7 @@ def _prepacking(
 def _kernels(
     names: Sequence[str],
     schedule: StepSchedule,
-    nests: Sequence[Nest],
+    nests: Sequence[NestSchedule],
     context: Context,
     signature: StepSignature,
 ) -> list[WrittenKernel]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.stages import Stages, whole, write_nest
-from lamina.engines.cpu.decide.schedule import LoopSchedule, Nest
+from lamina.engines.cpu.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.cpu.decide.split_reductions import split_loop
 from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.program.steps import Loop, reads_of, writes_of
@@ -26,7 +26,7 @@ def emit_loops(
     ]
 
 
-def emit_nest(context: Context, name: str, loop: Loop, nest: Nest) -> WrittenKernel:
+def emit_nest(context: Context, name: str, loop: Loop, nest: NestSchedule) -> WrittenKernel:
     """Writes the function of a loop nest, with neighbouring axes merged."""
     reads, writes = reads_of(loop), writes_of(loop)
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads | writes)
@@ -35,7 +35,7 @@ def emit_nest(context: Context, name: str, loop: Loop, nest: Nest) -> WrittenKer
     return WrittenKernel(name, reads, writes)
 
 
-def _write(points: Points, loop: Loop, nest: Nest) -> None:
+def _write(points: Points, loop: Loop, nest: NestSchedule) -> None:
     if any(axis.extent == 0 for axis in loop.axes):
         return
     *_, first, last = points.code.parameters

@@ -10,7 +10,7 @@ from lamina.engines.cpu.decide.m_tiles import MTiles
 from lamina.shapes import size_of
 
 
-def row_of(code: Function, tiles: MTiles, tile: Value) -> Value:
+def m_start_of(code: Function, tiles: MTiles, tile: Value) -> Value:
     """The number of the first row of a tile, if rows are numbered in row-major order."""
     axis, piece = tiles.split
     each = constant(-(-tiles.extents[axis] // piece), I64)
@@ -36,11 +36,11 @@ def over_tiles(
         remaining = code.binary("udiv", remaining, constant(extent, I64))
     start = code.multiply(number, constant(piece, I64))
     after = [constant(0, I64)] * (len(tiles.extents) - 1 - axis)
-    runs, rows = tiles.size
+    runs, length = tiles.size
     for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
         if not present:
             continue
-        tile = (size, rows) if tiles.has_several_runs else (runs, size)
+        tile = (size, length) if tiles.has_several_runs else (runs, size)
         if not (full and rest):
             yield tile, [*before, start, *after]
             continue
@@ -65,5 +65,5 @@ def address(code: Function, base: Value, moves: Sequence[tuple[Value, int]], kin
 def offsets(size: tuple[int, int], strides: Sequence[int]) -> tuple[int, ...]:
     """The offsets of the rows of a tile, by the strides of the axes of M."""
     along, across = strides[-1], strides[-2] if len(strides) > 1 else 0
-    runs, rows = size
-    return tuple(run * across + row * along for run in range(runs) for row in range(rows))
+    runs, length = size
+    return tuple(run * across + m * along for run in range(runs) for m in range(length))

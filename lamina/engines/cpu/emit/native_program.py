@@ -14,10 +14,10 @@ from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.cpu.decide.schedule import Schedule
 from lamina.engines.cpu.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram, write_kernels
-from lamina.engines.cpu.emit.workspaces import SLOTS
+from lamina.engines.cpu.emit.workspaces import HEADER
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
@@ -76,8 +76,8 @@ def write_program(
         program=entry,
         load=load,
         thread_bytes=workspaces.thread_bytes,
-        shared_bytes=workspaces.placed_bytes,
-        shared_offsets=tuple(written.placed.values()),
+        shared_bytes=workspaces.shared_bytes,
+        shared_offsets=tuple(written.workspace_offsets.values()),
         table=_table(program, written),
         steps=tuple(written.steps[number] for number in used),
     )
@@ -92,11 +92,11 @@ def text_of(program: Program, step: int | None, processor: Processor) -> str:
 
 def _table(program: Program, written: WrittenProgram) -> tuple[int, ...]:
     """The entries of the table of addresses: numbers of buffers, or of workspaces if negative."""
-    names = (*program.buffers, *written.placed)
+    names = (*program.buffers, *written.workspace_offsets)
     numbers = {name: number for number, name in enumerate(names)}
     entries: list[int] = []
     for section in written.sections:
-        entries += range(-len(SLOTS), 0)
+        entries += range(-len(HEADER), 0)
         entries += (numbers[name] for name in section)
     return tuple(entries)
 
@@ -132,8 +132,7 @@ def _entry(
         for call in calls[first:last]:
             number, slices = numbers[call.function], call.slices
             items, share = slices.work.items, slices.count
-            # If all threads share a kernel, each thread gets the slice of the same slot in every
-            # run.
+            # If all threads share a kernel, each slot gets the same slice in every run.
             slot = offset if share < threads else 0
             kernels.append(Kernel(number, call.section, items, slices.at_once, share, slot))
             offset = (offset + share) % threads

@@ -70,8 +70,8 @@ class RightPanel:
         last = code.add(start, constant(count, I64))
         with points.loop(self.matrix.k, (), first, last) as loop:
             past = code.subtract(loop.index, start)
-            row = code.multiply(past, constant(self.panel.width, I64))
-            self._pack_k(self.matrix.right, code.offset(self.target, row, self._kind))
+            k_offset = code.multiply(past, constant(self.panel.width, I64))
+            self._pack_k(self.matrix.right, code.offset(self.target, k_offset, self._kind))
             code.end_loop(loop)
 
     @property
@@ -97,9 +97,9 @@ class RightPanel:
         first = code.add(first, code.multiply(self.n_start, constant(plain.stride, I64)))
         source = code.offset(self.points.base(plain.buffer), code.add(first, start), self._kind)
         numbers = [constant(number, I64) for number in (plain.stride, self.panel.width, count)]
-        self._transpose_columns(source, plain.stride, numbers, listed=False)
+        self._transpose_panel(source, plain.stride, numbers, listed=False)
 
-    def _transpose_columns(
+    def _transpose_panel(
         self, source: Value, stride: int, numbers: Sequence[Value], *, listed: bool
     ) -> None:
         """Calls `transpose` for the columns of each vector; the first column is at the source."""
@@ -107,9 +107,9 @@ class RightPanel:
         vector = Type(self._kind, panel.lanes)
         for number in range(panel.vectors):
             function = _emit_transpose(code.module, vector, panel.present(number), listed=listed)
-            columns = code.offset(source, number * panel.lanes * stride, self._kind)
+            start = code.offset(source, number * panel.lanes * stride, self._kind)
             target = code.offset(self.target, number * panel.lanes, self._kind)
-            code.call_void(function, columns, target, *numbers)
+            code.call_void(function, start, target, *numbers)
 
     def _pitches(self) -> dict[Axis, int]:
         """The stride of each axis of K, in k."""
@@ -119,28 +119,28 @@ class RightPanel:
             for number, axis in enumerate(axes)
         }
 
-    def _pack_in_memory_order(self, axes: Sequence[tuple[Axis, int]], row: Value) -> None:
-        """Packs inside loops over some axes of K; `row` is the offset of the target for them."""
+    def _pack_in_memory_order(self, axes: Sequence[tuple[Axis, int]], k_offset: Value) -> None:
+        """Packs inside loops over some axes of K; `k_offset` is their offset in the target."""
         code = self.points.code
         if not axes:
-            self._pack_k(self.matrix.right_by_axes, code.offset(self.target, row, self._kind))
+            self._pack_k(self.matrix.right_by_axes, code.offset(self.target, k_offset, self._kind))
             return
         (axis, _), *rest = axes
         with self.points.loop(axis) as loop:
             pitch = constant(self._pitches()[axis] * self.panel.width, I64)
             skipped = code.multiply(loop.index, pitch)
-            self._pack_in_memory_order(rest, code.add(row, skipped))
+            self._pack_in_memory_order(rest, code.add(k_offset, skipped))
             code.end_loop(loop)
 
     def _transpose_in_memory_order(self) -> None:
-        """Packs all k, which are one run of memory; a table has the target row of each."""
+        """Packs all k, which are one run of memory; a table has the target offset of each."""
         code, matrix = self.points.code, self.matrix
         load = matrix.right_by_axes
         assert isinstance(load, Load)
         stride = stride_along(load.index, matrix.n)
         assert stride is not None
         ordered = [(axis, self._pitches()[axis]) for axis, _ in k_axes_in_memory_order(matrix)]
-        rows = [
+        order = [
             sum(index * pitch for index, (_, pitch) in zip(indices, ordered, strict=True))
             for indices in np.ndindex(*(axis.extent for axis, _ in ordered))
         ]
@@ -148,15 +148,15 @@ class RightPanel:
         key = "_".join(f"{axis.extent}x{pitch}" for axis, pitch in ordered)
         width = self.panel.width
         table = code.module.table_once(
-            f"rows_{key}_{width}", [constant(row * width, I64) for row in rows]
+            f"k_offsets_{key}_{width}", [constant(k * width, I64) for k in order]
         )
         moving = {axis for axis, _ in ordered} | {matrix.n}
         terms = tuple(term for term in load.index.terms if term[0] not in moving)
         first = self.points.indices(Index(load.index.constant, terms)).start
         first = code.add(first, code.multiply(self.n_start, constant(stride, I64)))
         source = code.offset(self.points.base(load.buffer), first, self._kind)
-        numbers = [constant(stride, I64), table, constant(len(rows), I64)]
-        self._transpose_columns(source, stride, numbers, listed=True)
+        numbers = [constant(stride, I64), table, constant(len(order), I64)]
+        self._transpose_panel(source, stride, numbers, listed=True)
 
 
 def _emit_transpose(module: Module, vector: Type, present: int, *, listed: bool) -> str:
@@ -175,27 +175,24 @@ def _emit_transpose(module: Module, vector: Type, present: int, *, listed: bool)
     source, target, stride, width, count = code.parameters
     loop = code.begin_loop(constant(0, I64), count, vector.lanes)
     start = code.offset(source, loop.index, vector.element)
-    columns: list[Value] = []
+    vectors: list[Value] = []
     for lane in range(present):
         skipped = code.multiply(stride, constant(lane, I64))
-        columns.append(code.load(code.offset(start, skipped, vector.element), vector))
-    columns += [constant(0, vector)] * (vector.lanes - present)
-    for number, values in enumerate(transposed(code, columns)):
-        row = code.add(loop.index, constant(number, I64))
-        if listed:
-            row = code.load(code.offset(width, row, "i64"), I64)
-        else:
-            row = code.multiply(row, width)
-        code.store(values, code.offset(target, row, vector.element))
+        vectors.append(code.load(code.offset(start, skipped, vector.element), vector))
+    vectors += [constant(0, vector)] * (vector.lanes - present)
+    for number, values in enumerate(transposed(code, vectors)):
+        k = code.add(loop.index, constant(number, I64))
+        offset = code.load(code.offset(width, k, "i64"), I64) if listed else code.multiply(k, width)
+        code.store(values, code.offset(target, offset, vector.element))
     code.end_loop(loop)
     code.finish()
     return name
 
 
-def transposed(code: Function, rows: Sequence[Value]) -> list[Value]:
-    """The columns of a square block, given its rows: log2(lanes) rounds of exchanging halves."""
-    lanes = len(rows)
-    current = list(rows)
+def transposed(code: Function, vectors: Sequence[Value]) -> list[Value]:
+    """The columns of a square block of rows: log2(lanes) rounds of exchanging halves."""
+    lanes = len(vectors)
+    current = list(vectors)
     distance = lanes // 2
     while distance:
         following = list(current)

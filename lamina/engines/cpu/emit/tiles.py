@@ -104,10 +104,10 @@ def emit_dots(module: Module, tile: Dots) -> str:
     if whole < tile.k:
         totals = dots.added(constant(whole, I64), tile.k - whole, totals)
     for m in range(tile.m):
-        of_row = totals[m * tile.n : (m + 1) * tile.n]
+        of_m = totals[m * tile.n : (m + 1) * tile.n]
         for first in range(0, tile.n, tile.lanes):
             target = code.offset(sums, m * tile.width + first, tile.element)
-            code.store(_sums_of_lanes(code, of_row[first : first + tile.lanes]), target)
+            code.store(_sums_of_lanes(code, of_m[first : first + tile.lanes]), target)
     code.finish()
     return tile.name
 
@@ -130,12 +130,11 @@ class _DotKernel:
     def added(self, k_start: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
         """The sums with the products of `lanes` more k."""
         tile = self.tile
-        columns = self._vectors(self.right, tile.n, tile.n_stride, k_start, lanes)
-        rows = self._vectors(self.left, tile.m, tile.m_stride, k_start, lanes)
-        pairs = ((row, column) for row in rows for column in columns)
+        right = self._vectors(self.right, tile.n, tile.n_stride, k_start, lanes)
+        left = self._vectors(self.left, tile.m, tile.m_stride, k_start, lanes)
+        pairs = ((a, b) for a in left for b in right)
         return [
-            self.code.multiply_add(row, column, total)
-            for (row, column), total in zip(pairs, totals, strict=True)
+            self.code.multiply_add(a, b, total) for (a, b), total in zip(pairs, totals, strict=True)
         ]
 
     def _vectors(
@@ -190,8 +189,8 @@ def emit_tile(module: Module, tile: Tile) -> str:
     left, right, sums, *given = code.parameters
     counts = dict(zip(open_loops, given, strict=True))
     targets = [
-        (code.offset(sums, row + number * tile.lanes, tile.element), tile.vector(number))
-        for row in tile.sums
+        (code.offset(sums, m_offset + number * tile.lanes, tile.element), tile.vector(number))
+        for m_offset in tile.sums
         for number in range(tile.vectors)
     ]
     totals: Sequence[Value] = [
@@ -256,21 +255,21 @@ class _TileKernel:
     def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
         """The totals after one k."""
         code, tile = self._code, self._tile
-        columns = [
+        vectors = [
             code.load(code.offset(right, number * tile.lanes, tile.element), tile.vector(number))
             for number in range(tile.vectors)
         ]
         received: list[Value] = []
-        for row, skipped in enumerate(tile.left):
+        for m, skipped in enumerate(tile.left):
             source = code.offset(left, skipped, tile.element)
             scalar = code.load(source, Type(tile.element))
             broadcast = {
                 lanes: code.splat(scalar, lanes) for lanes in (tile.lanes, tile.last_lanes)
             }
-            for number, column in enumerate(columns):
-                total = totals[row * tile.vectors + number]
-                factor = broadcast[column.type.lanes]
-                received.append(code.multiply_add(factor, column, total))
+            for number, vector in enumerate(vectors):
+                total = totals[m * tile.vectors + number]
+                factor = broadcast[vector.type.lanes]
+                received.append(code.multiply_add(factor, vector, total))
         return received
 
 
@@ -286,6 +285,6 @@ def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
         return
     within_line = code.binary("and", k, constant(line - 1, I64))
     for first in range(0, len(tile.left), line):
-        row = code.add(within_line, constant(first, I64))
-        skipped = code.multiply(row, constant(m_stride, I64))
+        m = code.add(within_line, constant(first, I64))
+        skipped = code.multiply(m, constant(m_stride, I64))
         code.prefetch(code.offset(start, skipped, tile.element), level=2)

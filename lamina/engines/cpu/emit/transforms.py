@@ -67,7 +67,7 @@ class Square(Protocol):
 
 
 @frozen_dataclass
-class Listed:
+class ListedSquare:
     """A square of values that exist already.
 
     Attributes:
@@ -84,7 +84,7 @@ class Listed:
 
 
 @frozen_dataclass
-class Stored:
+class StoredSquare:
     """A square of values in memory.
 
     Attributes:

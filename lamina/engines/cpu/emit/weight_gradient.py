@@ -9,23 +9,13 @@ from lamina.codegen.axes import flattened
 from lamina.codegen.llvm import Function
 from lamina.codegen.matrix import as_plain
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.decide.convolutions import (
-    m_tiles_of,
-    matrix_of_positions,
-    outer_stride,
-)
+from lamina.engines.cpu.decide.convolutions import m_tiles_of, matrix_of_positions, outer_stride
 from lamina.engines.cpu.decide.m_tiles import merged
 from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed
 from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
-from lamina.engines.cpu.emit.m_tiles import (
-    address,
-    offsets,
-    over_tiles,
-    row_of,
-    start_of_piece,
-)
+from lamina.engines.cpu.emit.m_tiles import address, m_start_of, offsets, over_tiles, start_of_piece
 from lamina.engines.cpu.emit.packing import RightPanel
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.emit.windows import WindowWriter
@@ -180,10 +170,10 @@ class WeightGradient(WindowWriter):
         blocks = self._partial_sums(code, batch, number, zero)
         totals = code.offset(self._own(code), self._sums_offset, "i8")
         first, end = self._m_range(code, low, high)
-        rows = code.begin_loop(first, end)
+        m = code.begin_loop(first, end)
         vector = Type(self._element, panel.lanes)
-        source = address(code, blocks, [(rows.index, panel.width)], self._element)
-        target = address(code, totals, [(rows.index, panel.width)], self._element)
+        source = address(code, blocks, [(m.index, panel.width)], self._element)
+        target = address(code, totals, [(m.index, panel.width)], self._element)
         size = self._m.extent * self._panels.width
         for skipped in range(0, panel.vectors * panel.lanes, panel.lanes):
             total = constant(0, vector)
@@ -191,21 +181,21 @@ class WeightGradient(WindowWriter):
                 partial = code.offset(source, block * size + skipped, self._element)
                 total = code.add(total, code.load(partial, vector))
             code.store(total, code.offset(target, skipped, self._element))
-        code.end_loop(rows)
+        code.end_loop(m)
         self._call_epilogue(code, name, panel, totals, first, end)
         code.finish()
 
     def _m_range(self, code: Function, low: Value, high: Value) -> tuple[Value, Value]:
         """The first row of the tiles from `low` up to `high`, and the row after the last."""
-        return row_of(code, self._tiles, low), row_of(code, self._tiles, high)
+        return m_start_of(code, self._tiles, low), m_start_of(code, self._tiles, high)
 
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, column, low, high, sums)`.
+        """Writes `chunk(table, thread, batch, outer, start, n_start, low, high, sums)`.
 
         It adds the products of a chunk of output positions to the sums.
         """
         image = self._image
-        numbers = ("thread", "batch", "outer", "start", "column", "low", "high")
+        numbers = ("thread", "batch", "outer", "start", "n_start", "low", "high")
         parameters = (("table", POINTER), *((number, I64) for number in numbers))
         used = reads_of(self._step) | writes_of(self._step)
         points = self._context.begin(name, (*parameters, ("sums", POINTER)), used)
@@ -222,19 +212,19 @@ class WeightGradient(WindowWriter):
                 with points.bound(self._outer, outer):
                     left = self._image_start(points)
                 left = address(code, left, [(start, strides[image.positions[0]])], self._element)
-                slot = outer_stride(self._windowed) or 0
+                image_stride = outer_stride(self._windowed) or 0
             else:
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
                     target = address(code, own, [(past, size)], self._element)
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
-                left, slot = code.offset(own, skipped, self._element), size
+                left, image_stride = code.offset(own, skipped, self._element), size
             count = self._schedule.images * block * run
             right, right_stride = self._right_of_chunk(points, panel, own, n_start, first, count)
         loops = merged(
             [
-                (self._schedule.images, slot),
+                (self._schedule.images, image_stride),
                 (block, strides[image.positions[0]]),
                 *((axis.extent, strides[axis]) for axis in image.positions[1:]),
             ]

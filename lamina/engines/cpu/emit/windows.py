@@ -97,11 +97,11 @@ class WindowWriter(ABC):
     def _write_epilogue(
         self, name: str, panel: Panel, m_axes: Sequence[Axis], pitches: Sequence[int]
     ) -> None:
-        """Writes `epilogue(table, sums, batch, outer, firsts.., counts.., column)`.
+        """Writes `epilogue(table, sums, batch, outer, firsts.., counts.., n_start)`.
 
         `pitches` are the strides of the sums along the axes of M, from the first row on.
         """
         numbers = [f"{word}{n}" for word in ("first", "count") for n in range(len(m_axes))]
         around, wide = (self._batch, self._outer), self._schedule.wide_epilogue
         epilogue = Epilogue(self._step, around, tuple(m_axes), tuple(pitches), panel, wide)
-        write_epilogue(self._context, name, epilogue, ("batch", "outer", *numbers, "column"))
+        write_epilogue(self._context, name, epilogue, ("batch", "outer", *numbers, "n_start"))

@@ -21,7 +21,7 @@ from lamina.engines.cpu.decide.winograd import chunks_of
 from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
-from lamina.engines.cpu.emit.transforms import Stored, along_both
+from lamina.engines.cpu.emit.transforms import StoredSquare, along_both
 from lamina.engines.cpu.emit.windows import WindowWriter
 from lamina.engines.cpu.processor import LINE_BYTES
 from lamina.records import frozen_dataclass
@@ -163,7 +163,7 @@ class TransformedTiles(WindowWriter):
     def _transform_some(self, code: Function, one: _InputTile, channel: Value, lanes: int) -> None:
         """Transforms `lanes` channels of a tile, from `channel` on."""
         here = code.offset(one.source, channel, self._element)
-        square = Stored(code, here, 0, one.down, one.right, Type(self._element, lanes))
+        square = StoredSquare(code, here, 0, one.down, one.right, Type(self._element, lanes))
         to = Matrices(code.offset(one.target.start, channel, self._element), one.target.stride)
         self._scatter(code, along_both(code, self._filtering.data_transform, square), to)
 

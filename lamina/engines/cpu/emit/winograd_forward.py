@@ -11,9 +11,9 @@ from lamina.engines.cpu.decide.panels import Panel
 from lamina.engines.cpu.decide.winograd import PackedWeights
 from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.cpu.emit.m_tiles import address
-from lamina.engines.cpu.emit.transforms import Stored, along_both
+from lamina.engines.cpu.emit.transforms import StoredSquare, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
-from lamina.engines.cpu.emit.zeros import cleared, columns_set
+from lamina.engines.cpu.emit.zeros import cleared, nonzero_n
 
 
 @final
@@ -39,13 +39,13 @@ class WinogradForward(TransformedTiles):
         code.finish()
         return [self._kernel(self._name)]
 
-    def _write_chunk(self, label: str, block: int, slots: int) -> None:
+    def _write_chunk(self, label: str, block: int, images: int) -> None:
         """Writes `chunk(table, thread, batch, outer, start)`: the results of some rows of tiles."""
-        width, tiles = self._panels.width, slots * block * self._wide
+        width, tiles = self._panels.width, images * block * self._wide
         inputs_stride, products_stride = (
             self._matrix_stride(tiles * size) for size in (self._channels, width)
         )
-        image = slots * self._image.size(RESULTS * block)
+        image = images * self._image.size(RESULTS * block)
         sizes = (
             image,
             self._products * inputs_stride,
@@ -59,7 +59,7 @@ class WinogradForward(TransformedTiles):
         copied, inputs, products, out = (code.offset(own, at, self._element) for at in offsets)
         left = Matrices(inputs, inputs_stride)
         with points.bound(self._batch, batch):
-            self._transform_chunk(points, Chunk(outer, start, slots, block), copied, left)
+            self._transform_chunk(points, Chunk(outer, start, images, block), copied, left)
         strides, _ = self._image.layout(RESULTS * block)
         down, right = (strides[axis] for axis in self._image.positions)
         for kind, panel, _, _ in self._panels.kinds():
@@ -75,7 +75,7 @@ class WinogradForward(TransformedTiles):
             sums = Matrices(products, products_stride)
             m_loop, k_loop = (tiles, self._channels), (self._channels, 1)
             self._multiply(code, panel, (left, right, sums), m_loop, k_loop, fresh=True)
-            outers = code.begin_loop(0, slots)
+            outers = code.begin_loop(0, images)
             loop = code.begin_loop(0, block)
             row = code.add(code.multiply(outers.index, constant(block, I64)), loop.index)
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
@@ -123,7 +123,7 @@ class WinogradForward(TransformedTiles):
         position = code.add(position, column.index)
         result = address(code, results, [(position, panel.width)], self._element)
         sums = self._vectors(code, panel, result)
-        word = columns_set(code, panel, sums)
+        word = nonzero_n(code, panel, sums)
         with code.when(code.compare("ne", word, constant(0, I32))):
             moves = [(row.index, steps[0]), (column.index, steps[1])]
             window = address(code, numbers, moves, self._element)
@@ -196,7 +196,7 @@ class WinogradForward(TransformedTiles):
             vector = Type(self._element, panel.last_lanes if last else panel.lanes)
             skipped = number * panel.lanes
             down = self._filtering.input_tile * products.stride
-            square = Stored(code, source, skipped, down, products.stride, vector)
+            square = StoredSquare(code, source, skipped, down, products.stride, vector)
             for row, values in enumerate(
                 along_both(code, self._filtering.output_transform, square)
             ):

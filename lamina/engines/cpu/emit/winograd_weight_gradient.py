@@ -15,9 +15,9 @@ from lamina.engines.cpu.decide.schedule import WindowSchedule
 from lamina.engines.cpu.decide.windows import Windowed, tiled
 from lamina.engines.cpu.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.engines.cpu.emit.m_tiles import address, start_of_piece
-from lamina.engines.cpu.emit.transforms import Listed, along_both
+from lamina.engines.cpu.emit.transforms import ListedSquare, along_both
 from lamina.engines.cpu.emit.winograd import Chunk, Matrices, TransformedTiles, divided
-from lamina.engines.cpu.emit.zeros import cleared, columns_seen, write_narrowing
+from lamina.engines.cpu.emit.zeros import cleared, nonzero_n_of_any, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Scalar
@@ -102,22 +102,22 @@ class WinogradWeightGradient(TransformedTiles):
         code.end_loop(loop)
         code.finish()
 
-    def _write_chunk(self, name: str, panel: Panel, block: int, slots: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, column, piece, sums)`.
+    def _write_chunk(self, name: str, panel: Panel, block: int, images: int) -> None:
+        """Writes `chunk(table, thread, batch, outer, start, n_start, piece, sums)`.
 
         It adds the products of a chunk of tiles to the sums.
         """
-        tiles = slots * block * self._wide
+        tiles = images * block * self._wide
         inputs_stride, factors_stride = (
             self._matrix_stride(tiles * size) for size in (self._channels, panel.width)
         )
-        image = slots * self._image.size(RESULTS * block)
+        image = images * self._image.size(RESULTS * block)
         *offsets, _ = self._own_offsets(
             (image, self._products * inputs_stride, self._products * factors_stride)
         )
         parameters = (
             *(("table", POINTER), ("thread", I64), ("batch", I64), ("outer", I64)),
-            *(("start", I64), ("column", I64), ("piece", I64), ("sums", POINTER)),
+            *(("start", I64), ("n_start", I64), ("piece", I64), ("sums", POINTER)),
         )
         points = self._context.begin(name, parameters, reads_of(self._step))
         code = points.code
@@ -125,7 +125,7 @@ class WinogradWeightGradient(TransformedTiles):
         own = self._own(code)
         copied, inputs, factors = (code.offset(own, at, self._element) for at in offsets)
         left, right = Matrices(inputs, inputs_stride), Matrices(factors, factors_stride)
-        chunk = Chunk(outer, start, slots, block)
+        chunk = Chunk(outer, start, images, block)
         with points.bound(self._batch, batch), points.bound(self._piece, piece):
             self._transform_chunk(points, chunk, copied, left)
             self._transform_right(points, chunk, panel, n_start, right)
@@ -225,7 +225,7 @@ class WinogradWeightGradient(TransformedTiles):
             self._vectors(code, panel, code.offset(target, row * panel.width, self._element))
             for row in range(self._window**2)
         ]
-        code.store(columns_seen(code, panel, rows), code.offset(found, past, "i32"))
+        code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
         code.end_loop(loop)
         # For each element of the windows as many words as the group has channels, contiguous.
         count = code.subtract(last, first)
@@ -300,7 +300,7 @@ class WinogradWeightGradient(TransformedTiles):
         for vector in range(panel.vectors):
             here = code.offset(source, vector * panel.lanes, self._element)
             totals = self._totals(code, here, Type(self._element, panel.lanes))
-            square = Listed(totals, self._filtering.input_tile)
+            square = ListedSquare(totals, self._filtering.input_tile)
             gradients = along_both(code, self._filtering.weight_gradient_transform, square)
             # If windows are mirrored, gradients are mirrored too.
             for row_, values in zip(down, gradients, strict=True):

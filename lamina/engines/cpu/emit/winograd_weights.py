@@ -12,8 +12,8 @@ from lamina.engines.cpu.decide.winograd import PackedWeights, Taps
 from lamina.engines.cpu.emit.context import Context, Points
 from lamina.engines.cpu.emit.m_tiles import address
 from lamina.engines.cpu.emit.packing import RightPanel
-from lamina.engines.cpu.emit.transforms import Listed, along_both
-from lamina.engines.cpu.emit.zeros import columns_set
+from lamina.engines.cpu.emit.transforms import ListedSquare, along_both
+from lamina.engines.cpu.emit.zeros import nonzero_n
 from lamina.records import frozen_dataclass
 
 
@@ -44,7 +44,7 @@ class WeightsFill:
         with_zeros = _transform(taps, code, panel, own, target, vector)
         # Padding columns are zeros and do not count.
         present = constant((1 << panel.n) - 1, I64)
-        word = code.convert("zext", columns_set(code, panel, with_zeros), "i64")
+        word = code.convert("zext", nonzero_n(code, panel, with_zeros), "i64")
         word = code.binary("and", word, present)
         at = code.offset(target, packed.has_zeros * panel.width, kind)
         code.store(code.convert("trunc", word, "i32"), at)
@@ -75,7 +75,7 @@ def _transform(
             loaded.append(code.load(weight, vector))
             found = code.select(code.compare("oeq", loaded[-1], none), one, found)
         with_zeros.append(found)
-        square = Listed(loaded, taps.window)
+        square = ListedSquare(loaded, taps.window)
         rows = along_both(code, FILTERINGS[taps.window].weight_transform, square)
         for index, value in enumerate(value for row in rows for value in row):
             code.store(value, code.offset(here, index * matrix_stride + skipped, kind))
@@ -102,6 +102,6 @@ def _write_words(
     strides = [window * taps.channels, taps.channels, 1]
     indices = [loop.index for loop in (row, column, channel)]
     target = address(code, words, list(zip(indices, strides, strict=True)), "i32")
-    code.store(columns_set(code, panel, loaded), target)
+    code.store(nonzero_n(code, panel, loaded), target)
     for loop in (channel, column, row):
         code.end_loop(loop)

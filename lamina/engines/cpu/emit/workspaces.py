@@ -15,8 +15,8 @@ from lamina.codegen.values import I64, POINTER, Value
 
 _ALIGNMENT = 64
 # Every section of the table of addresses begins with these entries; buffers follow.
-SLOTS = ("own", "own bytes", "iteration")
-_OWN, _OWN_BYTES, _ITERATION = range(len(SLOTS))
+HEADER = ("own", "own bytes", "iteration")
+_OWN, _OWN_BYTES, _ITERATION = range(len(HEADER))
 
 
 @final
@@ -29,7 +29,7 @@ class Workspaces:
 
     def __init__(self) -> None:
         self.thread_bytes = 0
-        self.placed_bytes = 0
+        self.shared_bytes = 0
         # The start and end of each allocation, by name. Allocations that overlap are used at
         # different times.
         self.extents: dict[str, tuple[int, int]] = {}
@@ -55,7 +55,7 @@ class Workspaces:
                 start = max(start, end)
         insort(self._in_order, (start, start + size, steps), key=lambda one: one[:2])
         self.extents[name] = start, start + size
-        self.placed_bytes = max(self.placed_bytes, start + size)
+        self.shared_bytes = max(self.shared_bytes, start + size)
         return start
 
     def iteration(self, code: Function, table: Value) -> Value:

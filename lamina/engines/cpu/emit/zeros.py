@@ -27,7 +27,7 @@ from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 
 
-def columns_set(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
+def nonzero_n(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
     """A word with a bit for each column of a panel in which the vectors are not zero."""
     word: Value | None = None
     for number, vector in enumerate(vectors):
@@ -50,19 +50,19 @@ def cleared(code: Function, panel: Panel, number: int, vector: Value, word: Valu
     return code.select(code.lanes_of(bits, vector.type.lanes), nothing, vector)
 
 
-def columns_seen(code: Function, panel: Panel, rows: Sequence[Sequence[Value]]) -> Value:
-    """A word with a bit for each column of a panel in which some row is not zero."""
+def nonzero_n_of_any(code: Function, panel: Panel, several: Sequence[Sequence[Value]]) -> Value:
+    """A word with a bit for each column of a panel in which one of several rows is not zero."""
     vectors: list[Value] = []
-    for column in zip(*rows, strict=True):
-        kind = column[0].type
+    for vectors_of_n in zip(*several, strict=True):
+        kind = vectors_of_n[0].type
         integer = f"i{kind.bits}"
-        first, *others = [code.convert("bitcast", one, integer) for one in column]
+        first, *others = [code.convert("bitcast", one, integer) for one in vectors_of_n]
         for other in others:
             first = code.binary("or", first, other)
         # Infinity and NaN have bits too. A sign bit alone does not count.
         magnitude = constant((1 << (kind.bits - 1)) - 1, first.type)
         vectors.append(code.binary("and", first, magnitude))
-    return columns_set(code, panel, vectors)
+    return nonzero_n(code, panel, vectors)
 
 
 def write_narrowing(
@@ -73,7 +73,7 @@ def write_narrowing(
     panel: Panel,
     positions: Sequence[Axis],
 ) -> None:
-    """Writes `name(table, batch, first, column, words)`: keeps the bits of exact zeros.
+    """Writes `name(table, batch, first, n_start, words)`: keeps the bits of exact zeros.
 
     The function has a word for each of `lanes` rows, from `first` on, along one axis of M, and for
     all points of the other axes of M. It clears the bits of results with a nonzero term, and ends
@@ -89,7 +89,7 @@ def write_narrowing(
     """
     axis_along, lanes = along
     others = [axis for axis in step.m if axis != axis_along]
-    numbers = [("batch", I64), ("first", I64), ("column", I64)]
+    numbers = [("batch", I64), ("first", I64), ("n_start", I64)]
     used = {load.buffer for view in (step.left, step.right) for load in loads(view)}
     points = context.begin(name, (("table", POINTER), *numbers, ("words", POINTER)), used)
     code = points.code
@@ -153,7 +153,7 @@ class _Terms:
     def _narrowed(self, zeros: Sequence[Value]) -> list[Value]:
         """The bits that are left after the current k."""
         code, (axis, lanes) = self.points.code, self.along
-        kept = code.splat(code.binary("xor", self._columns(), constant(-1, I32)), lanes)
+        kept = code.splat(code.binary("xor", self._nonzero_n(), constant(-1, I32)), lanes)
         results: list[Value] = []
         for view, one in zip(self.lefts, zeros, strict=True):
             with self.points.along(axis, self.first, lanes):
@@ -162,7 +162,7 @@ class _Terms:
             results.append(code.select(is_set, code.binary("and", one, kept), one))
         return results
 
-    def _columns(self) -> Value:
+    def _nonzero_n(self) -> Value:
         """A word with a bit for each column in which the right operand is not zero, at this k."""
         code, panel, axis = self.points.code, self.panel, self.step.n[0]
         vectors: list[Value] = []
@@ -170,4 +170,4 @@ class _Terms:
             base = code.add(self.n_start, constant(number * panel.lanes, I64))
             with self.points.along(axis, base, panel.present(number)):
                 vectors.append(self.points.vector(self.step.right))
-        return columns_set(code, panel, vectors)
+        return nonzero_n(code, panel, vectors)

@@ -1,1 +1,1 @@
-"""Running machine code: assembling and caching it, threads, jobs, executables."""
+"""Running machine code: threads, executables, and what the processor reaches at most."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from lamina.engines import machine_memory
 from lamina.engines.cpu.compilation import compile_program
+from lamina.engines.cpu.machine_code import Library
+from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.run.machine_code import Library
-from lamina.engines.cpu.run.native_layout import Entry, Layout, exported_name
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
 from lamina.engines.engine import Memory
 from lamina.engines.host import (

@@ -11,10 +11,10 @@ from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.decide.tiles import VECTORS, largest_tile_m
 from lamina.engines.cpu.emit.tiles import Tile, emit_tile
+from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.processor import Processor
 from lamina.engines.cpu.run.executable import CpuProgram
-from lamina.engines.cpu.run.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.run.machine_code import Library, compiled
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.engine import Peaks
 from lamina.engines.host import HostArena, HostMemory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import final
 
 from lamina.cache import cached, key_of
+from lamina.engines.cpu import llvm
+from lamina.engines.cpu.llvm import VERSIONS as VERSIONS
 from lamina.engines.cpu.processor import Processor
-from lamina.engines.cpu.run import llvm
-from lamina.engines.cpu.run.llvm import VERSIONS as VERSIONS
 
 
 def assemble(text: str, processor: Processor) -> bytes:

@@ -52,7 +52,7 @@ class Waiting:
 
 
 def waiting_for(machine: str) -> Waiting:
-    """The best method on this system."""
+    """How threads wait on this system: on a futex where there is one."""
     return Waiting(machine, sys.platform == "linux" and machine in _FUTEX_NUMBER)
 
 

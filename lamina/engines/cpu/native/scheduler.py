@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from lamina.codegen.llvm import Function, Module, type_text, typed
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu.run.clock import emit_ticks
-from lamina.engines.cpu.run.jobs import (
+from lamina.engines.cpu.native.clock import emit_ticks
+from lamina.engines.cpu.native.jobs import (
     ALONE,
     CHUNK_COUNTS,
     ELAPSED,
@@ -42,7 +42,8 @@ from lamina.engines.cpu.run.jobs import (
     set_word,
     word_of,
 )
-from lamina.engines.cpu.run.waiting import (
+from lamina.engines.cpu.native.slices import MOST_CHUNKS
+from lamina.engines.cpu.native.waiting import (
     CALLS_BYTES,
     Waiting,
     emit_pause,
@@ -50,7 +51,6 @@ from lamina.engines.cpu.run.waiting import (
     emit_wake,
     emit_yield,
 )
-from lamina.engines.cpu.slices import MOST_CHUNKS
 
 # Spins before sleep: some 50 microseconds for the thread that runs a job, and four times as long
 # for helpers, so that they are awake if the next job comes soon. While helpers are kept awake,

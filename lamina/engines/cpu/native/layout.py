@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lamina.engines.cpu.run.jobs import Kernel, Phase
+from lamina.engines.cpu.native.jobs import Kernel, Phase
 from lamina.records import frozen_dataclass
 
 
