@@ -137,7 +137,7 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
     assert _after(many) == _after(single)
 
 
-def test_no_runs_over_a_data_set_change_nothing(engine: Engine) -> None:
+def test_zero_runs_over_a_data_set_change_nothing(engine: Engine) -> None:
     program = _training(engine)
     memories = _memories(program, engine)
     before = _after(memories)
@@ -163,7 +163,7 @@ def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
     assert bits[0] == bits[1]
 
 
-def test_additions_that_meet_in_one_element_are_made_in_order(engine: Engine) -> None:
+def test_additions_into_one_element_are_made_in_order(engine: Engine) -> None:
     # In float32 the sum of these depends on the order.
     values = np.tile(np.array([1e8, 1.0, -1e8, 0.5], "float32"), 25)
     x, at = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)

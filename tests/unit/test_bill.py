@@ -194,7 +194,7 @@ def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
     "text",
     ["", "much", "2 GiBs", "GiB", "1e999 GB", "-1 GB", "nan", -5, True, float("nan"), None, "1 2"],
 )
-def test_what_is_no_amount_of_memory_is_refused(text: str | float) -> None:
+def test_invalid_amounts_of_memory_are_refused(text: str | float) -> None:
     with pytest.raises(Misfit) as caught:
         MemorySize().read(text)
     assert str(refused(caught.value, "memory", text, "plan")).partition(": ")[2] == (
@@ -207,7 +207,7 @@ def test_what_is_no_amount_of_memory_is_refused(text: str | float) -> None:
 # Nothing is allocated -----------------------------------------------------------------------------
 
 
-def test_planning_asks_no_engine_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_neither_allocates_nor_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("memory was asked for")
 

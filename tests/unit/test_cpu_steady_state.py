@@ -68,7 +68,7 @@ print(json.dumps({"step": growth(steps), "predict": growth(predictions)}))
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_steps_allocate_nothing(batch: int) -> None:
+def test_training_steps_and_predictions_allocate_nothing(batch: int) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("BATCH", str(batch))],
         env=os.environ | {"LAMINA_THREADS": "2"},

@@ -40,7 +40,7 @@ def test_the_faster_choice_is_taken_and_the_other_costs_little(
     assert (part > 0.5) == (alone < together)
 
 
-def test_rare_long_waits_count() -> None:
+def test_rare_long_waits_lead_to_one_thread() -> None:
     generator = random.Random(0)
 
     def machine(passed: float, is_alone: bool) -> float:
@@ -54,7 +54,7 @@ def test_rare_long_waits_count() -> None:
     assert part > 0.95
 
 
-def test_a_machine_that_gets_busy_is_noticed_and_so_is_its_rest() -> None:
+def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
     def machine(passed: float, is_alone: bool) -> float:
         if is_alone:
             return 20e-6
@@ -100,9 +100,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
 
 @pytest.mark.parametrize("reading", [-(10**15), 0, int(3600 * SECOND)])
 @pytest.mark.parametrize("runs", [0, 1, 2, 1000])
-def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
-    reading: int, runs: int
-) -> None:
+def test_a_reset_counter_and_a_stopped_process_change_nothing(reading: int, runs: int) -> None:
     """As when the machine sleeps, or a user presses Ctrl-Z."""
 
     def machine(_: float, is_alone: bool) -> float:
@@ -116,7 +114,7 @@ def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
     assert mean < 1.05 * 20e-6
 
 
-def test_a_trial_of_one_thread_is_said_to_be_one() -> None:
+def test_runs_that_try_one_thread_are_marked_as_trials() -> None:
     choice = ThreadChoice(SECOND)
     tried = 0
     for _ in range(1000):

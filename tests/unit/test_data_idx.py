@@ -241,7 +241,7 @@ class TestMnist:
             (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(encode(labels))
         return tmp_path
 
-    def test_gives_training_and_test_set(self, folder: Path) -> None:
+    def test_mnist_returns_training_and_test_set(self, folder: Path) -> None:
         train, test = mnist(folder)
         assert repr(train) == "6 examples: x u8[1, 28, 28], y i64[]"
         assert repr(test) == "4 examples: x u8[1, 28, 28], y i64[]"
@@ -273,7 +273,7 @@ class TestMnist:
     @pytest.mark.skipif(
         not FASHION_MNIST.is_dir(), reason="the files of Fashion-MNIST are not at hand"
     )
-    def test_reads_fashion_mnist(self) -> None:
+    def test_fashion_mnist_is_read(self) -> None:
         train, test = mnist(FASHION_MNIST)
         assert repr(train) == "60000 examples: x u8[1, 28, 28], y i64[]"
         assert repr(test) == "10000 examples: x u8[1, 28, 28], y i64[]"

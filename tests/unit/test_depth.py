@@ -295,7 +295,7 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(
 
 
 @pytest.mark.parametrize("build", [linear, residual])
-def test_all_that_compares_steps_grows_with_their_number(
+def test_comparing_steps_takes_linear_time(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loops within one function are no calls: what is done in them is counted by lines."""
@@ -342,7 +342,7 @@ def test_all_that_compares_steps_grows_with_their_number(
 # Groups and slots ---------------------------------------------------------------------------------
 
 
-def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
+def test_paths_between_groups_are_found_while_groups_are_joined() -> None:
     random = np.random.default_rng(1)
     for _ in range(40):
         count = 14
@@ -390,12 +390,12 @@ def _has_between(predecessors: dict[int, set[int]], first: int, second: int) -> 
     return reaches(first, second) or reaches(second, first)
 
 
-def test_groups_that_wait_for_each_other_are_found() -> None:
+def test_cycles_of_groups_are_found() -> None:
     predecessors = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
     assert sorted(sorted(cycle) for cycle in cycles(predecessors)) == [[2, 3], [5, 6, 7]]
 
 
-def test_many_leaves_that_swap_their_values_are_swapped() -> None:
+def test_leaves_that_swap_their_values_need_one_copy_per_pair() -> None:
     leaves = [leaf(f"p{number}", "state", (3,), float32) for number in range(40)]
     updates = [(one, leaves[number ^ 1]) for number, one in enumerate(leaves)]
     updates[0] = leaves[0], ops.flip(leaves[0], 0)
@@ -406,7 +406,7 @@ def test_many_leaves_that_swap_their_values_are_swapped() -> None:
     assert len(program.plan.allocations) == 1 + 2 + 19
 
 
-def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
     slots: list[memory._Slot] = []
     for number in range(200):
@@ -422,7 +422,7 @@ def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.Monke
     assert found[0] == found[1]
 
 
-def test_the_numbers_of_layers_count_all_that_comes_before() -> None:
+def test_the_number_of_a_layer_counts_all_preceding_nodes() -> None:
     random = np.random.default_rng(3)
     for _ in range(20):
         known: list[Tensor] = [lm.Input(2), lm.Input(2), lm.Input(2)]
@@ -435,7 +435,7 @@ def test_the_numbers_of_layers_count_all_that_comes_before() -> None:
             assert path_after(operands, "Linear") == f"net/{before}:Linear"
 
 
-def test_long_scalars_name_what_stands_in_them_several_times() -> None:
+def test_long_scalars_name_their_shared_subexpressions() -> None:
     scalar: Scalar = Load("x", Index(), float32)
     for _ in range(3):
         scalar = Apply("add", (scalar, scalar), float32)

@@ -106,7 +106,7 @@ def assert_same(first: Seen, second: Seen) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_learns_the_same(
+def test_an_example_trains_the_same_on_cpu_and_opencl(
     path: Path,
     opencl_name: str,
     watched: Callable[[Callable[[], Any]], Seen],
@@ -125,7 +125,7 @@ def test_an_example_learns_the_same(
     assert_same(*found)
 
 
-def test_the_demo_learns_the_same(
+def test_the_demo_trains_the_same_on_cpu_and_opencl(
     opencl_name: str, watched: Callable[[Callable[[], Any]], Seen], tmp_path: Path
 ) -> None:
     def demo(name: str) -> None:
@@ -145,7 +145,7 @@ class Weighted(lm.Layer):
         return x * scope.parameter("weight", shape=x.shape[1:], init=lm.init.Constant(0.0))
 
 
-def test_masks_are_the_same_bits(opencl_name: str) -> None:
+def test_dropout_masks_have_the_same_bits_on_cpu_and_opencl(opencl_name: str) -> None:
     # With a loss that is the sum of what passes, the weights become minus the sum of the masks.
     net = lm.Sequential(lm.Input(1000), Weighted(), lm.Dropout(0.3))
     ones, found = np.ones((1, 1000), "float32"), []

@@ -44,7 +44,7 @@ def test_retired_words_are_found(rules: object, line: str, found: str | None) ->
     assert [breach.split("'")[1] for breach in breaches] == ([] if found is None else [found])
 
 
-def test_a_reason_is_read_in_the_first_lines_alone(rules: object) -> None:
+def test_a_reason_is_read_only_in_the_first_lines(rules: object) -> None:
     from house_rules import FIRST_LINES, REASON, _has_reason
 
     assert _has_reason(["", f"{REASON} it is one table."])

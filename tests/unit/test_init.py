@@ -157,7 +157,7 @@ def test_bad_numbers_are_refused_with_the_line_that_wrote_them() -> None:
 
 @pytest.mark.parametrize("value", [0.0, "xavier", init.XavierUniform])
 @pytest.mark.parametrize("name", ["weight_init", "bias_init", "weight_regularizer"])
-def test_what_is_no_function_is_refused_where_the_layer_is_made(name: str, value: Any) -> None:
+def test_non_functions_are_refused_at_the_line_of_the_layer(name: str, value: Any) -> None:
     with pytest.raises(DefinitionError) as error:
         lm.Linear(3, **{name: value})
     what = "a regularizer" if "regularizer" in name else "an initializer"

@@ -225,7 +225,7 @@ def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
 @pytest.mark.parametrize(
     ("layer", "together"), [(lm.SpatialDropout(0.2), (2, 3)), (lm.DropPath(0.2), (1, 2, 3))]
 )
-def test_structured_dropout_keeps_or_drops_whole_parts(
+def test_structured_dropout_keeps_or_drops_whole_channels_or_examples(
     layer: Layer, together: tuple[int, ...]
 ) -> None:
     x = np.ones((60, 50, 2, 3))
@@ -293,7 +293,7 @@ def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
         lm.GaussianSample()(lm.Input(3), lm.Input(3, dtype="int64"))
 
 
-def test_random_layers_check_what_they_are_given() -> None:
+def test_random_layers_refuse_wrong_arguments_and_operands() -> None:
     for make in (lm.SpatialDropout, lm.DropPath):
         with pytest.raises(DefinitionError, match="probability must be a number of at least 0, "):
             make(1.0)
@@ -413,7 +413,7 @@ def test_hyper_parameters_of_activations_are_checked() -> None:
 # Joins --------------------------------------------------------------------------------------------
 
 
-def test_joins_compute_what_they_say() -> None:
+def test_joins_equal_numpy() -> None:
     a, b, c = normal(2, 3, 4), normal(2, 3, 4) + 1, normal(2, 3, 4) * 2
     np.testing.assert_allclose(run(lm.Add(), a, b, c), a + b + c, rtol=1e-12)
     np.testing.assert_allclose(run(lm.Multiply(), a, b, c), a * b * c, rtol=1e-12)
@@ -489,7 +489,7 @@ def test_join_of_one_tensor_is_refused() -> None:
 # Regularizers -------------------------------------------------------------------------------------
 
 
-def test_regularizers_have_the_gradients_they_promise() -> None:
+def test_regularizers_have_the_gradients_of_their_formulas() -> None:
     values = normal(3, 4)
     w = leaf("w", "parameter", values.shape, float64)
     for regularizer, value, slope in (
@@ -547,7 +547,7 @@ def layers() -> dict[str, type[Layer]]:
     return found
 
 
-def test_every_layer_stands_in_the_page_about_layers_with_its_options() -> None:
+def test_the_page_of_layers_lists_every_layer_with_its_options() -> None:
     found = [name for name, *_ in rows_of_the_page()]
     assert sorted(found) == sorted(layers())
     for name, options, _, _ in rows_of_the_page():
@@ -570,14 +570,14 @@ def test_every_layer_of_the_page_has_a_source() -> None:
 
 
 @pytest.mark.torch
-def test_the_page_calls_layers_of_pytorch_by_names_that_it_knows() -> None:
+def test_the_page_of_layers_names_existing_layers_of_pytorch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for name, _, _, theirs in rows_of_the_page():
         for path in re.findall(r"`(?:torch\.)?(nn\.[\w.]+|cat|amax)", theirs):
             assert operator.attrgetter(path)(torch), name
 
 
-def test_the_page_says_where_pytorch_has_no_such_layer() -> None:
+def test_the_page_of_layers_lists_layers_that_pytorch_lacks() -> None:
     alone = {name for name, _, _, theirs in rows_of_the_page() if not theirs.strip()}
     assert alone == {
         *("SinusoidalPositions", "LearnedPositions", "GaussianNoise", "GaussianSample", "Rescale")

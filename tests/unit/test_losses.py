@@ -279,7 +279,7 @@ def test_extreme_scores_give_finite_losses_and_gradients() -> None:
         assert np.isfinite(gradient).all()
 
 
-def test_a_class_that_is_ruled_out_does_not_spoil_the_others() -> None:
+def test_a_score_of_minus_infinity_gives_a_finite_loss_and_gradient() -> None:
     scores = np.array([[0.0, -np.inf, 1.0]])
     value, gradient = run(losses.CrossEntropy(), scores, np.array([2]))
     np.testing.assert_allclose(value, np.log1p(np.exp(-1)), rtol=1e-12)

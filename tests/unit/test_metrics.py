@@ -138,7 +138,7 @@ def test_binary_precision_recall_and_f1() -> None:
         np.testing.assert_allclose(run(make("binary", logits=True), CHANCES - 0.5, BITS), value)
 
 
-def test_nothing_to_find_gives_zero() -> None:
+def test_metrics_without_positives_are_zero() -> None:
     nothing = np.zeros((4, 1))
     for make in (metrics.Precision, metrics.Recall, metrics.F1):
         assert run(make("binary"), nothing, nothing, 1) == 0.0

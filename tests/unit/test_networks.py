@@ -58,7 +58,7 @@ PARAMETERS: list[tuple[str, Callable[[], lm.Network], int]] = [
 
 
 @pytest.mark.parametrize(("name", "make", "count"), PARAMETERS, ids=[row[0] for row in PARAMETERS])
-def test_a_network_has_the_parameters_that_are_known_of_it(
+def test_a_network_has_the_published_number_of_parameters(
     name: str, make: Callable[[], lm.Network], count: int
 ) -> None:
     assert make().parameter_count() == count
@@ -93,7 +93,7 @@ SHAPES: list[tuple[Callable[[], lm.Network], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("make", "shape"), SHAPES)
-def test_a_network_gives_what_its_function_says(
+def test_a_network_has_the_documented_output_shape(
     make: Callable[[], lm.Network], shape: tuple[int, ...]
 ) -> None:
     assert outputs(make()) == [shape]
@@ -206,7 +206,7 @@ def test_a_dcgan_starts_with_the_deviation_of_its_paper() -> None:
             assert abs(weight.mean()) < 0.003
 
 
-def test_the_signal_neither_fades_nor_grows_in_a_deep_vgg() -> None:
+def test_activations_of_a_deep_vgg_keep_their_scale() -> None:
     stages = [[16] * 8, [16] * 8]
     model = lm.Model(vgg(stages, 10, (3, 16, 16), hidden=(), dropout=0))
     noise = np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype("float32")
@@ -264,7 +264,7 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "text"), ERRORS)
-def test_what_no_paper_has_is_refused_at_the_users_line(
+def test_unsupported_variants_are_refused_at_the_users_line(
     make: Callable[[], object], text: str
 ) -> None:
     with pytest.raises(DefinitionError) as error:
@@ -275,7 +275,7 @@ def test_what_no_paper_has_is_refused_at_the_users_line(
 
 
 @pytest.mark.parametrize("image", [(1, 4, 4), (1, 8, 16), (1, 24, 24)])
-def test_a_dcgan_makes_squares(image: tuple[int, int, int]) -> None:
+def test_a_dcgan_of_other_images_than_squares_is_refused(image: tuple[int, int, int]) -> None:
     with pytest.raises(DefinitionError, match="squares of some sizes only"):
         dcgan(8, image)
 
@@ -391,7 +391,7 @@ def test_a_deep_network_learns(twin: Twin) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_deep_network_is_that_of_pytorch(twin: Twin) -> None:
+def test_a_deep_network_agrees_with_pytorch(twin: Twin) -> None:
     """Scores in both modes, gradients, and running averages, with PyTorch's weights."""
     torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     # Several threads only wait for each other where the machine is busy.
@@ -485,7 +485,7 @@ def test_narrow_images_of_many_channels_are_images(shape: tuple[int, int, int]) 
         (lm.networks.vgg, {"hidden": 64}, "hidden"),
     ],
 )
-def test_a_number_alone_is_no_list(
+def test_a_number_in_place_of_a_list_is_refused(
     make: Callable[..., object], options: dict[str, int], name: str
 ) -> None:
     with pytest.raises(DefinitionError) as error:

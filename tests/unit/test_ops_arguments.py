@@ -179,7 +179,7 @@ def public_functions() -> dict[str, Callable[..., Any]]:
     }
 
 
-def test_every_function_is_tried() -> None:
+def test_every_function_has_a_valid_call() -> None:
     assert set(CALLS) == set(public_functions())
     for name, function in public_functions().items():
         left_out = set(inspect.signature(function).parameters) - set(CALLS[name])
@@ -187,7 +187,7 @@ def test_every_function_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_wrong_values_are_refused_or_give_what_the_oracle_gives(name: str) -> None:
+def test_wrong_values_are_refused_or_agree_with_the_oracle(name: str) -> None:
     function, right = public_functions()[name], CALLS[name]
     results = called(function, right)
     for parameter in right:
@@ -322,7 +322,7 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_what_cannot_be_meant_is_refused(number: int) -> None:
+def test_meaningless_calls_are_refused(number: int) -> None:
     call, kind, expected = REFUSED[number]
     text = text_of(call, kind)
     assert expected in text

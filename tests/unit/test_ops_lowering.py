@@ -204,7 +204,7 @@ def test_scalar_equals_the_reference(op: Op, sample: Sample) -> None:
 
 
 @pytest.mark.parametrize(("op", "sample"), cases(Scattering))
-def test_place_equals_the_reference(op: Op, sample: Sample) -> None:
+def test_scatter_destination_equals_the_reference(op: Op, sample: Sample) -> None:
     feeds = sample_feeds(sample)
     values, indices = leaves(feeds)
     y = apply(op, values, indices, **sample.attributes)
@@ -246,7 +246,7 @@ def gap(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", COMPOSED)
-def test_scalars_compose(name: str) -> None:
+def test_composed_scalars_equal_the_reference(name: str) -> None:
     feeds: dict[str, Array] = {"x": X, "i": PLACES}
     x, i = leaves(feeds)
     y = COMPOSED[name](x, i)

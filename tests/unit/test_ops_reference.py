@@ -145,7 +145,7 @@ def test_names_are_unique() -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
 
 
-def test_every_function_stands_in_the_page_about_ops_with_its_arguments() -> None:
+def test_the_page_of_ops_lists_every_function_with_its_arguments() -> None:
     rows = re.findall(r"^\| `(\w+)\((.*?)\)` \| .+ \|$", PAGE.read_text(), re.MULTILINE)
     shown = {name: re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", arguments) for name, arguments in rows}
     functions = {

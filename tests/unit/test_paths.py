@@ -73,7 +73,7 @@ def test_paths_within_paths_and_averages_are_resolved() -> None:
     }
 
 
-def test_an_optimizer_that_is_no_subclass_takes_part() -> None:
+def test_an_optimizer_that_is_no_subclass_is_accepted() -> None:
     class Bare:
         def slots(self) -> dict[str, float]:
             return {}
@@ -118,7 +118,7 @@ def test_optimizers_by_path_are_a_dict(patterns: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.1, lm.Adam])
-def test_what_stands_by_a_pattern_is_an_optimizer(wrong: Any) -> None:
+def test_a_pattern_with_anything_but_an_optimizer_is_refused(wrong: Any) -> None:
     for how in ({"patterns": {"1.*": wrong}, "default": lm.Adam()}, {"default": wrong}):
         with pytest.raises(DefinitionError, match=r"in ByPath .*: this is no optimizer"):
             lm.ByPath(**{"patterns": {}, **how})
@@ -211,7 +211,7 @@ def test_frozen_parameters_leave_room_for_larger_batches() -> None:
     assert net.max_batch_size("8 KiB", **how, frozen=["1.*"]) > net.max_batch_size("8 KiB", **how)
 
 
-def test_frozen_parameters_are_explained_and_profiled_as_such() -> None:
+def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters() -> None:
     model = lm.Model(network())
     explained = [model.explain(8, LOSS, lm.Adam(), frozen=frozen) for frozen in ([], ["1.*"])]
     assert len(explained[1].costs) < len(explained[0].costs)
@@ -290,7 +290,7 @@ def test_a_pattern_that_chooses_no_parameter_is_refused() -> None:
 
 @pytest.mark.parametrize("frozen", ["1.*", None, [1], 3])
 @pytest.mark.parametrize("use", USES)
-def test_what_is_no_list_of_patterns_is_refused(frozen: Any, use: str) -> None:
+def test_frozen_values_that_are_no_list_of_patterns_are_refused(frozen: Any, use: str) -> None:
     with pytest.raises(DefinitionError) as error:
         USES[use](frozen)
     assert str(error.value) == (

@@ -73,7 +73,7 @@ def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled: Counte
     assert len({str(program) for program in programs}) == 1
 
 
-def test_another_process_finds_it_under_the_same_name(tmp_path: Path) -> None:
+def test_another_process_finds_the_program_by_the_same_key(tmp_path: Path) -> None:
     script = """
 import lamina as lm
 from lamina.compiler import pipeline
@@ -107,7 +107,7 @@ DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
 }
 
 
-def test_all_that_changes_the_program_changes_the_entry(compiled: Counted) -> None:
+def test_graphs_of_different_programs_have_different_entries(compiled: Counted) -> None:
     for _ in range(2):
         for make in DIFFERENT.values():
             graph, batch, name = make()
@@ -132,14 +132,14 @@ def test_programs_for_other_targets_are_other_entries(compiled: Counted) -> None
 SHAPES = {"x": (2, 3, 6, 6), "weight": (3, 1, 3, 3)}
 
 
-def test_it_matters_which_of_equal_tensors_are_the_same() -> None:
+def test_a_shared_tensor_and_two_equal_ones_have_different_checksums() -> None:
     x = leaf("x", "input", (3,), float32)
     one, other = ops.exp(x), ops.exp(x)
     graphs = [Graph((x,), (("y", one + one),)), Graph((x,), (("y", one + other),))]
     assert len({program_cache._graph_checksum(graph) for graph in graphs}) == 2
 
 
-def test_every_op_can_be_described_with_all_its_samples() -> None:
+def test_every_op_has_a_checksum_for_all_its_samples() -> None:
     described: set[str | None] = set()
     count = 0
     for op in ops.ALL:
@@ -157,7 +157,7 @@ def test_every_op_can_be_described_with_all_its_samples() -> None:
     assert len(described) > 0.8 * count
 
 
-def test_recurrent_networks_are_found_again(compiled: Counted) -> None:
+def test_programs_of_recurrent_networks_are_found_again(compiled: Counted) -> None:
     for _ in range(2):
         net = lm.networks.lstm_classifier(3, 7, inputs=2, features=8)
         compile_cached(step_of(net).graph, batch=4, name="training", target=DEFAULT_TARGET)
@@ -186,7 +186,7 @@ def test_another_version_of_the_sources_compiles_anew(
 
 
 @pytest.mark.parametrize("without", ["the cache", "the sources"])
-def test_nothing_is_kept_where_it_could_not_be_found(
+def test_nothing_is_stored_without_a_cache_or_a_checksum_of_the_sources(
     without: str, compiled: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if without == "the cache":

@@ -198,7 +198,7 @@ def test_later_stages_store_only_in_elements_of_their_own_point() -> None:
     verify(program(loop(write(stored(HERE)), write(stored(mirrored)))))
 
 
-def test_what_one_store_overwrites_another_one_reads_at_its_own_point_only() -> None:
+def test_elements_overwritten_by_another_store_are_loaded_at_their_own_point_only() -> None:
     there = COLUMN + 6
     swapped = write(Store("y", COLUMN, load("y", there)), Store("y", there, load("y", COLUMN)))
     verify(program(loop(swapped, axes=())))
@@ -360,7 +360,7 @@ def test_there_is_a_rule_for_each_primitive() -> None:
     assert dtypes._RULES.keys() == PRIMITIVES.keys()
 
 
-def test_what_is_stored_and_loaded_has_the_dtype_of_the_buffer() -> None:
+def test_stores_and_loads_have_the_dtype_of_the_buffer() -> None:
     assert "accesses state y f32[4, 6] as f64" in problem_of(computing(D))
     wrong = load("x", dtype=float64)
     assert "accesses input x f32[4, 6] as f64" in problem_of(computing(wrong, "w"))
@@ -377,7 +377,7 @@ def test_what_is_stored_and_loaded_has_the_dtype_of_the_buffer() -> None:
     ],
     ids=["sum", "argmax", "value", "scan", "segments"],
 )
-def test_what_stages_combine_has_the_dtype_of_the_values(stage: Stage, said: str) -> None:
+def test_combinations_of_stages_have_the_dtype_of_the_values(stage: Stage, said: str) -> None:
     assert said in problem_of(loop(stage))
 
 

@@ -262,7 +262,7 @@ def test_a_constant_without_its_value_is_found(value: np.ndarray | None, problem
     assert f"in c: {problem}" in text or f"constant c f32[4] {problem}" in text
 
 
-def test_a_value_of_what_is_no_constant_is_found() -> None:
+def test_a_value_of_a_buffer_that_is_no_constant_is_found() -> None:
     broken = replace(program(), constants={"x": np.zeros(4, "float32")})
     assert "in x: has a value, and is no constant buffer" in problem_of(broken)
 

@@ -148,7 +148,7 @@ def test_the_planner_gives_the_order_memory_apart_from_the_keys() -> None:
     assert taken["scatter_add.order"] == ""
 
 
-def test_the_cpu_engine_says_that_its_programs_scatter_in_order() -> None:
+def test_the_cpu_engine_refuses_sorted_scatters() -> None:
     with pytest.raises(InternalError, match="a sort is not written as a stage"):
         CpuEngine().compile(scatter(), {})
 

@@ -131,13 +131,13 @@ def test_a_model_holds_its_parameters_and_no_more(counting: CountingEngine) -> N
     assert counting.held == 4 * (25 + 18)
 
 
-def test_a_training_holds_what_its_bill_says(counting: CountingEngine) -> None:
+def test_a_training_holds_the_bytes_of_its_bill(counting: CountingEngine) -> None:
     model = lm.Model(network())
     with training(model) as trainer:
         assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
 
 
-def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngine) -> None:
+def test_a_release_frees_all_memory_of_the_training(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
     with training(model) as trainer:
@@ -148,7 +148,7 @@ def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngin
     assert counting.held == before
 
 
-def test_losses_on_a_device_are_read_only_if_someone_holds_them(counting: CountingEngine) -> None:
+def test_losses_on_a_device_are_read_only_if_they_are_referenced(counting: CountingEngine) -> None:
     expected = losses_of(float)
     counting.reads = 0
     with training(lm.Model(network())) as trainer:
@@ -187,14 +187,14 @@ def test_a_loss_on_a_device_is_read_before_it_is_overwritten(
         assert float(held) == expected[0]
 
 
-def test_an_evaluation_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+def test_an_evaluation_frees_all_its_memory(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
     model.evaluate(DATA, lm.CrossEntropy(), [lm.Accuracy()], 8)
     assert counting.held == before
 
 
-def test_a_fit_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+def test_a_fit_frees_all_its_memory(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
     how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "epochs": 2}
@@ -202,7 +202,7 @@ def test_a_fit_gives_back_all_that_it_took(counting: CountingEngine) -> None:
     assert counting.held == before
 
 
-def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+def test_a_fit_that_fails_frees_all_its_memory(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
 
@@ -215,7 +215,7 @@ def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) 
     assert counting.held == before
 
 
-def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
+def test_a_training_that_cannot_be_compiled_frees_all_its_memory(
     counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = lm.Model(network())
@@ -226,7 +226,7 @@ def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
     assert counting.held == before
 
 
-def test_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
+def test_training_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
     with training(lm.Model(network())) as trainer:
         trainer.step(X, Y)
         before = counting.allocations, counting.compilations
@@ -252,7 +252,7 @@ def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None
     assert (counting.allocations, counting.compilations) == before
 
 
-def test_a_released_training_leaves_nothing_large_behind() -> None:
+def test_a_released_training_frees_its_arena() -> None:
     model = lm.Model(network())
     with training(model, batch_size=200_000) as trainer:  # what is cached is cached from here on
         needed = trainer.bill.program.plan.arena_bytes
@@ -329,7 +329,7 @@ def test_threads_that_predict_batches_of_many_sizes_do_not_disturb_each_other() 
     in_threads(work)
 
 
-def test_predictions_beside_a_training_never_see_half_an_update() -> None:
+def test_predictions_during_a_training_never_see_a_partial_update() -> None:
     # All columns of the output begin equal and are trained alike, so they stay equal.
     model = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(300)))
     weight = np.tile(normal(1, 8), (300, 1))
@@ -386,7 +386,7 @@ def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine)
 # State --------------------------------------------------------------------------------------------
 
 
-def test_a_training_goes_on_from_its_state() -> None:
+def test_a_training_continues_from_a_restored_state() -> None:
     model = lm.Model(network())
     with training(model) as trainer:
         trainer.run(DATA, steps=5)
@@ -431,7 +431,7 @@ def test_a_state_of_another_shape_is_refused_and_changes_nothing() -> None:
         assert same(trainer.state(), before)
 
 
-def test_two_runs_are_one_run_of_as_many_steps() -> None:
+def test_two_runs_equal_one_run_of_as_many_training_steps() -> None:
     found: list[Array] = []
     for parts in ((4, 9), (13,)):
         with training(lm.Model(network())) as trainer:

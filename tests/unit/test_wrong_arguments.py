@@ -1102,7 +1102,7 @@ def test_wrong_values_are_refused_clearly_and_right_ones_used(
 
 
 @pytest.mark.parametrize("name", ["Model.__call__", "devices"])
-def test_what_takes_nothing_says_so(name: str) -> None:
+def test_callables_without_parameters_refuse_arguments(name: str) -> None:
     call = model() if name == "Model.__call__" else lm.devices
     if name == "devices":
         assert call()
