@@ -180,9 +180,9 @@ def training_program() -> ProgramMaker:
     ) -> Program:
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
         targets = default_targets(network, loss, dtype)
-        step = training_graph(
+        derived = training_graph(
             network, loss, optimizer, targets, dtype=dtype, clip=clip, frozen=frozen
         )
-        return compile_graph(step.graph, batch=batch, name="training", target=DEFAULT_TARGET)
+        return compile_graph(derived.graph, batch=batch, name="training", target=DEFAULT_TARGET)
 
     return make

@@ -85,8 +85,8 @@ def _training(engine: Engine) -> Program:
     layers = (lm.Input(6), lm.Linear(9), lm.ReLU(), lm.Dropout(0.25), lm.Linear(3))
     network, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
-    step = training_graph(network, loss, lm.Adam(0.01), targets, dtype=float32)
-    return compile_graph(step.graph, batch=4, name="training", target=engine.target)
+    graph = training_graph(network, loss, lm.Adam(0.01), targets, dtype=float32).graph
+    return compile_graph(graph, batch=4, name="training", target=engine.target)
 
 
 def _memories(program: Program, engine: Engine) -> dict[str, Memory]:

@@ -17,10 +17,6 @@ from lamina.errors import FileFormatError
 Array = np.ndarray
 
 
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
 def functional() -> lm.Network:
     """Two inputs, ops, constants and two outputs."""
     a, b = lm.Input(2, 3), lm.Input(4)

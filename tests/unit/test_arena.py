@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_arrays import normal
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
@@ -18,10 +19,6 @@ from lamina.runtime import compiled
 from lamina.shapes import Array, float32
 
 ENGINES = ("cpu", "interpreter")
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def model(engine: str, hidden: int = 16) -> lm.Model:

@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from network_cases import raised_line
 
 import lamina as lm
 from lamina import ops
@@ -263,7 +264,7 @@ def test_a_batch_size_is_a_whole_number_above_zero(size: int) -> None:
     with pytest.raises(DefinitionError) as caught:
         SMALL.plan(size)
     assert str(caught.value) == (
-        "in Network.plan (test_bill.py:264): a batch has at least one example\n"
+        f"in Network.plan (test_bill.py:{raised_line(caught)}): a batch has at least one example\n"
         "  expected  batch_size >= 1\n"
         f"  found     {size!r}\n"
         "  The batch size is a whole number."

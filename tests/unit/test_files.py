@@ -15,9 +15,9 @@ from files_cases import (
     chain,
     functional,
     metadata_of,
-    normal,
     refused,
 )
+from random_arrays import normal
 
 import lamina as lm
 from lamina import ops

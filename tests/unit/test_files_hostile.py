@@ -20,9 +20,9 @@ from files_cases import (
     functional,
     layer,
     metadata_of,
-    normal,
     refused,
 )
+from random_arrays import normal
 
 import lamina as lm
 from lamina.engines.discovery import open_engine

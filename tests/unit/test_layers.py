@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_arrays import normal64
 
 import lamina
 from lamina import layers as lm
@@ -59,16 +60,12 @@ def run(
     return found["y"]
 
 
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape)
-
-
 # Linear -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (3, 4, 5), (2, 3, 4, 5)])
 def test_linear_multiplies_the_last_axis(shape: tuple[int, ...]) -> None:
-    x, weight, bias = normal(*shape), normal(2, 5), normal(2)
+    x, weight, bias = normal64(*shape), normal64(2, 5), normal64(2)
     variables = {"0.weight": weight, "0.bias": bias}
     expected = np.einsum("...i,oi->...o", x, weight) + bias
     np.testing.assert_allclose(run(lm.Linear(2), x, variables=variables), expected, rtol=1e-12)
@@ -101,9 +98,9 @@ def test_linear_takes_initial_values_and_regularizers() -> None:
     assert values["0.weight"].tolist() == [[2.0] * 4] * 3
     assert values["0.bias"].tolist() == [0.0] * 3
     penalties = tuple((str(n), penalty) for n, penalty in enumerate(record.penalties))
-    found, _ = evaluate(Graph((), penalties), {"0.weight": normal(3, 4), "0.bias": normal(3)})
-    np.testing.assert_allclose(found["0"], 0.05 * (normal(3, 4) ** 2).sum(), rtol=1e-12)
-    np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal(3)).sum(), rtol=1e-12)
+    found, _ = evaluate(Graph((), penalties), {"0.weight": normal64(3, 4), "0.bias": normal64(3)})
+    np.testing.assert_allclose(found["0"], 0.05 * (normal64(3, 4) ** 2).sum(), rtol=1e-12)
+    np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal64(3)).sum(), rtol=1e-12)
 
 
 def test_linear_on_scalars_advises_flatten() -> None:
@@ -138,7 +135,7 @@ def test_linear_needs_a_number_of_features(features: object) -> None:
 
 
 def test_flatten_keeps_the_order() -> None:
-    x = normal(2, 3, 4, 5)
+    x = normal64(2, 3, 4, 5)
     np.testing.assert_array_equal(run(lm.Flatten(), x), x.reshape(2, 60))
     assert lm.Flatten()(lm.Input(3, 4)).shape == (BATCH, 12)
     assert lm.Flatten()(lm.Input()).shape == (BATCH, 1)
@@ -146,11 +143,11 @@ def test_flatten_keeps_the_order() -> None:
 
 
 def test_reshape_keeps_the_batch() -> None:
-    x = normal(2, 12)
+    x = normal64(2, 12)
     np.testing.assert_array_equal(run(lm.Reshape(3, 4), x), x.reshape(2, 3, 4))
     np.testing.assert_array_equal(run(lm.Reshape(2, -1), x), x.reshape(2, 2, 6))
     np.testing.assert_array_equal(run(lm.Reshape(-1), x), x)
-    np.testing.assert_array_equal(run(lm.Reshape(), normal(5, 1)), normal(5, 1)[:, 0])
+    np.testing.assert_array_equal(run(lm.Reshape(), normal64(5, 1)), normal64(5, 1)[:, 0])
     assert lm.Reshape(shape=(3, 4)) == lm.Reshape(3, 4)
 
 
@@ -185,8 +182,10 @@ def test_rescale_makes_floats_of_bytes() -> None:
 
 
 def test_dropout_does_nothing_in_inference() -> None:
-    np.testing.assert_array_equal(run(lm.Dropout(0.5), normal(3, 4)), normal(3, 4))
-    np.testing.assert_array_equal(run(lm.Dropout(0.0), normal(3, 4), training=True), normal(3, 4))
+    np.testing.assert_array_equal(run(lm.Dropout(0.5), normal64(3, 4)), normal64(3, 4))
+    np.testing.assert_array_equal(
+        run(lm.Dropout(0.0), normal64(3, 4), training=True), normal64(3, 4)
+    )
 
 
 def test_dropout_in_training_zeroes_some_and_scales_the_rest() -> None:
@@ -197,7 +196,7 @@ def test_dropout_in_training_zeroes_some_and_scales_the_rest() -> None:
 
 
 def test_dropout_has_the_same_mask_in_the_backward_pass() -> None:
-    x = normal(20, 10)
+    x = normal64(20, 10)
     y = run(lm.Dropout(0.4), x, training=True)
     slope = run(lm.Dropout(0.4), x, training=True, upstream=np.ones_like(x))
     np.testing.assert_allclose(y, x * slope, rtol=1e-12)
@@ -216,7 +215,7 @@ RANDOM = [lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
 
 @pytest.mark.parametrize("layer", RANDOM, ids=repr)
 def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
-    x = normal(3, 4, 5)
+    x = normal64(3, 4, 5)
     np.testing.assert_array_equal(run(layer, x), x)
     gentle = type(layer)(0.0)
     np.testing.assert_array_equal(run(gentle, x, training=True), x)
@@ -238,7 +237,7 @@ def test_structured_dropout_keeps_or_drops_whole_channels_or_examples(
 
 @pytest.mark.parametrize("layer", RANDOM[:2], ids=repr)
 def test_structured_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer) -> None:
-    x = normal(20, 10, 3)
+    x = normal64(20, 10, 3)
     y = run(layer, x, training=True)
     slope = run(layer, x, training=True, upstream=np.ones_like(x))
     np.testing.assert_allclose(y, x * slope, rtol=1e-12)
@@ -254,7 +253,7 @@ def test_spatial_dropout_scales_as_pytorchs_does() -> None:
 
 
 def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None:
-    x = normal(100, 100)
+    x = normal64(100, 100)
     noise = run(lm.GaussianNoise(0.3), x, training=True) - x
     np.testing.assert_allclose([noise.mean(), noise.std()], [0.0, 0.3], atol=0.01)
     slope = run(lm.GaussianNoise(0.3), x, training=True, upstream=x)
@@ -262,7 +261,7 @@ def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None
 
 
 def test_a_gaussian_sample_is_the_mean_in_inference() -> None:
-    mean, log_variance = normal(6, 3), normal(6, 3) + 1
+    mean, log_variance = normal64(6, 3), normal64(6, 3) + 1
     np.testing.assert_array_equal(run(lm.GaussianSample(), mean, log_variance), mean)
 
 
@@ -273,7 +272,7 @@ def test_a_gaussian_sample_has_mean_and_variance() -> None:
 
 
 def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
-    mean, log_variance = normal(5, 3), normal(5, 3) - 1
+    mean, log_variance = normal64(5, 3), normal64(5, 3) - 1
     inputs = [lm.Input(3), lm.Input(3)]
     result = traced(inputs, lm.GaussianSample()(*inputs), training=True)
     slopes = gradients(result.outputs[0], result.inputs)
@@ -350,7 +349,7 @@ ACTIVATIONS = [
     ("layer", "formula"), ACTIVATIONS, ids=[repr(layer) for layer, _ in ACTIVATIONS]
 )
 def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
-    for x in (KINKS, normal(3, 4)):
+    for x in (KINKS, normal64(3, 4)):
         expected = formula(x)
         np.testing.assert_allclose(run(layer, x), expected, rtol=1e-12, atol=1e-13)
 
@@ -371,7 +370,7 @@ def test_activation_agrees_with_pytorch_at_kinks_too(layer: Layer) -> None:
     name = type(layer).__name__
     module = theirs[name]() if name in theirs else getattr(nn, name)()
     tolerance = 3e-9 if name == "Softplus" else 1e-12
-    for values in (KINKS, normal(3, 4)):
+    for values in (KINKS, normal64(3, 4)):
         x = torch.tensor(values, requires_grad=True)
         y = module(x)
         weights = np.cos(np.arange(values.size)).reshape(values.shape)
@@ -414,7 +413,7 @@ def test_hyper_parameters_of_activations_are_checked() -> None:
 
 
 def test_joins_equal_numpy() -> None:
-    a, b, c = normal(2, 3, 4), normal(2, 3, 4) + 1, normal(2, 3, 4) * 2
+    a, b, c = normal64(2, 3, 4), normal64(2, 3, 4) + 1, normal64(2, 3, 4) * 2
     np.testing.assert_allclose(run(lm.Add(), a, b, c), a + b + c, rtol=1e-12)
     np.testing.assert_allclose(run(lm.Multiply(), a, b, c), a * b * c, rtol=1e-12)
     np.testing.assert_array_equal(run(lm.Concat(), a, b, c), np.concatenate([a, b, c], 1))
@@ -422,7 +421,7 @@ def test_joins_equal_numpy() -> None:
 
 
 def test_multiply_repeats_axes_of_extent_one() -> None:
-    a, gate = normal(2, 3, 4, 5), normal(2, 3, 1, 1)
+    a, gate = normal64(2, 3, 4, 5), normal64(2, 3, 1, 1)
     np.testing.assert_allclose(run(lm.Multiply(), a, gate), a * gate, rtol=1e-12)
 
 
@@ -490,7 +489,7 @@ def test_join_of_one_tensor_is_refused() -> None:
 
 
 def test_regularizers_have_the_gradients_of_their_formulas() -> None:
-    values = normal(3, 4)
+    values = normal64(3, 4)
     w = leaf("w", "parameter", values.shape, float64)
     for regularizer, value, slope in (
         (lm.L1(0.3), 0.3 * np.abs(values).sum(), 0.3 * np.sign(values)),

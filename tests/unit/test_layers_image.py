@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_arrays import normal64
 
 import lamina as lm
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
@@ -23,10 +24,6 @@ def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
     dtype = None if x.dtype.kind == "f" else x.dtype
     net = lm.Sequential(lm.Input(*x.shape[1:], dtype=dtype), layer)
     return lm.Model(net, dtype="float64").predict(x)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape)
 
 
 def test_nearest_repeats_elements_of_any_dtype() -> None:
@@ -46,14 +43,14 @@ def test_bilinear_upsampling_keeps_linear_images_linear() -> None:
 
 
 def test_unshuffling_undoes_shuffling() -> None:
-    x = normal(2, 18, 4, 5)
+    x = normal64(2, 18, 4, 5)
     net = lm.Sequential(lm.Input(18, 4, 5), lm.PixelShuffle(3), lm.PixelUnshuffle(3))
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 def test_cropping_undoes_padding(mode: Any) -> None:
-    x, widths = normal(2, 3, 4, 5), ((1, 3), (0, 2))
+    x, widths = normal64(2, 3, 4, 5), ((1, 3), (0, 2))
     net = lm.Sequential(lm.Input(3, 4, 5), lm.Pad(widths, mode), lm.Crop(widths))
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 

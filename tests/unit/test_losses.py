@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 from lamina import layers as lm
 from lamina import ops
@@ -310,12 +311,6 @@ def test_default_targets_follow_from_the_prediction() -> None:
     assert losses.NLL().target(lm.Input(4)) == ((BATCH,), int64)
     assert losses.Triplet().target((x, x, x)) is None
     assert losses.EvidenceLowerBound().target((x, x, x)) == ((BATCH, 4, 3), float32)
-
-
-def error_text(kind: type[Exception], call: Callable[[], Any]) -> str:
-    with pytest.raises(kind) as error:
-        call()
-    return str(error.value)
 
 
 def test_missing_last_axis_is_explained() -> None:

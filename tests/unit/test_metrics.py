@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 from lamina import layers as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
@@ -165,21 +165,16 @@ def test_r2_of_targets_that_do_not_vary() -> None:
     ids=repr,
 )
 def test_metrics_of_classes_explain_targets_that_do_not_fit(metric: metrics.Metric) -> None:
-    def text(kind: type[Exception], call: Callable[[], Any]) -> str:
-        with pytest.raises(kind) as error:
-            call()
-        return str(error.value)
-
     column = leaf("y", "input", (BATCH, 1), int64)
-    found = text(ShapeError, lambda: metric.statistics(lm.Input(4), column))
+    found = error_text(ShapeError, lambda: metric.statistics(lm.Input(4), column))
     assert found.startswith(f"in {type(metric).__name__} (test_metrics.py:")
     assert "the target does not fit the prediction" in found
     assert "expected    [batch]" in found
     assert "found       i64[batch, 1]" in found
     floats = leaf("y", "input", (BATCH,), float32)
-    found = text(DTypeError, lambda: metric.statistics(lm.Input(4), floats))
+    found = error_text(DTypeError, lambda: metric.statistics(lm.Input(4), floats))
     assert "class numbers must be integers" in found
-    found = text(ShapeError, lambda: metric.statistics(lm.Input(), floats))
+    found = error_text(ShapeError, lambda: metric.statistics(lm.Input(), floats))
     assert "the prediction has no axis of at least two classes" in found
     assert "BinaryAccuracy" in found
 

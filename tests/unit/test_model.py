@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fit_cases import same
-from model_cases import Array, network, normal
+from model_cases import Array, network
+from random_arrays import normal
 
 import lamina as lm
 from lamina import ops

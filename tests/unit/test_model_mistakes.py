@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_cases import network, normal
+from model_cases import network
+from random_arrays import normal
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, DTypeError, EngineError

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
@@ -229,12 +230,6 @@ def test_several_functions_together_run_on_every_engine(engine: Engine) -> None:
 # What was accepted, or raised something else ------------------------------------------------------
 
 
-def text_of(call: Callable[[], Any], kind: type[LaminaError] = DefinitionError) -> str:
-    with pytest.raises(kind) as error:
-        call()
-    return str(error.value)
-
-
 REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.gelu(X, "none"), DefinitionError, "gelu: approximate must be True or False"),
     (
@@ -324,7 +319,7 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 def test_meaningless_calls_are_refused(number: int) -> None:
     call, kind, expected = REFUSED[number]
-    text = text_of(call, kind)
+    text = error_text(kind, call)
     assert expected in text
     assert "test_ops_arguments.py:" in text.splitlines()[0]
 
@@ -389,8 +384,8 @@ def test_tensors_of_other_libraries_are_constants() -> None:
             raise TypeError("can't convert device tensor")
 
     compare([ops.mul(X, Foreign())], InterpreterEngine())
-    assert "can't convert device tensor" in text_of(lambda: ops.mul(X, Elsewhere()), DTypeError)
-    assert "found     float16" in text_of(lambda: ops.exp(np.zeros(2, "float16")), DTypeError)
+    assert "can't convert device tensor" in error_text(DTypeError, lambda: ops.mul(X, Elsewhere()))
+    assert "found     float16" in error_text(DTypeError, lambda: ops.exp(np.zeros(2, "float16")))
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])

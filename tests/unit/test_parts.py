@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from network_cases import raised_line
+from random_arrays import normal
 
 import lamina as lm
 from lamina.errors import DefinitionError, ShapeError
 
 Array = np.ndarray
 ENGINES = ["interpreter", "cpu"]
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def full(value: float, *shape: int) -> Array:
@@ -414,15 +412,16 @@ def test_a_part_of_anything_but_a_network_is_refused() -> None:
     model = lm.Model(coder()[0])
     with pytest.raises(DefinitionError) as error:
         model.part(lm.Linear(3))
-    origin = "in Model.part (test_parts.py:416)"
+    origin = f"in Model.part (test_parts.py:{raised_line(error)})"
     assert str(error.value).startswith(f"{origin}: a model is made of a network")
 
 
 def test_names_of_anything_but_a_network_are_refused() -> None:
     with pytest.raises(DefinitionError) as error:
         coder()[0].names_of(lm.Linear(3))
+    origin = f"in Network.names_of (test_parts.py:{raised_line(error)})"
     assert str(error.value) == (
-        "in Network.names_of (test_parts.py:423): a part of a network is a network\n"
+        f"{origin}: a part of a network is a network\n"
         "  expected  Network\n"
         "  found     Linear\n"
         "  Make one of the layers, and use it in the other: lm.Sequential(...)."

@@ -18,7 +18,7 @@ from lamina import cache, ops
 from lamina.compiler import pipeline, program_cache
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.program_cache import compile_cached
-from lamina.derive import BatchGraph, default_targets, training_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
 from lamina.ops.lowering_rules import Elementwise
@@ -47,10 +47,10 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     return counted
 
 
-def step_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> BatchGraph:
+def training_graph_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> Graph:
     loss = loss or lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
-    return training_graph(net, loss, optimizer or lm.Adam(1e-3), targets, dtype=float32)
+    return training_graph(net, loss, optimizer or lm.Adam(1e-3), targets, dtype=float32).graph
 
 
 def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:
@@ -66,7 +66,9 @@ def scaled(factor: Any, *, name: str = "y") -> Graph:
 
 def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
     programs = [
-        compile_cached(step_of(classifier()).graph, batch=8, name="training", target=DEFAULT_TARGET)
+        compile_cached(
+            training_graph_of(classifier()), batch=8, name="training", target=DEFAULT_TARGET
+        )
         for _ in range(3)
     ]
     assert compiled.calls == 1
@@ -89,15 +91,19 @@ lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3
 
 
 DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
-    "the first": lambda: (step_of(classifier()).graph, 8, "training"),
-    "another batch": lambda: (step_of(classifier()).graph, 7, "training"),
-    "another name": lambda: (step_of(classifier()).graph, 8, "evaluation"),
-    "another size": lambda: (step_of(classifier(21)).graph, 8, "training"),
-    "another number": lambda: (step_of(classifier(dropout=0.25)).graph, 8, "training"),
-    "another layer": lambda: (step_of(classifier(layer=lm.Tanh)).graph, 8, "training"),
-    "another loss": lambda: (step_of(classifier(), lm.MSE()).graph, 8, "training"),
-    "another optimizer": lambda: (step_of(classifier(), None, lm.SGD(0.1)).graph, 8, "training"),
-    "another rate": lambda: (step_of(classifier(), None, lm.Adam(1e-2)).graph, 8, "training"),
+    "the first": lambda: (training_graph_of(classifier()), 8, "training"),
+    "another batch": lambda: (training_graph_of(classifier()), 7, "training"),
+    "another name": lambda: (training_graph_of(classifier()), 8, "evaluation"),
+    "another size": lambda: (training_graph_of(classifier(21)), 8, "training"),
+    "another number": lambda: (training_graph_of(classifier(dropout=0.25)), 8, "training"),
+    "another layer": lambda: (training_graph_of(classifier(layer=lm.Tanh)), 8, "training"),
+    "another loss": lambda: (training_graph_of(classifier(), lm.MSE()), 8, "training"),
+    "another optimizer": lambda: (
+        training_graph_of(classifier(), None, lm.SGD(0.1)),
+        8,
+        "training",
+    ),
+    "another rate": lambda: (training_graph_of(classifier(), None, lm.Adam(1e-2)), 8, "training"),
     "a constant": lambda: (scaled([1, 2, 3]), 1, "test"),
     "another constant": lambda: (scaled([1, 2, 4]), 1, "test"),
     "a constant of one number": lambda: (scaled(2), 1, "test"),
@@ -160,7 +166,7 @@ def test_every_op_has_a_checksum_for_all_its_samples() -> None:
 def test_programs_of_recurrent_networks_are_found_again(compiled: Counted) -> None:
     for _ in range(2):
         net = lm.networks.lstm_classifier(3, 7, inputs=2, features=8)
-        compile_cached(step_of(net).graph, batch=4, name="training", target=DEFAULT_TARGET)
+        compile_cached(training_graph_of(net), batch=4, name="training", target=DEFAULT_TARGET)
     assert compiled.calls == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from error_texts import problem_of
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
@@ -49,12 +50,6 @@ def stages(program: Program) -> tuple[Sort, SegmentSum]:
     assert isinstance(sort, Sort)
     assert isinstance(total, SegmentSum)
     return sort, total
-
-
-def problem_of(broken: Program) -> str:
-    with pytest.raises(InternalError) as caught:
-        verify(broken)
-    return str(caught.value)
 
 
 def test_both_steps_are_printed() -> None:

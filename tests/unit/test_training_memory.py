@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fit_cases import same
-from training_cases import DATA, Array, X, Y, labels, losses_of, network, normal, training
+from random_arrays import normal
+from training_cases import DATA, Array, X, Y, labels, losses_of, network, training
 
 import lamina as lm
 import lamina.model

@@ -96,7 +96,6 @@ def some(*names: str) -> Accepted:
 
 
 NOTHING = some()
-EVERYTHING = frozenset(VALUES)
 OPTIONAL = some("None")
 FLAG = some("True", "np.True_")
 COUNT = some("1", "np.int64(1)")
@@ -112,7 +111,6 @@ PATH = some("text")
 FUNCTION = some("lambda")
 COUNTS = some("()", "[1, 2]")
 NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
-SEVERAL = some("(1.0,)", "[1, 2]", "vector", "near")
 
 # By the parameter's name, where a row has no other values.
 USUAL: dict[str, Accepted] = {
@@ -523,7 +521,6 @@ ROWS |= {
 
 # Networks -----------------------------------------------------------------------------------------
 
-SMALL_IMAGE = {"input": (1, 8, 8)}
 EXAMPLE = some("()", "[1, 2]")
 PICTURE = {"input": NOTHING}
 # An activation may be a function, which then has to give one.

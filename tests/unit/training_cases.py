@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from random_arrays import normal
 
 import lamina as lm
 import lamina.model
@@ -16,10 +17,6 @@ Array = np.ndarray
 
 def network() -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Dropout(0.3), lm.Linear(3))
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def labels(count: int, classes: int = 3) -> Array:
