@@ -1,4 +1,4 @@
-"""The examples of the pages are run, so that they show what the code does."""
+"""The examples of the pages print the results that the pages show."""
 
 import doctest
 from pathlib import Path

@@ -20,5 +20,5 @@ def error_text(kind: type[Exception], call: Callable[[], Any]) -> str:
 
 
 def problem_of(broken: Program) -> str:
-    """What the check of programs finds wrong."""
+    """The error of the check of programs."""
     return error_text(InternalError, lambda: verify(broken))

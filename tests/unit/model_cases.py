@@ -1,4 +1,4 @@
-"""What the tests of model share."""
+"""Helpers of the tests of models."""
 
 from __future__ import annotations
 

@@ -76,20 +76,20 @@ def test_an_interruption_removes_the_temporary_file(
     assert names(tmp_path) == []
 
 
-def asked(path: Path, data: bytes) -> None:
-    """Whether it could be written."""
+def check_writable(path: Path, data: bytes) -> None:
+    """`require_writable`, with the arguments of `write_atomically`."""
     assert data
     require_writable(path)
 
 
-@pytest.mark.parametrize("write", [write_atomically, asked])
+@pytest.mark.parametrize("write", [write_atomically, check_writable])
 def test_a_missing_folder_is_named(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         write(tmp_path / "absent" / "file", b"data")
     assert caught.value.advice == f"Create the folder first: {tmp_path / 'absent'}"
 
 
-@pytest.mark.parametrize("write", [write_atomically, asked])
+@pytest.mark.parametrize("write", [write_atomically, check_writable])
 def test_a_folder_is_not_replaced(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError) as caught:
@@ -145,7 +145,7 @@ def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
     assert events == ["fsync", "rename", "fsync folder"]
 
 
-# What is left unfinished --------------------------------------------------------------------------
+# Unfinished files ---------------------------------------------------------------------------------
 
 LEFT = ".lamina-0123456789abcdef.tmp"
 

@@ -23,7 +23,7 @@ def trainer(model: lm.Model, optimizer: Any) -> Any:
 
 
 def courses(optimizer: optimizers.Averaging) -> tuple[list[Array], list[Array]]:
-    """The parameter and its average after each of twelve steps."""
+    """The parameter and its average after each of twelve training steps."""
     return train(optimizer), train(optimizer, shown="average")
 
 
@@ -75,7 +75,7 @@ def test_averages_agree_with_pytorch(decay: float | None) -> None:
         np.testing.assert_allclose(average, found, rtol=1e-12, atol=0 if decay else 1e-7)
 
 
-# Reading them -------------------------------------------------------------------------------------
+# Reading averages ---------------------------------------------------------------------------------
 
 
 def test_averaged_parameters_follow_the_formula() -> None:

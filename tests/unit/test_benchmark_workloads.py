@@ -194,7 +194,7 @@ def test_a_run_has_the_given_length_unless_it_takes_too_long(
 
 def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps() -> None:
     found = samples(lambda steps: 0.03 + steps * 1e-4, seconds=0.3, run_length=100_000)
-    # With the first step alone it would be 300 times as much.
+    # With the first training step alone it would be 300 times as much.
     assert max(found) < 1.2e-4
 
 

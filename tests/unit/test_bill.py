@@ -53,7 +53,7 @@ def bill(name: str, batch: int = 32) -> lm.bill.MemoryBill:
     return NETWORKS[name].plan(batch, lm.CrossEntropy(), lm.Adam(1e-3))
 
 
-# By hand ------------------------------------------------------------------------------------------
+# Bytes counted by hand ----------------------------------------------------------------------------
 
 
 def test_parameters_are_counted() -> None:
@@ -123,7 +123,7 @@ def test_the_peak_is_not_below_the_lower_bound(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_arena_is_at_most_5_percent_above_its_lower_bound(name: str, batch: int) -> None:
     found = bill(name, batch)
-    # Places are aligned, which in a tiny arena is more than 5%.
+    # Offsets are aligned, which in a tiny arena is more than 5%.
     alignment = 64 * len(found.program.plan.allocations)
     largest = found.program.plan.largest_live_bytes
     assert found.arena_bytes <= max(1.05 * largest, largest + alignment)

@@ -91,10 +91,10 @@ def test_keys_depend_on_every_string_and_where_it_ends() -> None:
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
-    "cut in the magic": lambda data: data[:5],
-    "cut in the header": lambda data: data[:30],
-    "cut after the header": lambda data: data[:88],
-    "cut in the content": lambda data: data[:-1],
+    "truncated in the magic": lambda data: data[:5],
+    "truncated in the header": lambda data: data[:30],
+    "truncated after the header": lambda data: data[:88],
+    "truncated in the content": lambda data: data[:-1],
     "longer": lambda data: data + b"x",
     "another magic": lambda data: b"L" + data[1:],
     "an earlier format": lambda data: data.replace(b"object 2", b"object 1"),

@@ -54,7 +54,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(mode: int, cache_folder: 
 def test_a_folder_below_one_that_others_may_write_to_is_not_used(
     mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They could exchange it for one of theirs."""
+    """They could replace it by one of theirs."""
     shared = tmp_path / "shared"
     (shared / "mine").mkdir(parents=True)
     monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
@@ -259,7 +259,7 @@ def test_a_cycle_of_links_is_not_followed_forever(
 def test_a_folder_exchanged_after_its_check_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever exchanges a folder after it was examined finds that the old one is used."""
+    """The folder that was checked is used, even if another one has taken its name."""
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     monkeypatch.setenv("LAMINA_CACHE", str(mine))
     cached("k", Maker())

@@ -97,7 +97,7 @@ def test_every_name_from_other_frameworks_maps_to_an_existing_option() -> None:
 def names_of(one: Callable[..., Any]) -> list[str]:
     try:
         return list(inspect.signature(one).parameters)
-    except ValueError:  # of what is written in C
+    except ValueError:  # of functions written in C
         return []
 
 

@@ -54,7 +54,7 @@ def succeed(*arguments: object) -> Result:
 
 
 def fail(*arguments: object, status: int = 1) -> str:
-    """What is said on standard error; it must be a message and no traceback."""
+    """The text on standard error; it must be a message and no traceback."""
     result = run(*arguments)
     assert result.exit_code == status, result.output
     assert "Traceback" not in result.output
@@ -74,7 +74,7 @@ def a_table(name: str = "table.csv", columns: int = 3) -> np.ndarray:
     return values
 
 
-# The commands ------------------------------------------------------------------------------------
+# The commands -------------------------------------------------------------------------------------
 
 
 def test_version():
@@ -230,11 +230,11 @@ def test_train_resumes_from_a_checkpoint_to_the_same_bits():
     path = write("digits.py", DIGITS)
     common = ("train", path, "--data", "digits")
     succeed(*common, "--epochs", 2, "--out", "whole.safetensors")
-    keep = ("--checkpoint", "state.safetensors", "--resume", "--out", "parts.safetensors")
+    keep = ("--checkpoint", "state.safetensors", "--resume", "--out", "resumed.safetensors")
     succeed(*common, "--epochs", 1, *keep)
     succeed(*common, "--epochs", 2, *keep)
-    whole, parts = (lm.load(f"{name}.safetensors").parameters() for name in ("whole", "parts"))
-    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+    whole, resumed = (lm.load(f"{name}.safetensors").parameters() for name in ("whole", "resumed"))
+    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_train_reads_a_table_and_validates_on_another():
@@ -281,10 +281,10 @@ loss = lm.MSE()
 def test_a_file_may_import_modules_of_its_folder():
     folder = Path("project")
     folder.mkdir()
-    write("project/parts_of_it.py", "FEATURES = 5\n")
+    write("project/sizes.py", "FEATURES = 5\n")
     path = write(
         "project/net.py",
-        "import lamina as lm\nfrom parts_of_it import FEATURES\n"
+        "import lamina as lm\nfrom sizes import FEATURES\n"
         "net = lm.Sequential(lm.Input(2), lm.Linear(FEATURES))\n",
     )
     assert "f32[batch, 5]" in succeed("check", path).output
@@ -295,7 +295,7 @@ def test_the_main_block_of_a_file_is_not_run():
     succeed("check", path)
 
 
-# Errors ------------------------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------------
 
 
 def test_a_shape_error_names_layer_and_line():
@@ -459,7 +459,7 @@ def test_several_outputs_do_not_fit_into_one_array():
     assert sorted(np.load("scores.npz").files) == ["output0", "output1"]
 
 
-# As a process of its own -------------------------------------------------------------------------
+# As a process of its own --------------------------------------------------------------------------
 
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -490,7 +490,7 @@ def test_a_process_with_wrong_usage_ends_with_status_2():
     assert process("train").returncode == 2
 
 
-# The demo ----------------------------------------------------------------------------------------
+# The demo -----------------------------------------------------------------------------------------
 
 
 def test_demo_writes_model_and_curves_and_ends_with_the_accuracy():

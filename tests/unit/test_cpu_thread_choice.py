@@ -17,7 +17,7 @@ Machine = Callable[[float, bool], float]
 
 
 def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[float, float]:
-    """Runs for some time; returns the mean time of a run and the part of runs made alone."""
+    """Runs for some time; returns the mean time of a run and the share of runs made alone."""
     passed, runs, alone = 0.0, 0, 0
     while passed < seconds:
         count = choice.runs
@@ -35,9 +35,9 @@ def test_the_faster_choice_is_taken_and_the_other_costs_little(
     def machine(passed: float, is_alone: bool) -> float:
         return alone if is_alone else together
 
-    mean, part = simulated(ThreadChoice(SECOND), machine, 2.0)
+    mean, share = simulated(ThreadChoice(SECOND), machine, 2.0)
     assert mean < 1.02 * min(together, alone)
-    assert (part > 0.5) == (alone < together)
+    assert (share > 0.5) == (alone < together)
 
 
 def test_rare_long_waits_lead_to_one_thread() -> None:
@@ -49,9 +49,9 @@ def test_rare_long_waits_lead_to_one_thread() -> None:
         # Every hundredth time a core is missing for 3 milliseconds.
         return 15e-6 + (3e-3 if generator.random() < 0.01 else 0.0)
 
-    mean, part = simulated(ThreadChoice(SECOND), machine, 2.0)
+    mean, share = simulated(ThreadChoice(SECOND), machine, 2.0)
     assert mean < 1.1 * 20e-6
-    assert part > 0.95
+    assert share > 0.95
 
 
 def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
@@ -61,20 +61,20 @@ def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
         return 12e-6 if not 1.0 < passed < 2.0 else 600e-6
 
     choice = ThreadChoice(SECOND)
-    _, part = simulated(choice, machine, 1.0)
-    assert part < 0.1
+    _, share = simulated(choice, machine, 1.0)
+    assert share < 0.1
     passed = [1.0]
 
     def later(since: float, is_alone: bool) -> float:
         return machine(passed[0] + since, is_alone)
 
-    mean, part = simulated(choice, later, 1.0)
+    mean, share = simulated(choice, later, 1.0)
     assert mean < 1.5 * 20e-6
-    assert part > 0.8
+    assert share > 0.8
     passed[0] = 2.0
     simulated(choice, later, 4.0)
-    _, part = simulated(choice, later, 0.5)
-    assert part < 0.2
+    _, share = simulated(choice, later, 0.5)
+    assert share < 0.2
 
 
 def test_one_thread_is_never_tried_for_long_jobs() -> None:

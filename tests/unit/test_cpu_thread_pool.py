@@ -324,7 +324,7 @@ def test_every_item_is_done_once_whichever_thread_does_it(
     [
         # Not worth sharing; as many slices as pay; fewer items than threads.
         *((100, 1000.0, 8, (1, 100)), (100, 5000.0, 8, (3, 34)), (2, 1e5, 8, (2, 1))),
-        # Slices that are worth stealing from are cut into chunks of ten thousand cycles.
+        # Slices that are worth stealing from are split into chunks of ten thousand cycles.
         *((100, 99_000.0, 2, (2, 50)), (100, 1e5, 2, (2, 10)), (100, 1e9, 2, (2, 1))),
         # No more chunks than a word of claims can count.
         (1 << 30, 1e15, 2, (2, 65)),

@@ -1,7 +1,7 @@
 """Depth: no graph is too deep or too wide, and compiling takes a multiple of the layers' number.
 
-Depth is tested by running with little of Python's stack left: what calls itself once for each level
-then fails at a few hundred levels already. Linear time is tested by counting calls.
+Depth is tested with little of Python's stack left: a function that calls itself once for each level
+then fails at a few hundred levels. Linear time is tested by counting calls.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def summed_in_pairs(start: Tensor, levels: int) -> Tensor:
 
 
 def joined(start: Tensor, levels: int) -> Tensor:
-    # One kernel holds all of them: what LLVM translates soon.
+    # One kernel holds all of them, so that LLVM compiles it quickly.
     parts = [ops.abs(start[:, :1] * (number + 1.0) - 1.0) for number in range(levels)]
     return ops.sum(ops.concat(parts, 1), 1) * 0.5
 
@@ -121,7 +121,7 @@ def doubled_indices(start: Tensor, levels: int) -> Tensor:
 
 BUILDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "elementwise": chain(lambda x, start, _: ops.tanh(x) + start),
-    "two ways": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
+    "two paths": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
     "reductions": chain(lambda x, _start, _level: x * 0.5 + ops.sum(x, 2, keepdims=True) * 0.1),
     "movements": chain(moved),
     "scans": chain(lambda x, _start, _level: ops.cumsum(x, 2) * 0.5),
@@ -156,7 +156,7 @@ def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
         assert np.allclose(lm.Model(network).predict(x), found, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["elementwise", "two ways", "summed in pairs", "reductions"])
+@pytest.mark.parametrize("name", ["elementwise", "two paths", "summed in pairs", "reductions"])
 def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
     start = lm.Input(4, 6)
     with little_stack():
@@ -298,8 +298,8 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(
 def test_comparing_steps_takes_linear_time(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loops within one function are no calls: what is done in them is counted by lines."""
-    parts = (
+    """Loops within one function make no calls: their work is counted in lines."""
+    modules = (
         "precedence",
         "memory",
         "prepacking",
@@ -307,8 +307,9 @@ def test_comparing_steps_takes_linear_time(
         "workers",
         "overlap",
         "workspaces",
+        "native_program",
     )
-    watched = {f"{name}.py" for name in (*parts, "native_program")}
+    watched = {f"{name}.py" for name in modules}
     count = 0
 
     def local(_frame: object, event: str, _argument: object) -> object:
@@ -361,7 +362,7 @@ def test_paths_between_groups_are_found_while_groups_are_joined() -> None:
 
 
 def test_joining_groups_without_successors_changes_no_other_group() -> None:
-    # A chain, and beside each of its groups two without successors, one after the other.
+    # A chain, and next to each of its groups two without successors, one after the other.
     chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
     ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}
     precedence = Precedence(chain | ends)

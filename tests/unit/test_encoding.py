@@ -144,8 +144,8 @@ def with_rows(rows: object) -> bytes:
 def test_bytes_of_another_length_are_refused() -> None:
     for make in (PROGRAMS["layers"], with_constants):
         data = encode(make())
-        cuts = [*range(0, len(data), 97), len(data) - 1]
-        for damaged in (*(data[:cut] for cut in cuts), data + b"x"):
+        lengths = [*range(0, len(data), 97), len(data) - 1]
+        for damaged in (*(data[:length] for length in lengths), data + b"x"):
             with pytest.raises(FileFormatError, match="this is no program"):
                 decode(damaged)
 

@@ -51,8 +51,8 @@ def test_the_innermost_location_is_kept() -> None:
 
 def test_problem_facts_advice_and_location_are_attributes() -> None:
     error = ShapeError("no fit", facts=(("left", "[2]"),), advice="Reshape.", where="here")
-    parts = (error.problem, error.facts, error.advice, error.where)
-    assert parts == ("no fit", (("left", "[2]"),), "Reshape.", "here")
+    attributes = (error.problem, error.facts, error.advice, error.where)
+    assert attributes == ("no fit", (("left", "[2]"),), "Reshape.", "here")
 
 
 def test_a_missing_package_comes_with_the_command_that_installs_it() -> None:

@@ -1,4 +1,4 @@
-"""Each example runs, and finds what it says it finds."""
+"""Each example runs and reaches the results that it claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What explanations and profiles say: costs counted by hand, tables, listings, errors."""
+"""Explanations and profiles: costs counted by hand, tables, listings, errors."""
 
 from __future__ import annotations
 

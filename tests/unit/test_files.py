@@ -222,7 +222,7 @@ def test_numpys_numbers_in_fields_are_saved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, model.predict(normal(5, 6)))
 
 
-# What cannot be saved -----------------------------------------------------------------------------
+# Networks that cannot be saved --------------------------------------------------------------------
 
 
 def test_a_function_in_a_field_cannot_be_saved(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-# What is no model file ----------------------------------------------------------------------------
+# Files that are no model files --------------------------------------------------------------------
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

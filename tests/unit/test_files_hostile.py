@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Ar
     return path.read_bytes(), model.parameters()
 
 
-def cut(data: bytearray, random: np.random.Generator) -> None:
+def truncate(data: bytearray, random: np.random.Generator) -> None:
     del data[random.integers(len(data)) :]
 
 
@@ -80,7 +80,7 @@ def digit(data: bytearray, random: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("batch", range(5))
-@pytest.mark.parametrize("damage", [cut, flip, insert, remove, overwrite, swap, digit])
+@pytest.mark.parametrize("damage", [truncate, flip, insert, remove, overwrite, swap, digit])
 def test_a_damaged_file_is_refused_or_loads_whole(
     damage: Callable[[bytearray, np.random.Generator], None],
     batch: int,
@@ -304,7 +304,7 @@ def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
     assert outcomes["run"] > 2
 
 
-# Ops that files may name with any attributes, and what is said about it.
+# Ops that files may name with any attributes, and the errors.
 OPS: dict[str, tuple[Any, str]] = {
     "a reshape to negative extents": (
         op("reshape", shape={"tuple": [{"size": [1, 0]}, -1, -2]}),

@@ -215,7 +215,7 @@ def test_a_loss_that_overflows_is_named_with_its_training_step() -> None:
 
 
 def overflowing(path: Path | None = None) -> tuple[lm.Model, list[dict[str, Array]]]:
-    """A fit whose loss overflows after some epochs; the model, and what it was after each."""
+    """A fit whose loss overflows: the model, and its parameters after each epoch."""
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
     after: list[dict[str, Array]] = []
@@ -302,7 +302,7 @@ def test_a_terminal_may_be_kept_quiet(
     assert capfd.readouterr() == ("", "")
 
 
-# What is refused before the first step ------------------------------------------------------------
+# Refused before the first training step -----------------------------------------------------------
 
 
 X, Y = TRAIN.inputs, TRAIN.targets

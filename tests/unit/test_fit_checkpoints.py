@@ -1,4 +1,4 @@
-"""Checkpoints of fits, and Ctrl-C: what was done stays, and is resumed bit by bit."""
+"""Checkpoints of fits, and Ctrl-C: finished epochs are kept and resumed with the same bits."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_a_fit_interrupted_in_its_first_epoch_begins_again_with_its_first_parame
     assert len(history) == 0
     assert not same(model.parameters(), first)
     assert same(lm.load(path).parameters(), first)
-    # The same model goes on: what it has learned in half an epoch does not count.
+    # The same model continues; the half epoch that it has learned does not count.
     history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
     assert same(model.parameters(), uninterrupted[0])
     assert history.values == uninterrupted[1]

@@ -141,7 +141,7 @@ def test_an_mlp_takes_two_products_forwards_and_three_backwards(
 ) -> None:
     program = training_program(MLP, lm.CrossEntropy(), ADAM)
     assert sum(isinstance(step, Contraction) for step in program.steps) == 5
-    # Cross-entropy, its mean, two biases, the step; Adam's two bias corrections.
+    # Cross-entropy, its mean, two biases, the step counter; Adam's two bias corrections.
     assert len(program.steps) <= 5 + 5 + 2
 
 

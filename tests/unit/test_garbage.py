@@ -18,7 +18,7 @@ from lamina.garbage import Pause, without_collections
 def collecting() -> Generator[None]:
     assert gc.isenabled()
     yield
-    # Whatever was tried, it is on again.
+    # The collector is on again after every test.
     assert gc.isenabled()
 
 
@@ -41,12 +41,12 @@ def test_a_deleted_pause_has_ended() -> None:
 def test_an_interrupted_end_of_a_pause_is_completed_by_the_next_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cut_short(_: Pause) -> None:
+    def interrupt(_: Pause) -> None:
         raise KeyboardInterrupt
 
     pause = Pause()
     with monkeypatch.context() as signals:
-        signals.setattr(Pause, "__del__", cut_short)
+        signals.setattr(Pause, "__del__", interrupt)
         # Otherwise pytest keeps the exception, and with it the pause.
         signals.setattr(sys, "unraisablehook", lambda _: None)
         del pause
@@ -144,5 +144,5 @@ def test_compiling_leaves_little_for_the_collector() -> None:
         return count
 
     garbage(2)
-    # Graphs and programs are freed by counting references: what is left does not grow with them.
+    # Graphs and programs are freed by counting references: the garbage does not grow with them.
     assert garbage(20) < garbage(5) + 50

@@ -116,7 +116,7 @@ def test_a_training_step_runs_in_c99(tmp_path: Path) -> None:
 def _run_in_c99(
     program: Program, launches: Launches, feeds: Mapping[str, Array], folder: Path
 ) -> dict[str, Array]:
-    """Runs kernels item by item; gives what all buffers hold afterwards."""
+    """Runs kernels item by item; returns the contents of all buffers."""
     library = library_of(launches.text, folder)
     arrays = {
         name: np.array(feeds[name])

@@ -1,4 +1,4 @@
-"""What engines for GPUs decide about steps."""
+"""Schedules of GPU engines."""
 
 from __future__ import annotations
 

@@ -473,7 +473,7 @@ def test_generated_code_is_not_the_users() -> None:
     assert source_from("<string>").startswith("test_graph.py:")
 
 
-# The registry ------------------------------------------------------------------------------------
+# The registry -------------------------------------------------------------------------------------
 
 
 def record(name: str) -> Op:

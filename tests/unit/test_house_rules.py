@@ -1,4 +1,4 @@
-"""The rules of the house: retired words are found where they are retired, and long things too."""
+"""The rules of the house: retired words are found where they are retired; so are long things."""
 
 from __future__ import annotations
 

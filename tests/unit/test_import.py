@@ -1,4 +1,4 @@
-"""What importing Lamina brings along, and what a first network does.
+"""Modules that are loaded by importing Lamina and by a first training.
 
 Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py` has those.
 """
@@ -63,7 +63,7 @@ print(json.dumps([sorted(set(sys.modules) - before), counts["compile"]]))
 
 @cache
 def loaded(code: str, folder: Path | None = None) -> tuple[set[str], int]:
-    """Which modules a fresh interpreter loads for some code beyond NumPy's, and compiled texts."""
+    """Modules that a fresh interpreter loads for some code, except NumPy's; compiled texts."""
     settings: dict[str, Any] = {"LAMINA_CACHE": str(folder) if folder else "off"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", COUNTING, code],

@@ -40,7 +40,7 @@ def run(
     variables: Mapping[str, np.ndarray] | None = None,
     upstream: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The layer's value for a batch; with an upstream gradient, what flows to its first input."""
+    """The layer's value for a batch; with an upstream gradient, the gradient of its first input."""
     inputs = [lm.Input(*a.shape[1:], dtype=a.dtype if a.dtype != float else None) for a in arrays]
     y = layer(*inputs)
     if upstream is not None:
@@ -526,20 +526,20 @@ def test_a_layer_that_is_no_frozen_dataclass_is_refused() -> None:
         Loose()(lm.Input(3))
 
 
-# The page about them ------------------------------------------------------------------------------
+# The page of layers -------------------------------------------------------------------------------
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
 
 
 def rows_of_the_page() -> list[tuple[str, str, str, str]]:
-    """Of each layer its name, its options, its source, and what PyTorch calls it."""
+    """Of each layer its name, its options, its source, and its name in PyTorch."""
     row = r"^\| `(\w+)\((.*?)\)` \| (.*?) \|(.*?)\|$"
     return re.findall(row, PAGE.read_text(), re.MULTILINE)
 
 
 def layers() -> dict[str, type[Layer]]:
-    """What the package exports."""
+    """The layers that the package exports."""
     public = {name: getattr(package, name) for package in (lm, lamina) for name in dir(package)}
     found = {n: v for n, v in public.items() if isinstance(v, type) and issubclass(v, Layer)}
     del found["Layer"]

@@ -1,4 +1,4 @@
-"""Convolution and pooling layers: shapes, what they are made of, and the text of errors.
+"""Convolution and pooling layers: shapes, parameters, windows, and the text of errors.
 
 Their values and gradients are compared with PyTorch's in test_layers_torch_windows.py.
 """

@@ -1,4 +1,4 @@
-"""Embeddings and positions: what their tables hold, indices out of range, and the text of errors.
+"""Embeddings and positions: initial tables, indices out of range, and the text of errors.
 
 Values and gradients of `Embedding` and `OneHot` are compared with PyTorch's in
 test_layers_torch.py.

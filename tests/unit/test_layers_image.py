@@ -1,4 +1,4 @@
-"""Layers of images: shapes, what they undo, and the text of errors.
+"""Layers of images: shapes, inverse layers, and the text of errors.
 
 Their values and gradients are compared with PyTorch's in test_layers_torch.py.
 """

@@ -1,4 +1,4 @@
-"""Recurrent layers: lengths, dropout, what they cost, and the text of errors.
+"""Recurrent layers: lengths, dropout, costs, and the text of errors.
 
 Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.py.
 """
@@ -128,7 +128,7 @@ def test_dropout_does_nothing_in_inference_nor_after_the_last_layer() -> None:
     np.testing.assert_array_equal(handed_on(0.25, training=True, layers=1), 1.0)
 
 
-# The layer as a part of a network -----------------------------------------------------------------
+# The layer in a network ---------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick_verification")

@@ -24,7 +24,7 @@ PACKAGES = sorted(
 
 
 def printed(code: str, folder: Path | None = None) -> str:
-    """What a fresh interpreter prints."""
+    """The output of a fresh interpreter."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=folder
     )
@@ -153,9 +153,9 @@ def test_threads_may_ask_for_names_at_once() -> None:
     code = """
 import threading
 import lamina as lm
-gate, found = threading.Barrier(8), []
+barrier, found = threading.Barrier(8), []
 def ask(names):
-    gate.wait()
+    barrier.wait()
     found.append([getattr(lm, name) for name in names])
 names = list(lm.__all__)
 threads = [threading.Thread(target=ask, args=(names[n:] + names[:n],)) for n in range(0, 80, 10)]
@@ -165,7 +165,7 @@ print(len(found), len({id(value) for values in found for value in values}) == le
     assert printed(code) == "8 True"
 
 
-# A package of its own ---------------------------------------------------------------------------
+# A package of its own -----------------------------------------------------------------------------
 
 INIT = """
 from lamina.lazy import loaded_when_used

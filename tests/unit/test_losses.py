@@ -193,7 +193,7 @@ def test_losses_agree_with_pytorch(reduction: Any) -> None:
         value, gradient = run(loss, prediction, target)
         np.testing.assert_allclose(value, expected.item(), rtol=1e-12, err_msg=repr(loss))
         wanted = x.grad.numpy()
-        if isinstance(loss, losses.BCE):  # where the logarithm is cut off, the gradient is 0 here
+        if isinstance(loss, losses.BCE):  # where the logarithm is clamped, the gradient is 0 here
             inner = (prediction > 1e-11) & (prediction < 1 - 1e-11)
             gradient, wanted = gradient[inner], wanted[inner]
         np.testing.assert_allclose(gradient, wanted, rtol=1e-10, atol=1e-13, err_msg=repr(loss))

@@ -53,7 +53,7 @@ def rows_of(counts: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
 
 
 def program_of(rows: list[Row], *, alignment: int = 1, largest_block: int | None = None) -> Program:
-    """Each step stores the sum of what it reads, plus its own number."""
+    """Each step stores the sum of the buffers that it reads, plus its own number."""
     buffers = {
         f"b{number}": Buffer(f"b{number}", "temporary", (row.size,), row.dtype)
         for number, row in enumerate(rows)

@@ -34,8 +34,8 @@ def run(metric: metrics.Metric, prediction: np.ndarray, target: np.ndarray, piec
     statistics = metric.statistics(x, y)
     assert all(tensor.dtype == x.dtype for tensor in statistics.values())
     sums = dict.fromkeys(statistics, np.float64(0))
-    cuts = [0, *(len(prediction) // 4 * n for n in range(1, pieces)), len(prediction)]
-    for start, stop in itertools.pairwise(cuts):
+    bounds = [0, *(len(prediction) // 4 * n for n in range(1, pieces)), len(prediction)]
+    for start, stop in itertools.pairwise(bounds):
         graph = bind_batch(Graph((x, y), tuple(statistics.items())), stop - start)
         found, _ = evaluate(graph, {"x": prediction[start:stop], "y": target[start:stop]})
         sums = {name: sums[name] + found[name].astype(np.float64) for name in sums}

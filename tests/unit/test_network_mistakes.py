@@ -1,4 +1,4 @@
-"""What is wrong in a network is refused where it is written, with the path and the user's line."""
+"""Mistakes in a network are refused where they are written, with the path and the user's line."""
 
 from __future__ import annotations
 

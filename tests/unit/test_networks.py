@@ -1,4 +1,4 @@
-"""Ready networks: the parameters that are known of them, shapes, a few steps of training."""
+"""Ready networks: published numbers of parameters, shapes, a few training steps."""
 
 from __future__ import annotations
 
@@ -132,8 +132,7 @@ def test_mlp_takes_an_activation_of_ones_own() -> None:
 
 # Training -----------------------------------------------------------------------------------------
 
-# Deep networks take seconds to compile: what is compiled for the comparison with PyTorch, below,
-# learns there.
+# Deep networks, which take seconds to compile, are trained where they are compared with PyTorch.
 SMALL: dict[str, Callable[[], lm.Network]] = {
     "mlp": lambda: mlp((16,), 3, (8,)),
     "lenet": lambda: lenet(3, (1, 16, 16)),
@@ -153,7 +152,7 @@ def loss_falls(
     steps: int = 20,
     engine: str = "cpu",
 ) -> bool:
-    """Whether the loss of a batch is lower after some steps on it."""
+    """Whether the loss of a batch is lower after some training steps on it."""
     generator = np.random.default_rng(0)
     x = generator.random((batch, *network.inputs[0].shape[1:]), dtype="float32")
     first = network.outputs[0].shape[1:]
@@ -181,7 +180,7 @@ def test_a_network_learns(name: str) -> None:
 
 @pytest.mark.sampled
 def test_a_network_of_bottlenecks_learns() -> None:
-    # To make machine code of its 400 steps takes longer than to run some without.
+    # Machine code for its 400 steps takes longer to compile than some training steps without it.
     network = resnet(50, 3, input=(1, 16, 16))
     assert loss_falls(network, lm.SGD(0.005), batch=4, steps=8, engine="interpreter")
 
@@ -426,7 +425,7 @@ def test_a_deep_network_agrees_with_pytorch(twin: Twin) -> None:
     # Where a normalisation follows, the gradient of a shift is zero but for rounding.
     largest = max(float(tensor.grad.abs().max()) for tensor in parameters)
     for name, tensor in zip(names, parameters, strict=True):
-        gradient = (before[name] - after[name]) / RATE  # a step of SGD takes it away
+        gradient = (before[name] - after[name]) / RATE  # one training step of SGD
         close(gradient, tensor.grad.numpy(), rounding=1e-14 / RATE * largest)
     for name, tensor in zip(states, running, strict=True):
         close(model.states()[name], tensor.numpy())

@@ -1,4 +1,4 @@
-"""The ready recurrent classifier: what it takes, and that it learns."""
+"""The ready recurrent classifier: its inputs, and that it learns."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_failing_import_of_pyopencl_is_reported_with_its_error() -> None:
 
 
 @pytest.fixture
-def asked_again() -> Generator[None]:
+def listed_again() -> Generator[None]:
     """Platforms are listed in the test, and again after it."""
     from lamina.engines.opencl import devices as module
 
@@ -165,7 +165,7 @@ NONE = platform("Empty", cl.status_code.DEVICE_NOT_FOUND)
 BROKEN = platform("Broken", cl.status_code.OUT_OF_HOST_MEMORY)
 
 
-@pytest.mark.usefixtures("asked_again")
+@pytest.mark.usefixtures("listed_again")
 def test_drivers_without_a_device_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from lamina.engines.opencl import devices as module
 
@@ -175,7 +175,7 @@ def test_drivers_without_a_device_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "found     drivers without one: Empty, Empty" in str(caught.value)
 
 
-@pytest.mark.usefixtures("asked_again")
+@pytest.mark.usefixtures("listed_again")
 def test_a_failing_driver_is_listed_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from lamina.engines.opencl import devices as module
 
@@ -241,7 +241,7 @@ def test_importing_lamina_leaves_pyopencl_alone() -> None:
     assert run_python(code).strip() == "False"
 
 
-# Memory ------------------------------------------------------------------------------------------
+# Memory -------------------------------------------------------------------------------------------
 
 
 def test_more_memory_than_available_is_refused_before_it_is_allocated(opencl_name: str) -> None:

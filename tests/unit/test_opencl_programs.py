@@ -473,9 +473,14 @@ def test_an_arena_above_the_limit_of_a_block_has_several_blocks() -> None:
     whole = arena_layout(one, limited(1 << 20))
     assert whole.blocks == (280 + 104 + 24,)
     assert whole.locations["y"] == (0, 128, 24)
-    cut = arena_layout(one, limited(310))
-    assert cut.blocks == (280, 24)
-    assert cut.locations == {"t": (0, 0, 24), "y": (0, 128, 24), "s": (0, 256, 24), "x": (1, 0, 24)}
+    split = arena_layout(one, limited(310))
+    assert split.blocks == (280, 24)
+    assert split.locations == {
+        "t": (0, 0, 24),
+        "y": (0, 128, 24),
+        "s": (0, 256, 24),
+        "x": (1, 0, 24),
+    }
 
 
 def limited(largest_block_bytes: int) -> Traits:

@@ -227,7 +227,7 @@ def test_several_functions_together_run_on_every_engine(engine: Engine) -> None:
     compare(results, engine)
 
 
-# What was accepted, or raised something else ------------------------------------------------------
+# Calls that were once accepted or raised another error --------------------------------------------
 
 
 REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
@@ -324,7 +324,7 @@ def test_meaningless_calls_are_refused(number: int) -> None:
     assert "test_ops_arguments.py:" in text.splitlines()[0]
 
 
-# What indexes x, of shape (batch, 4), by data.
+# Indices by data into x of shape (batch, 4).
 INDEXING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "take": lambda x, i: ops.take(x, i[:, 0], 1),
     "take_along_axis": lambda x, i: ops.take_along_axis(x, i, 1),

@@ -84,7 +84,7 @@ def test_the_number_of_blocks_is_fixed_only_if_it_is_given() -> None:
 
 
 def arena_bytes(length: int, *, causal: bool = False) -> int:
-    """What a forward and backward pass takes, inputs and results aside."""
+    """The arena of a forward and backward pass; inputs and results are not in it."""
     leaves = operands(*[(1, 4, length, 16)] * 3)
     y = ops.attention(*leaves, causal=causal)
     outputs = [("y", y), *zip("abc", lm.gradients(y * y, leaves), strict=True)]

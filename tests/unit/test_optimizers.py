@@ -33,7 +33,7 @@ def train(
     start: np.ndarray = START,
     shown: str = "w",
 ) -> list[np.ndarray]:
-    """The parameter after each step, or a state of the optimizer."""
+    """The parameter after each training step, or a state of the optimizer."""
     parameter = leaf("w", "parameter", START.shape, dtype)
     gradient = leaf("g", "input", START.shape, dtype)
     step = leaf("step", "state", (), int64)

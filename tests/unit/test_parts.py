@@ -213,7 +213,7 @@ def test_profiling_a_part_leaves_the_whole_as_it_is() -> None:
     assert same(whole.parameters(), before)
 
 
-# The lock of a model -----------------------------------------------------------------------------
+# The lock of a model ------------------------------------------------------------------------------
 
 
 def test_whole_and_part_may_be_used_in_several_threads() -> None:
@@ -282,7 +282,9 @@ def tells_apart(scores: tuple[lm.Tensor, lm.Tensor], _: object) -> lm.Tensor:
     return lm.ops.mean(lm.ops.softplus(made)) + lm.ops.mean(lm.ops.softplus(-real))
 
 
-def step(model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x: Array) -> None:
+def train_once(
+    model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x: Array
+) -> None:
     """One training step of gradient descent, with a part of the network frozen."""
     names = network.names_of(frozen)
     inputs = x if len(x) > 1 else x[0]
@@ -303,7 +305,7 @@ def test_two_alternating_trainings_equal_those_of_two_copied_models(engine: str)
     for number in range(3):
         noise, real = normal(8, 3, seed=number), normal(8, 4, seed=9 + number)
         for one in (whole, others[0]):
-            step(one, both, tells_apart, generator, noise, real)
+            train_once(one, both, tells_apart, generator, noise, real)
         states = others[0].states()
         given = [others[0].parameters()[name] for name in names]
         values = dict(zip(others[1].parameters(), given, strict=True))
@@ -311,7 +313,7 @@ def test_two_alternating_trainings_equal_those_of_two_copied_models(engine: str)
             values | dict(zip(others[1].states(), states.values(), strict=True))
         )
         for one in (fooler, others[1]):
-            step(one, fooling, fools, discriminator, noise)
+            train_once(one, fooling, fools, discriminator, noise)
         learned = dict(zip(names, others[1].parameters().values(), strict=True))
         others[0].set_parameters(
             learned | dict(zip(states, others[1].states().values(), strict=True))
@@ -326,9 +328,9 @@ def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine: str) -> Non
     whole = lm.Model(both, engine=engine)
     makes, tells = whole.part(generator), whole.part(discriminator)
     first = makes.parameters(), tells.parameters()
-    step(whole, both, tells_apart, generator, normal(8, 3), normal(8, 4))
+    train_once(whole, both, tells_apart, generator, normal(8, 3), normal(8, 4))
     second = makes.parameters(), tells.parameters()
-    step(whole.part(fooling), fooling, fools, discriminator, normal(8, 3))
+    train_once(whole.part(fooling), fooling, fools, discriminator, normal(8, 3))
     third = makes.parameters(), tells.parameters()
     assert [same(first[n], second[n]) for n in (0, 1)] == [True, False]
     assert [same(second[n], third[n]) for n in (0, 1)] == [False, True]

@@ -20,7 +20,7 @@ LOSS = lm.CrossEntropy()
 
 
 def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
-    """The parameters after some steps of training."""
+    """The parameters after some training steps."""
     model = lm.Model(network())
     with model.training(LOSS, optimizer, 8, **how) as training:
         training.run(TRAIN, steps=steps)
@@ -31,7 +31,7 @@ def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
 
 
 def test_each_parameter_follows_its_own_optimizer() -> None:
-    # One step, because after it the gradients depend on what the others did.
+    # One training step: later gradients depend on the updates of all parameters.
     optimizer = lm.ByPath({"1.*": lm.SGD(0.1), "*.bias": lm.Adam(0.01)}, default=lm.Lion(0.02))
     found = after(1, optimizer)
     alone = lm.SGD(0.1), lm.Adam(0.01), lm.Lion(0.02)
@@ -53,7 +53,7 @@ def test_the_same_optimizer_for_all_paths_is_that_optimizer() -> None:
 
 
 def test_rates_by_path_may_depend_on_the_step() -> None:
-    # From the third step on the first layer rests.
+    # From the third training step on the first layer does not change.
     rate = lm.schedules.PiecewiseConstant(boundaries=[2], rates=[0.1, 0.0])
     optimizer = lm.ByPath({"1.*": lm.SGD(rate)}, default=lm.SGD(lambda step: 0.1 / (step + 1)))
     second, fifth = after(2, optimizer), after(5, optimizer)

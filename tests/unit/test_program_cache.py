@@ -40,7 +40,7 @@ class Counted:
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
-    """An empty cache; counts what is compiled."""
+    """An empty cache; counts compilations."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     counted = Counted()
     monkeypatch.setattr(pipeline, "compile_graph", counted)

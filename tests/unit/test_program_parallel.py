@@ -110,7 +110,7 @@ ROW_BACKWARDS = flatten(
     (axis_index(POINT), axis_index(INNER) * -1 + (COLUMNS - 1)), (ROWS, COLUMNS)
 )
 
-# Steps in which one point overwrites what another one reads.
+# Steps in which one point overwrites an element that another one reads.
 BROKEN: dict[str, Callable[[], Step]] = {
     "an operand is read elsewhere": lambda: everywhere("b", load("a", BACKWARDS)),
     "an operand is read at its own index and elsewhere": lambda: everywhere(

@@ -351,7 +351,7 @@ def test_scalars_of_dtypes_that_fit_pass(value: Scalar, buffer: str) -> None:
 
 @pytest.mark.parametrize(("value", "said"), MIXED.values(), ids=MIXED)
 def test_scalars_of_dtypes_that_do_not_fit_are_found(value: Scalar, said: str) -> None:
-    # What is made of it fits again.
+    # The cast gives the stored value the right dtype: only its operands are wrong.
     text = problem_of(computing(Apply("cast", (value,), float32)))
     assert f"in step 0, 0.step: {said}" in text
 

@@ -216,11 +216,11 @@ def test_options_omit_methods() -> None:
 def test_threads_that_come_at_once_find_the_same_class() -> None:
     for _ in range(20):
         cls = plain(frozen_dataclass)
-        gate = threading.Barrier(4)
+        barrier = threading.Barrier(4)
         found: list[Any] = []
 
-        def make(cls: Any = cls, gate: Any = gate, found: Any = found) -> None:
-            gate.wait()
+        def make(cls: Any = cls, barrier: Any = barrier, found: Any = found) -> None:
+            barrier.wait()
             found.append((cls(1), hash(cls(1)), cls(1) == cls(1)))
 
         threads = [threading.Thread(target=make) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Recurrences as programs: one loop, few steps, and what is refused."""
+"""Recurrences as programs: one loop, few steps, and refused calls."""
 
 from __future__ import annotations
 

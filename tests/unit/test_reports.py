@@ -1,4 +1,4 @@
-"""Tables and pictures say what they were given, and pictures are written whole or not at all."""
+"""Tables and pictures show the given values; pictures are written whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory is counted before it is taken: what does not fit is refused, and nothing is allocated."""
+"""Memory is counted before it is allocated; more than the available memory is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attach(model: lm.Model, batch_size: int = 8, optimizer: Any = None) -> lm.Tr
 
 
 @pytest.fixture(autouse=True)
-def everything_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_allocation_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are about tiny networks."""
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 0)
 
@@ -113,7 +113,7 @@ def test_initial_values_are_counted_once_while_they_are_drawn(initializer: Any) 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # The rest is what is in the works while a piece is drawn.
+    # The rest is temporary memory while a piece is drawn.
     assert peak < 1.2 * size
 
 
@@ -279,7 +279,7 @@ def test_workspaces_count_before_they_are_allocated(monkeypatch: pytest.MonkeyPa
     model.predict(x)
     other = lm.Model.part(model, net)
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: 1000)
-    # The arena that is there serves the same program once more, but not what it keeps packed.
+    # The allocated arena serves the same program again, but has no room for its packed operands.
     monkeypatch.setattr(executable, "aligned", None)
     with pytest.raises(EngineError) as caught:
         other.predict(x)

@@ -1,4 +1,4 @@
-"""Work in a thread that signals do not reach: whole, and what is raised meanwhile comes after."""
+"""Work in a thread that no signal interrupts; exceptions of handlers are raised after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ posix_only = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs 
 
 
 class Alarm(Exception):
-    """What the handler raises."""
+    """The exception of the handler."""
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 def script(text: str) -> tuple[int, str, str]:
-    """Runs a program that has a thread; gives its exit status and what it printed."""
+    """Runs a program that has a thread; gives its exit status, output and errors."""
     begin = "import os, signal, threading, time\nfrom lamina.shielded import ShieldedThread\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{begin}thread = ShieldedThread('one')\n{text}"],

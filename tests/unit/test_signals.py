@@ -1,4 +1,4 @@
-"""Signals at any moment: nothing is freed twice, and models are those between two steps."""
+"""Signals at any moment: nothing is freed twice, and training steps are completed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEXT = "define void @program() {\n  ret void\n}\n"
 
 @pytest.fixture
 def pressing() -> Iterator[Callable[[], None]]:
-    """Presses Ctrl-C, with Python's own handler whatever the tests were started with."""
+    """Presses Ctrl-C, with Python's own handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: os.kill(os.getpid(), signal.SIGINT)
     signal.signal(signal.SIGINT, before)
@@ -335,7 +335,7 @@ def test_handled_ctrl_c_is_not_raised(pressing: Callable[[], None]) -> None:
 def test_the_previous_handler_is_restored_after_an_interrupted_restore(
     pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut_short(*_: Any) -> None:
+    def interrupt(*_: Any) -> None:
         raise TimeoutError
 
     seen: list[int] = []
@@ -345,7 +345,7 @@ def test_the_previous_handler_is_restored_after_an_interrupted_restore(
 
     signal.signal(signal.SIGINT, own)
     with pytest.raises(TimeoutError), held_interrupts():
-        monkeypatch.setattr(signal, "signal", cut_short)
+        monkeypatch.setattr(signal, "signal", interrupt)
     monkeypatch.undo()
     gc.collect()
     pressing()
@@ -376,7 +376,7 @@ def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_training_s
     assert same(before, model.parameters())
 
 
-# All of it ----------------------------------------------------------------------------------------
+# Signals at random moments ------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")

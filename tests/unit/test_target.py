@@ -1,4 +1,4 @@
-"""Targets: their effects on programs, their origin, and their part in the keys of programs."""
+"""Targets: effects on programs, the targets of engines, and keys of cached programs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ assert "llvmlite" not in sys.modules
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-# What it decides ----------------------------------------------------------------------------------
+# Decisions ----------------------------------------------------------------------------------------
 
 
 def test_attention_is_divided_into_the_blocks_that_suit_the_target() -> None:
@@ -193,17 +193,17 @@ def test_the_arena_is_divided_and_aligned_as_the_target_requires() -> None:
     assert not any(allocation.offset % 256 for allocation in plans[1].allocations)
 
 
-# Where it comes from ------------------------------------------------------------------------------
+# Targets of engines -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
-    """The interpreter, when it is asked for by its name, has another target."""
+    """The engine named "interpreter" has another target."""
     return interpreter_for(RECOMPUTING, monkeypatch)
 
 
 def interpreter_for(target: Target, monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
-    """The interpreter of that target, which now answers to its name."""
+    """An interpreter for a target, which is opened by the name "interpreter" from now on."""
     engine = InterpreterEngine(target=target)
     kind = discovery._Kind(lambda name: engine, lambda: [engine.device])
     monkeypatch.setitem(discovery._KINDS, "interpreter", kind)

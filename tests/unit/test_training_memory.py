@@ -30,7 +30,7 @@ from lamina.errors import (
 
 
 class CountingMemory:
-    """A memory that tells its engine what it holds."""
+    """A memory that counts its bytes in its engine."""
 
     def __init__(self, engine: CountingEngine, memory: Any) -> None:
         self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
@@ -53,9 +53,9 @@ class CountingMemory:
 
 
 class CountingExecutable:
-    """A compiled program that tells its engine how large its inputs are.
+    """A compiled program that counts the bytes of its inputs in its engine.
 
-    As that of a GPU might, it has its results only when someone asks.
+    Like a program on a GPU, it returns results only when they are read.
     """
 
     synchronous = False
@@ -255,7 +255,7 @@ def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None
 
 def test_a_released_training_frees_its_arena() -> None:
     model = lm.Model(network())
-    with training(model, batch_size=200_000) as trainer:  # what is cached is cached from here on
+    with training(model, batch_size=200_000) as trainer:  # all caches are filled from here on
         needed = trainer.bill.program.plan.arena_bytes
     assert needed > 10_000_000
     tracemalloc.start()
@@ -273,7 +273,7 @@ def test_a_released_training_frees_its_arena() -> None:
 
 
 def in_threads(work: Callable[[int], None], count: int = 4) -> None:
-    """Runs `work(number)` in several threads, which are exchanged often; raises what they raise."""
+    """Runs `work(number)` in several threads that are switched often; raises their errors."""
     errors: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -485,8 +485,8 @@ class TestSmallDataSets:
                 return run_many(resident, rows, names)
 
             monkeypatch.setattr(executable, "run_many", counted)
-            # An epoch of 4 examples is one step.
+            # An epoch of 4 examples is one training step.
             losses = one.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
         assert len(losses) == sum(calls) == 10_000
-        # One step, two, four, ...: until they take as long as a piece should.
+        # One training step, two, four, ..., until they take as long as a piece should.
         assert len(calls) < 40

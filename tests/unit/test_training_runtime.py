@@ -1,4 +1,4 @@
-"""Training: steps and runs, bits, memory, release, and what is refused before anything changes."""
+"""Training: steps and runs, bits, memory, release, and calls refused before anything changes."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_batch_size_is_a_whole_number_above_zero(size: Any) -> None:
         training(lm.Model(network()), size)
 
 
-# What is refused before anything changes ----------------------------------------------------------
+# Refused before anything changes ------------------------------------------------------------------
 
 
 REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {

@@ -222,7 +222,7 @@ def test_a_bar_moves_on_a_terminal_alone(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = lm.Sequential(lm.Input(3), lm.Linear(2), lm.Linear(2))
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # what rich reads
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # read by rich
         monkeypatch.delenv(name, raising=False)
     lm.verify(net, lm.MSE())
     assert capfd.readouterr() == ("", "")

@@ -86,7 +86,7 @@ VALUES: dict[str, Any] = {
 # Values that must mean the same.
 EQUAL = {"np.int64(1)": "1", "np.True_": "True", "near": "vector"}
 
-# What parameters take.
+# Values that parameters accept.
 Accepted = frozenset[str]
 
 
@@ -210,7 +210,7 @@ class Made:
 ROWS: dict[str, Row] = {}
 
 
-# What records are used for ------------------------------------------------------------------------
+# Uses of records ----------------------------------------------------------------------------------
 
 
 def applied(*shape: int, dtype: str | None = None, times: int = 1) -> Callable[[Any], object]:
@@ -233,16 +233,16 @@ def with_targets(*shapes: tuple[int, ...], target: tuple[tuple[int, ...], str] |
 
 
 def updated(optimizer: Any) -> None:
-    """Builds the training step of a network."""
+    """Builds the training graph of a network with the optimizer."""
     if not callable(getattr(optimizer, "rate", None)):
-        step(net(), lm.MSE(), optimizer)
+        build_training_graph(net(), lm.MSE(), optimizer)
 
 
 def net() -> lm.Network:
     return lm.Sequential(lm.Input(3), lm.Linear(2))
 
 
-def step(network: lm.Network, loss: Any, optimizer: Any) -> None:
+def build_training_graph(network: lm.Network, loss: Any, optimizer: Any) -> None:
     targets = default_targets(network, loss, float32)
     training_graph(network, loss, optimizer, targets, dtype=float32)
 
@@ -341,7 +341,7 @@ for rank in (1, 2, 3):
     image = applied(4, *(8,) * rank)
     options = {**alone, "padding": pairs, "padding_mode": NOTHING}
     ROWS[f"Conv{rank}d"] = Row({"channels": 2, "window": 3}, options, image)
-    # What is added to the extent is smaller than the stride.
+    # The added extent is smaller than the stride.
     options = {**alone, "padding": pairs, "output_padding": some("0")}
     ROWS[f"ConvTranspose{rank}d"] = Row({"channels": 2, "window": 3}, options, image)
     halves = FROM_ZERO
@@ -901,7 +901,7 @@ ROWS |= {
 }
 
 
-# What is public -----------------------------------------------------------------------------------
+# Public names -------------------------------------------------------------------------------------
 
 # Methods that users write for their own records and Lamina calls with its own objects, and methods
 # that only Lamina calls.
@@ -1025,7 +1025,7 @@ def called(name: str, changed: Mapping[str, Any]) -> Any:
 
 
 def problem_with(name: str, parameter: str, value_name: str) -> str:
-    """What is wrong with how a call takes a value; empty if nothing is."""
+    """The problem of a call with a value; empty if there is none."""
     row = ROWS[name]
     accepted = row.accepts.get(parameter, USUAL.get(parameter))
     assert accepted is not None, f"nothing is said about {parameter} of {name}"
@@ -1068,7 +1068,7 @@ def used(use: Callable[[Any], object], result: Any) -> None:
         else []
     )
     if functions:
-        return  # what a user's function gives is the user's
+        return  # results of a user's function are not checked
     try:
         use(result)
     except InternalError:

@@ -1,4 +1,4 @@
-"""What the tests of training runtime share."""
+"""Helpers of the tests of trainings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def training(model: lm.Model, batch_size: int = 8, **how: Any) -> Any:
 
 
 def losses_of(read: Callable[[Any], None]) -> list[float]:
-    """Losses of three steps, each given to `read` as soon as it is made."""
+    """Losses of three training steps, each given to `read` as soon as it is made."""
     with training(lm.Model(network())) as trainer:
         kept = []
         for number in range(3):
